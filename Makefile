@@ -38,10 +38,10 @@ oracle: $(INSTALLED)
 	@$(PY) -m tests.oracle $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
-	@$(PY) -m experiments.bench $(ARGS)
+	@$(PY) -m experiments.validation.bench $(ARGS)
 
 fidelity: $(MEASUREMENTS)
-	@$(PY) -m experiments.fidelity $(ARGS)
+	@$(PY) -m experiments.validation.fidelity $(ARGS)
 
 # A site of docs/ and the README; a link between pages that leads nowhere ends it.
 docs: $(SITE)/.installed

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.bench import peer as bench_peer
-from experiments.bench import report as bench
-from experiments.bench.bare import CannotStepError, step_every_iteration
-from experiments.bench.measure import Measured
-from experiments.bench.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
+from experiments.validation.bench import peer as bench_peer
+from experiments.validation.bench import report as bench
+from experiments.validation.bench.bare import CannotStepError, step_every_iteration
+from experiments.validation.bench.measure import Measured
+from experiments.validation.bench.rows import LINK_LATENCY_S, ROWS, TIMING, LeastQueuedInPython, model
 from framework.engine.setup.config import EngineConfig
 from framework.policy import Policy
 from framework.simulate import simulate
@@ -183,7 +183,7 @@ def test_markdown_without_peer_and_with_a_failed_row() -> None:
     ],
 )
 def test_user_mistakes_end_with_code_2(arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("bench")(arguments) == 2
+    assert typed("validation", "bench")(arguments) == 2
     message = capsys.readouterr().err.strip()
     assert word in message
     assert "\n" not in message
@@ -194,7 +194,7 @@ def test_a_row_from_start_to_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # in a narrow place the table breaks its figures over lines
-    code = typed("bench")(["rows=azure-1", "repeats=1", f"peer={tmp_path / 'python'}"])
+    code = typed("validation", "bench")(["rows=azure-1", "repeats=1", f"peer={tmp_path / 'python'}"])
     assert code == 0
     assert "19,366" in capsys.readouterr().out
 

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 from scipy.stats import binom
 
-from experiments.bench import against
-from experiments.bench.against import Comparison
-from experiments.bench.one_run import SHORT, OneRun
-from experiments.bench.paired import LEVEL, order_interval, ratio
-from experiments.bench.rows import ROWS
+from experiments.validation.bench import against
+from experiments.validation.bench.against import Comparison
+from experiments.validation.bench.one_run import SHORT, OneRun
+from experiments.validation.bench.paired import LEVEL, order_interval, ratio
+from experiments.validation.bench.rows import ROWS
 from framework.errors import InputError
 from tests.helpers.launcher import typed
 
@@ -173,8 +173,8 @@ def write_checkout(directory: Path, rows: str) -> None:
 
 
 def test_the_script_runs_rows_of_either_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_checkout(tmp_path / "new", "experiments/bench/rows.py")
-    write_checkout(tmp_path / "old", "experiments/benchmarks/rows.py")
+    write_checkout(tmp_path / "new", "experiments/validation/bench/rows.py")
+    write_checkout(tmp_path / "old", "experiments/bench/rows.py")
     monkeypatch.setattr(against, "ROOT", tmp_path / "new")
     found = against.compare(ROWS["azure-1"], tmp_path / "old", 1, str)
     assert found.failure == ""
@@ -184,7 +184,7 @@ def test_the_script_runs_rows_of_either_layout(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_short_row_is_made_and_one_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_checkout(tmp_path, "experiments/bench/rows.py")
+    write_checkout(tmp_path, "experiments/validation/bench/rows.py")
     monkeypatch.setattr(against, "ROOT", tmp_path)
     with against._measuring(tmp_path, "round-robin-4096") as measure:
         made = vars(measure())
@@ -228,7 +228,7 @@ def test_the_two_of_a_pair_change_places(tmp_path: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_user_mistakes_end_with_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("bench")(arguments) == 2
+    assert typed("validation", "bench")(arguments) == 2
     message = capsys.readouterr().err.strip()
     assert words in message
     assert "\n" not in message

@@ -12,15 +12,15 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from experiments.claims import run as running
-from experiments.claims.file import Claim, Common, claim_names, read_claims, read_common
-from experiments.claims.pages import system_pages
-from experiments.claims.rule import can_pass, has_sign, off_by, verdict
-from experiments.claims.run import put_to_test
-from experiments.claims.sheet import as_csv, lay_out
 from experiments.table.formats import as_latex, as_markdown
 from experiments.tune import base
 from experiments.tune.base import Configuration
+from experiments.validation.claims import run as running
+from experiments.validation.claims.file import Claim, Common, claim_names, read_claims, read_common
+from experiments.validation.claims.pages import system_pages
+from experiments.validation.claims.rule import can_pass, has_sign, off_by, verdict
+from experiments.validation.claims.run import put_to_test
+from experiments.validation.claims.sheet import as_csv, lay_out
 from framework.errors import InputError
 from framework.run.compose import fitting_parts
 from tests.helpers.composing import composing
@@ -186,7 +186,7 @@ def test_only_takes_a_system_or_a_case(word: str, names: list[str], capsys: pyte
 
 
 def test_only_refuses_a_name_that_no_claim_has(capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("claims")(["only=are"]) == 2
+    assert typed("validation", "claims")(["only=are"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: only=are: no claim of that name; choose from ares/goodput, ares/tpot,")
     assert error.count("\n") == 1
@@ -199,9 +199,10 @@ def test_own_leaves_out_what_is_shown_beside_a_verdict(tmp_path: Path, monkeypat
         asked.extend(claims)
         raise InputError("enough")
 
-    monkeypatch.setattr("experiments.claims.run.put_to_test", record)
+    monkeypatch.setattr("experiments.validation.claims.run.put_to_test", record)
     out = f"out={tmp_path / 'out'}"
-    assert typed("claims")(["only=ares/tpot", out]) == typed("claims")(["own=true", "only=ares/tpot", out]) == 2
+    claims = typed("validation", "claims")
+    assert claims(["only=ares/tpot", out]) == claims(["own=true", "only=ares/tpot", out]) == 2
     whole, own = asked
     assert whole.sensitivity
     assert whole.common_arms

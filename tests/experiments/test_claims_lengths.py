@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hydra.utils import instantiate
 
-from experiments.claims.file import FOLDER, claim_names, read_claims
 from experiments.tune import base
 from experiments.tune.base import Configuration
+from experiments.validation.claims.file import FOLDER, claim_names, read_claims
 from tests.helpers.composing import composing
 from traces.drawn.laws import Law
 

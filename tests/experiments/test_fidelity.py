@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from experiments.fidelity import csv_file as fidelity_csv
-from experiments.fidelity import report as fidelity_report
-from experiments.fidelity import rows as fidelity_rows
-from experiments.fidelity import score as fidelity_score
-from experiments.fidelity import vendor as fidelity_vendor
-from experiments.fidelity.csv_file import Reading
-from experiments.fidelity.rows import Pool, Row
-from experiments.fidelity.score import Means, Scaling
+from experiments.validation.fidelity import csv_file as fidelity_csv
+from experiments.validation.fidelity import report as fidelity_report
+from experiments.validation.fidelity import rows as fidelity_rows
+from experiments.validation.fidelity import score as fidelity_score
+from experiments.validation.fidelity import vendor as fidelity_vendor
+from experiments.validation.fidelity.csv_file import Reading
+from experiments.validation.fidelity.rows import Pool, Row
+from experiments.validation.fidelity.score import Means, Scaling
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 

@@ -11,13 +11,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from experiments.fidelity import command as fidelity
-from experiments.fidelity import csv_file as fidelity_csv
-from experiments.fidelity import score as fidelity_score
-from experiments.fidelity.beyond import BEYOND, UNFITTED, beyond
-from experiments.fidelity.calibrations import write_fitted
-from experiments.fidelity.csv_file import read_rows
-from experiments.fidelity.fit import (
+from experiments.validation.fidelity import command as fidelity
+from experiments.validation.fidelity import csv_file as fidelity_csv
+from experiments.validation.fidelity import score as fidelity_score
+from experiments.validation.fidelity.beyond import BEYOND, UNFITTED, beyond
+from experiments.validation.fidelity.calibrations import write_fitted
+from experiments.validation.fidelity.csv_file import read_rows
+from experiments.validation.fidelity.fit import (
     AGGREGATED,
     DISAGGREGATED,
     TERMS,
@@ -27,10 +27,10 @@ from experiments.fidelity.fit import (
     fit_all,
     terms_of,
 )
-from experiments.fidelity.replay import Replay, Replayed, replay, workload
-from experiments.fidelity.rows import Row
-from experiments.fidelity.server import CANDIDATES, Client, assumed, server, stated, unsupported
-from experiments.fidelity.study import Replays, Study, study
+from experiments.validation.fidelity.replay import Replay, Replayed, replay, workload
+from experiments.validation.fidelity.rows import Row
+from experiments.validation.fidelity.server import CANDIDATES, Client, assumed, server, stated, unsupported
+from experiments.validation.fidelity.study import Replays, Study, study
 from framework.calibration.replay import Sent, Served
 from framework.errors import InputError
 from framework.timing.calibration_terms import Calibration, read_calibrations
@@ -157,7 +157,7 @@ def served_in(server_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
         return Served(each * (terms.request_s + server_s / 2), server_s / 2 / later, each * e2e_s, None)
 
     monkeypatch.setattr("framework.calibration.replay.replay", answer)
-    monkeypatch.setattr("experiments.fidelity.replay.server", lambda row, client: None)
+    monkeypatch.setattr("experiments.validation.fidelity.replay.server", lambda row, client: None)
 
 
 def test_requests_last_as_long_as_reading_those_in_flight_takes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from experiments.fidelity.campaigns import METRICS, StageSurfaces
-from experiments.fidelity.fit import CENTRE, TERMS, WIDTH, calibration, design, surface, vector
-from experiments.fidelity.online import Figures, Stage, read_stages, replayed, workload
-from experiments.fidelity.stage_report import means, with_errors
+from experiments.validation.fidelity.campaigns import METRICS, StageSurfaces
+from experiments.validation.fidelity.fit import CENTRE, TERMS, WIDTH, calibration, design, surface, vector
+from experiments.validation.fidelity.online import Figures, Stage, read_stages, replayed, workload
+from experiments.validation.fidelity.stage_report import means, with_errors
 from framework.errors import InputError
 from framework.timing.calibration_terms import Calibration
 

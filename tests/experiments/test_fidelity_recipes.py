@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from experiments.fidelity.recipes import RECIPES, AtRandom, InTurn, as_they_were, recipe_of, router_of
-from experiments.fidelity.rows import Pool, Row
+from experiments.validation.fidelity.recipes import RECIPES, AtRandom, InTurn, as_they_were, recipe_of, router_of
+from experiments.validation.fidelity.rows import Pool, Row
 from framework.engine.setup.config import EngineConfig
 from framework.policy import Disaggregated
 from framework.simulate import simulate

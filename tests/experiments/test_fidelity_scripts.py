@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.fidelity.rows import Pool, Row
-from experiments.fidelity.scripts import (
+from experiments.validation.fidelity.rows import Pool, Row
+from experiments.validation.fidelity.scripts import (
     admission_wait_steps_of,
     aggregated,
     disaggregated,

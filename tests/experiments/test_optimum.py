@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from experiments.optimum import solve as solving
-from experiments.optimum.file import Scenario, read_scenarios
-from experiments.optimum.report import draw, layout, rows, table, write
-from experiments.optimum.solve import Optimum, Searches, solve
+from experiments.validation.optimum import solve as solving
+from experiments.validation.optimum.file import Scenario, read_scenarios
+from experiments.validation.optimum.report import draw, layout, rows, table, write
+from experiments.validation.optimum.solve import Optimum, Searches, solve
 from framework.errors import InputError
 from tests.helpers.launcher import in_this_process, typed
 
@@ -148,7 +148,7 @@ def test_files_say_what_the_table_says(solved: list[Optimum], folder: Path) -> N
 
 
 def test_words_that_name_nothing_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("optimum")(["only=nonesuch"]) == 2
+    assert typed("validation", "optimum")(["only=nonesuch"]) == 2
     out, err = capsys.readouterr()
     assert not out
     (line,) = err.splitlines()

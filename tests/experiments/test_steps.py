@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from experiments.steps.command import GPUS, kind, layers, main, one_kernel, slowdowns, spread, step_words
+from experiments.validation.steps.command import GPUS, kind, layers, main, one_kernel, slowdowns, spread, step_words
 
 
 def test_a_row_asks_for_its_step() -> None:

@@ -1,10 +1,10 @@
-"""The effects of experiments/textbook/command.py have the sign and size that textbooks give them, at a small scale."""
+"""The effects of experiments.validation.textbook have the sign and size that textbooks give them, at a small scale."""
 
 from __future__ import annotations
 
 import pytest
 
-from experiments.textbook.command import balance, chunk_size, held_out, spread
+from experiments.validation.textbook.command import balance, chunk_size, held_out, spread
 from tests.helpers.launcher import typed
 
 _REQUESTS = 416  # whole batches
@@ -34,7 +34,7 @@ def test_chunk_size_trades_first_tokens_against_stalls() -> None:
 
 
 def test_command_prints_three_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("textbook")(["requests=60"]) == 0
+    assert typed("validation", "textbook")(["requests=60"]) == 0
     printed = capsys.readouterr().out
     assert "predicted" in printed
     assert "gain" in printed
@@ -42,5 +42,5 @@ def test_command_prints_three_tables(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_no_requests_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("textbook")(["requests=0"]) == 2
+    assert typed("validation", "textbook")(["requests=0"]) == 2
     assert capsys.readouterr().err == "error: requests must be a whole number from 1 to 1,000,000,000, got '0'\n"

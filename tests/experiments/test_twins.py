@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from experiments.twins import run
-from experiments.twins.judge import RULES
-from experiments.twins.report import cells, summary
-from experiments.twins.run import SPANS, Cell, Extent, Found, Pair, measure
-from experiments.twins.study import Compared, Memory, Study, read_study
+from experiments.validation.twins import run
+from experiments.validation.twins.judge import RULES
+from experiments.validation.twins.report import cells, summary
+from experiments.validation.twins.run import SPANS, Cell, Extent, Found, Pair, measure
+from experiments.validation.twins.study import Compared, Memory, Study, read_study
 from framework.cli.composition import composing
 from framework.cli.conf import CONF
 from tests.helpers.launcher import typed
@@ -113,5 +113,5 @@ def test_mistakes_are_one_line(
         (["mooncake", "samples=0"], "samples must be a whole number from 1"),
         (["mooncake"], "the recording is not at hand"),
     ):
-        assert typed("twins")(words) == 2
+        assert typed("validation", "twins")(words) == 2
         assert told in capsys.readouterr().err.splitlines()[-1]

@@ -1,8 +1,9 @@
 """The README and the pages of docs/ for users as data: example files, commands, and the output that they show.
 
 `python -m tests.helpers.readme` puts what the commands of SHOWN print into the pages that show it, and a picture of the
-default run into docs/; `python -m tests.helpers.readme show` that one alone. With `claims DIR` it puts the table that
-`experiments.claims` wrote to DIR into docs/claims.md, its pages into docs/claims, and ten rows into the README.
+default run into docs/; `python -m tests.helpers.readme show` that one alone. With `claims DIR` it puts the
+table that `experiments.validation.claims` wrote to DIR into docs/claims.md, its pages into docs/claims, and ten rows
+into the README.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments.claims.file import Claim, read_claims, read_common
-from experiments.claims.rule import NO_SIGN, PASS, SIGN, can_pass, has_sign, off_by, verdict
+from experiments.validation.claims.file import Claim, read_claims, read_common
+from experiments.validation.claims.rule import NO_SIGN, PASS, SIGN, can_pass, has_sign, off_by, verdict
 from tests.conftest import ROOT
 from tests.helpers.readme import CLAIMS, README, SYSTEMS
 

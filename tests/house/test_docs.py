@@ -48,7 +48,9 @@ def test_the_picture_of_the_rooms_has_their_floors() -> None:
     shown = re.search(r"<!-- floors.*?```text\n(.*?)```", ARCHITECTURE.read_text(), re.DOTALL)
     assert shown is not None
     rooms = [re.split(r" {2,}", line)[:-1] for line in reversed(shown[1].splitlines())]
-    names = [[name if (ROOT / name).is_dir() else f"framework.{name}" for name in line] for line in rooms]
+    names = [
+        [name if (ROOT / name.replace(".", "/")).is_dir() else f"framework.{name}" for name in line] for line in rooms
+    ]
     assert {name for line in names for name in line} >= set(FLOORS)
     for lower, higher in pairwise(names):
         assert max(map(FLOORS.index, lower)) < min(map(FLOORS.index, higher)), (lower, higher)

@@ -54,6 +54,7 @@ FLOORS = (
     "predictors",
     "traces",
     "experiments",
+    "experiments.validation",
 )
 TOPS = ("framework", "policies", "predictors", "traces", "experiments")
 MODULES = {

@@ -16,6 +16,7 @@ from servelab.__main__ import COMMANDS, main
 from servelab.list_command import main as list_main
 from tests.conftest import ROOT
 from tests.helpers import warm
+from tests.helpers.launcher import typed
 
 
 def servelab(directory: Path, *words: str, module: str = "servelab") -> subprocess.CompletedProcess[str]:
@@ -51,22 +52,27 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"{VERSION}\n"
 
 
-SINGLE = [name for name in COMMANDS if name != "traces"] + ["traces fetch", "traces check", "traces fit"]
+SINGLE = [
+    *(name for name in COMMANDS if name != "traces"),
+    *(f"traces {name}" for name in ("fetch", "check", "fit")),
+    *(f"validation {name}" for name in ("bench", "claims", "fidelity", "optimum", "steps", "textbook", "twins")),
+]
 
 
 @pytest.mark.parametrize("name", SINGLE)
 def test_every_command_has_help_of_one_form(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*name.split(), "--help"]) == 0
+    assert typed(*name.split())(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith(f"usage: servelab {name}")
+    started = name.replace("validation", "python -m experiments.validation")
+    assert lines[0].startswith(f"usage: {started}" if "validation" in name else f"usage: servelab {name}")
     assert len(lines) > 2
-    assert not any(f"  python -m experiments.{name}" in line for line in lines), "as it was typed"
+    assert not any(f"  python -m experiments.{name.replace(' ', '.')}" in line for line in lines), "as it was typed"
 
 
 @pytest.mark.parametrize("name", SINGLE)
 @pytest.mark.parametrize("word", ["--frob", "--out=x", "=", "-x"])
 def test_every_command_refuses_nonsense_in_one_line(name: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*name.split(), word]) == 2
+    assert typed(*name.split())([word]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("error: ")
@@ -138,6 +144,7 @@ def test_a_wheel_has_all_that_it_needs(tmp_path: Path) -> None:
     elsewhere.mkdir()
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(target), str(wheel)]
     subprocess.run(install, check=True)
+    assert not [*target.glob("experiments/validation"), *target.glob("conf/experiment")], "a checkout's alone"
     environment = os.environ | {"PYTHONPATH": str(target)}
     for words in (
         ["policy=ares", "trace=mooncake", "trace.limit=100"],

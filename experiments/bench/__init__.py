@@ -1,1 +1,0 @@
-"""How fast `simulate` is, compared with others: `python -m experiments.bench`."""

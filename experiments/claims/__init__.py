@@ -1,1 +1,0 @@
-"""What papers claim, and what the simulator shows: `python -m experiments.claims`."""

@@ -1,1 +1,0 @@
-"""Measured deployments, replayed: `python -m experiments.fidelity`."""

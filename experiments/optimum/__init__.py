@@ -1,1 +1,0 @@
-"""Whether short searches find the best: `python -m experiments.optimum`."""

@@ -1,1 +1,0 @@
-"""Step times against layers that were measured on a GPU: `python -m experiments.steps`."""

@@ -1,1 +1,0 @@
-"""Fitted traces against their recordings: `python -m experiments.twins`."""

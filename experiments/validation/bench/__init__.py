@@ -1,0 +1,1 @@
+"""How fast `simulate` is, compared with others: `python -m experiments.validation.bench`."""

@@ -1,0 +1,1 @@
+"""What papers claim, and what the simulator shows: `python -m experiments.validation.claims`."""

@@ -1,0 +1,147 @@
+"""The rows of the claims table: what a paper says of its system, and the runs that put it to the test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from yaml import YAMLError
+
+from framework.cli.conf import CONF
+from framework.errors import InputError, require_count
+
+FOLDER = CONF / "experiment"
+_COMMON = "_common"
+ARMS = ("system", "baseline")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The contents of conf/experiment/NAME.yaml; NAME is SYSTEM/CASE.
+
+    `claimed`: system over baseline in `metric`, a key of summary.json, as a factor (0.25 for "75 % lower"), or the ends
+    of a range. `published`: the regime is the paper's by the rule of `rule.py`, and `class_reason` says why it is or is
+    not; `chosen` says what had to be chosen. `settings` are of both `arms`, lists of overrides. `lengths`: the figures
+    of prompts and outputs that the source quotes, which the distributions in `settings` meet.
+    `sensitivity`: overrides for both arms, by what they change. `common`: arms of the comparison in the common regime,
+    those in `arms` where nothing is said, none if empty. `found`: what was found by looking. `rests_on_mistake`: the
+    claimed figure comes from a mistake of the paper's own simulator, which `found` names. `fast`: further overrides of
+    the fast mode. `replicates`: so many in place of those of all rows, where the trace leaves next to nothing to be
+    drawn. Raises InputError for what does not fit together.
+    """
+
+    system: str
+    source: str
+    text: str
+    metric: str
+    claimed: float | Sequence[float]
+    published: bool
+    class_reason: str
+    settings: Sequence[str]
+    arms: Mapping[str, Sequence[str]]
+    sensitivity: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    common: Mapping[str, Sequence[str]] | None = None
+    chosen: Sequence[str] = ()
+    found: Sequence[str] = ()
+    rests_on_mistake: bool = False
+    fast: Sequence[str] = ()
+    lengths: Mapping[str, Any] | None = None
+    replicates: int | None = None
+    name: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        where = f"{self.name}.yaml"
+        for name in ("chosen", "found"):
+            if not all(isinstance(one, str) for one in getattr(self, name)):
+                raise InputError(f"{where}: {name} must be a list of texts; one with a colon in it needs quotes")
+        for name in ("arms", "common"):
+            arms = getattr(self, name)
+            if arms and set(arms) != set(ARMS):
+                raise InputError(f"{where}: {name} must be {' and '.join(ARMS)}, got {', '.join(arms)}")
+        if self.rests_on_mistake and not self.found:
+            raise InputError(f"{where}: found must name the mistake that the row rests on")
+        if self.replicates is not None:
+            require_count(f"{where}: replicates", self.replicates)
+        low, high = self.range
+        if not (0 < low <= high < math.inf) or low <= 1 <= high:
+            raise InputError(f"{where}: claimed must be a factor above or below 1, or the ends of a range of them")
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The ends of what is claimed, equal for a single figure."""
+        ends = [self.claimed] if isinstance(self.claimed, (int, float)) else list(self.claimed)
+        return float(min(ends)), float(max(ends))
+
+    @property
+    def common_arms(self) -> Mapping[str, Sequence[str]]:
+        return self.arms if self.common is None else self.common
+
+
+@dataclass(frozen=True)
+class Common:
+    """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
+
+    `replicates` are those that decide a row; what is shown next to it, and all of the fast mode, has `fast_replicates`.
+    `passes_within` is the factor by which a row may be off and still passes.
+    """
+
+    metric: str
+    settings: Sequence[str]
+    traces: Mapping[str, Sequence[str]]
+    fast: Sequence[str]
+    replicates: int
+    fast_replicates: int
+    passes_within: float
+
+
+def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
+    """The rows, in the order of their names; with `only`, those that one of its words means.
+
+    A word is a system, a system and a case, or the beginning of a case: sarathi, sarathi/yi_strict, sarathi/yi. Raises
+    InputError for a word that means no row, and for a file that is no row.
+    """
+    names = claim_names(folder)
+    words = [_known_word(word, names) for word in only]
+    wanted = [name for name in names if not only or any(_is_meant(name, word) for word in words)]
+    return [_read(folder / f"{name}.yaml", Claim, name=name) for name in wanted]
+
+
+def claim_names(folder: Path = FOLDER) -> list[str]:
+    """SYSTEM/CASE of every row."""
+    found = (f"{path.parent.name}/{path.stem}" for path in folder.glob("*/[!_]*.yaml"))
+    return sorted(found, key=lambda name: name.replace("/", "_"))
+
+
+def read_common(folder: Path = FOLDER) -> Common:
+    """The regime that all systems have in common."""
+    return _read(folder / f"{_COMMON}.yaml", Common)
+
+
+def _known_word(word: str, names: Sequence[str]) -> str:
+    """`word`. Raises InputError where it means no row."""
+    if not any(_is_meant(name, word) for name in names):
+        raise InputError(f"only={word}: no claim of that name; choose from {', '.join(names)}")
+    return word
+
+
+def _is_meant(name: str, word: str) -> bool:
+    return name == word or name.startswith((f"{word}/", f"{word}_"))
+
+
+def _read(path: Path, kind: type[Any], **own: str) -> Any:
+    where = f"{own.get('name', path.stem)}.yaml"
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except YAMLError as error:
+        raise InputError(f"{where}: {' '.join(str(error).split())}") from error
+    known = {item.name for item in fields(kind)} - set(own)
+    if not isinstance(content, dict) or not set(content) <= known:
+        raise InputError(f"{where}: its keys must be among {', '.join(sorted(known))}")
+    try:
+        return kind(**{str(key): value for key, value in content.items()}, **own)
+    except TypeError as error:  # a key too few
+        raise InputError(f"{where}: {error}") from error

@@ -1,0 +1,113 @@
+"""The runs behind the claims table, and the effects that they show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from experiments.validation.claims.file import ARMS, Claim, Common
+from framework.errors import InputError
+from framework.metrics.statistics import Floats, estimate
+from framework.run.sweep import Outcome, Sweep
+
+_MAIN = "regime"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """System over baseline: the geometric mean over replicates and the ends of its 95 % interval, NaN without one.
+
+    `source`: `real`, `twin` or `synthetic`, of the trace.
+    """
+
+    factor: float
+    low: float
+    high: float
+    replicates: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim and what was found: in its regime, with what was chosen there chosen otherwise, in the common regime."""
+
+    claim: Claim
+    effect: Effect
+    sensitivity: Mapping[str, Effect]
+    common: Mapping[str, Effect]
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    claim: Claim
+    kind: str  # _MAIN, or a key of its sensitivity, or a trace of the common regime
+    metric: str
+    overrides: Mapping[str, tuple[str, ...]]  # by arm
+    replicates: int
+
+    def job(self, arm: str, replicate: int) -> tuple[str, ...]:
+        return (*self.overrides[arm], f"trace.seed={replicate}")
+
+
+def put_to_test(claims: Sequence[Claim], common: Common, is_fast: bool, directory: Path) -> list[Finding]:
+    """Run what is not in the store, on all cores, and compare.
+
+    Raises InputError, naming the row, for a run that is refused and for a metric that summaries lack.
+    """
+    comparisons = [one for claim in claims for one in _comparisons(claim, common, is_fast)]
+    jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(one.replicates))
+    launched = Sweep(["hydra/launcher=joblib"], directory).run(list(jobs))
+    outcomes = {outcome.overrides: outcome for outcome in launched}
+    effects: dict[str, dict[str, Effect]] = {claim.name: {} for claim in claims}
+    for one in comparisons:
+        effects[one.claim.name][one.kind] = _effect(one, outcomes)
+    return [
+        Finding(
+            claim,
+            effects[claim.name][_MAIN],
+            {name: effects[claim.name][name] for name in claim.sensitivity},
+            {name: effects[claim.name][name] for name in common.traces if name in effects[claim.name]},
+        )
+        for claim in claims
+    ]
+
+
+def _comparisons(claim: Claim, common: Common, is_fast: bool) -> Iterator[_Comparison]:
+    fast = tuple(claim.fast) if is_fast else ()
+    for kind, further in {_MAIN: (), **claim.sensitivity}.items():
+        arms = {arm: (*claim.settings, *claim.arms[arm], *further, *fast) for arm in ARMS}
+        most = common.replicates if kind == _MAIN and not is_fast else common.fast_replicates
+        yield _Comparison(claim, kind, claim.metric, arms, min(most, claim.replicates or most))
+    if claim.common_arms:
+        for trace, own in common.traces.items():
+            shared = (*common.settings, *own, *(common.fast if is_fast else ()))
+            arms = {arm: (*shared, *claim.common_arms[arm]) for arm in ARMS}
+            yield _Comparison(claim, trace, common.metric, arms, common.fast_replicates)
+
+
+def _effect(one: _Comparison, outcomes: Mapping[tuple[str, ...], Outcome]) -> Effect:
+    system, baseline = (_values(one, arm, outcomes) for arm in ARMS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = estimate(np.log(system / baseline))
+    record = outcomes[one.job(ARMS[0], 0)].record
+    assert record is not None
+    low, high = (math.exp(found.mean + sign * found.half_width) for sign in (-1, 1))
+    return Effect(math.exp(found.mean), low, high, one.replicates, str(record.summary["trace_source"]))
+
+
+def _values(one: _Comparison, arm: str, outcomes: Mapping[tuple[str, ...], Outcome]) -> Floats:
+    values = []
+    for replicate in range(one.replicates):
+        outcome = outcomes[one.job(arm, replicate)]
+        where = f"{one.claim.name}, {one.kind}, {arm}"
+        if outcome.record is None:
+            raise InputError(f"{where}: {outcome.refusal}")
+        value = outcome.record.summary.get(one.metric)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InputError(f"{where}: its summary has no figure {one.metric}")
+        values.append(value)
+    return np.array(values, np.float64)

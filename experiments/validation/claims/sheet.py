@@ -1,0 +1,140 @@
+"""The claims table for readers (a sheet: terminal, Markdown, LaTeX) and for programs (CSV)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from experiments.table.sheet import Section, Sheet, Text
+from experiments.validation.claims.file import Claim, Common
+from experiments.validation.claims.rule import NO_SIGN, PASS, SIGN, off_by, verdict
+from experiments.validation.claims.run import Effect, Finding
+
+_NONE = "–"
+
+
+def verdict_of(tested: Finding, common: Common) -> str:
+    """Of the row in its own regime."""
+    return verdict(tested.claim, tested.effect.factor, common.passes_within)
+
+
+def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
+    """One row a claim; published regimes first."""
+    traces = _traces(rows, common)
+    parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
+    sections = []
+    for heading, published in parts:
+        own = tuple(_row(one, common, traces) for one in rows if one.claim.published == published)
+        if own:
+            sections.append(Section(heading, own))
+    return Sheet(
+        title="What papers claim, and what the simulator shows" + (" (fast mode)" if is_fast else ""),
+        row_headings=("system", "claim"),
+        columns=("claimed", "simulated", "off by", "verdict", *traces),
+        sections=tuple(sections),
+        best="",
+        notes=tuple(_notes(rows, common, is_fast)),
+        is_twin=bool(rows) and all(one.effect.source == "twin" for one in rows),
+    )
+
+
+def _traces(rows: Sequence[Finding], common: Common) -> list[str]:
+    """Those of the common regime in which something was compared."""
+    return [trace for trace in common.traces if any(trace in one.common for one in rows)]
+
+
+def _row(one: Finding, common: Common, traces: Sequence[str]) -> tuple[tuple[str, ...], tuple[Text, ...]]:
+    claim, factor = one.claim, one.effect.factor
+    said, off = verdict_of(one, common), off_by(claim, factor)
+    cells = (
+        Text(_claimed(claim)),
+        Text(shown_effect(one.effect), marks="†" if one.effect.source == "twin" else ""),
+        Text(f"{off:.2f}" if math.isfinite(off) else _NONE),
+        Text(said, is_bold=said == PASS or (said == SIGN and not claim.published)),
+        *(Text(shown_effect(one.common[trace]) if trace in one.common else _NONE) for trace in traces),
+    )
+    return (claim.system, claim.text), cells
+
+
+def _claimed(claim: Claim) -> str:
+    low, high = claim.range
+    return f"{_factor(low)}" if low == high else f"{_factor(low)} to {_factor(high)}"
+
+
+def shown_effect(effect: Effect) -> str:
+    """A factor and its interval, where there is one."""
+    if not math.isfinite(effect.factor):
+        return _NONE
+    if math.isnan(effect.low):
+        return _factor(effect.factor)
+    return f"{_factor(effect.factor)} ({_factor(effect.low)} to {_factor(effect.high)})"
+
+
+def _factor(value: float) -> str:
+    return f"× {value:.2f}" if value < 9.995 else f"× {value:.3g}"
+
+
+def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[str]:
+    replicates = common.fast_replicates if is_fast else common.replicates
+    yield (
+        f"× f: the system's figure is f times the baseline's, the geometric mean over {replicates} replicates and its"
+        " 95 % interval. Off by: the factor between that and what is claimed, or the nearer end of the range."
+    )
+    yield (
+        "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
+        f" played. Such a row passes where f is off by at most {common.passes_within:g} and is nearer, in logarithm, to"
+        f" the claim than to 1. None passes that claims less than × {common.passes_within:g}, for any right sign would"
+        " do, or whose figure rests on a mistake of the paper's simulator. Of other rows only the side of 1, the sign,"
+        " counts."
+    )
+    yield f"By this rule {_count(rows, common)}"
+    if _traces(rows, common):
+        regime = f"{common.metric} of the same systems with {' '.join(common.settings)}"
+        yield f"Right of the verdicts: {regime}; {common.fast_replicates} replicates."
+    if any(one.sensitivity for one in rows):
+        yield f"Where something is chosen otherwise there are {common.fast_replicates} replicates."
+    if any(one.effect.source == "twin" for one in rows):
+        yield "† on a fitted synthetic trace, not the recording."
+    if is_fast:
+        yield "Fast mode: fewer replicates, shorter traces."
+
+
+def _count(rows: Sequence[Finding], common: Common) -> str:
+    published = [verdict_of(one, common) for one in rows if one.claim.published]
+    others = [verdict_of(one, common) for one in rows if not one.claim.published]
+    neither = published.count(NO_SIGN)
+    have = "has" if neither == 1 else "have"
+    return (
+        f"{published.count(PASS)} of {len(published)} published rows pass, {published.count(SIGN)} more have the sign,"
+        f" {neither} {have} not; {others.count(SIGN)} of {len(others)} others have the sign."
+    )
+
+
+def as_csv(rows: Sequence[Finding], common: Common) -> str:
+    """One line a claim and regime; `regime`: empty for the own one, else what was chosen otherwise, or a trace."""
+    lines = []
+    for one in rows:
+        found = {"": one.effect, **one.sensitivity, **one.common}
+        for regime, effect in found.items():
+            is_own = regime == ""
+            lines.append(
+                {
+                    "claim": one.claim.name,
+                    "system": one.claim.system,
+                    "regime": regime,
+                    "published": one.claim.published,
+                    "metric": common.metric if regime in one.common else one.claim.metric,
+                    "claimed_low": one.claim.range[0],
+                    "claimed_high": one.claim.range[1],
+                    "simulated": effect.factor,
+                    "simulated_low": effect.low,
+                    "simulated_high": effect.high,
+                    "replicates": effect.replicates,
+                    "trace_source": effect.source,
+                    "off_by": off_by(one.claim, effect.factor) if is_own else None,
+                    "verdict": verdict_of(one, common) if is_own else None,
+                }
+            )
+    return pl.DataFrame(lines, infer_schema_length=None).write_csv()

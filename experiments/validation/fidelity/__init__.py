@@ -1,0 +1,1 @@
+"""Measured deployments, replayed: `python -m experiments.validation.fidelity`."""

@@ -1,0 +1,283 @@
+"""The few terms that kernel tables lack, fitted to measured deployments; and clients whose settings were not told.
+
+A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a surface
+without cross terms is laid through the logarithms of its two latencies: quadratic in factors, affine in seconds, and
+piecewise affine in the time to launch a layer, which kernels hide until it is the longer one. On these surfaces the
+terms are fitted: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of
+each GPU's, and that the prior of each model's and data type's on it, so that few deployments move terms little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from experiments.validation.fidelity.replay import Replay, Replayed
+from experiments.validation.fidelity.rows import Row
+from experiments.validation.fidelity.server import CANDIDATES, READING_S, Client, assumed, stated
+from framework.timing.calibration_terms import Calibration
+
+Floats = NDArray[np.float64]
+Run = Callable[[Sequence[Replay]], Sequence[Replayed | str]]
+Cell = tuple[str, ...]  # (), (backend,), (backend, gpu) or (backend, gpu, model, dtype)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a calibration: a normal prior, cut at bounds."""
+
+    name: str
+    centre: float
+    width: float
+    lowest: float
+    highest: float
+
+
+# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
+# is less sure; what each of the server's terms is made of, framework.timing.server says.
+TERMS = (
+    Term("log kernel", 0.0, 0.06, -0.5, 0.6),
+    Term("log compute", 0.0, 0.12, -0.5, 0.6),
+    Term("log communication", 0.0, 0.3, -1.0, 1.2),
+    Term("step_s", 0.3e-3, 0.3e-3, 0.0, 3e-3),
+    Term("message_s", 2e-6, 2e-6, 0.0, 2e-5),
+    Term("host_s", 2e-3, 1e-3, 0.0, 8e-3),
+    Term("host_sequence_s", 8e-6, 8e-6, 0.0, 8e-5),
+    Term("eager_layer_s", 1e-4, 1e-4, 0.0, 6e-4),
+    Term("request_s", 5e-3, 5e-3, 0.0, 0.1),
+    Term("token_s", 3e-6, 3e-6, 0.0, 3e-5),
+)
+# Across instances a request also passes a router, two servers and the hand-over of its KV, block by block.
+_APART = {
+    "request_s": Term("request_s", 20e-3, 100e-3, 0.0, 1.0),
+    "token_s": Term("token_s", 3e-6, 10e-6, 0.0, 3e-4),
+}
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What is known of K terms before any data; arrays have shape (K,)."""
+
+    terms: tuple[Term, ...]
+
+    @cached_property
+    def centre(self) -> Floats:
+        """The centres."""
+        return np.array([term.centre for term in self.terms])
+
+    @cached_property
+    def width(self) -> Floats:
+        """The standard deviations."""
+        return np.array([term.width for term in self.terms])
+
+    @cached_property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """The least and the largest values."""
+        return np.array([term.lowest for term in self.terms]), np.array([term.highest for term in self.terms])
+
+
+AGGREGATED = Prior(TERMS)
+DISAGGREGATED = Prior(tuple(_APART.get(term.name, term) for term in TERMS))
+CENTRE, WIDTH = AGGREGATED.centre, AGGREGATED.width
+_FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
+_HIDDEN = [k for k, term in enumerate(TERMS) if term.name == "eager_layer_s"]
+_REACH = 1.5  # of a point of the design, in widths
+_FARTHER = (3.0, 5.0)  # further points of what kernels hide
+_KNOTS = (_REACH, *_FARTHER[:-1])  # where such a surface bends
+# Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
+# what a step model leaves out.
+_NOISE = np.array([0.15, 0.05])
+_NARROWER = (1.0, 0.7, 0.5)  # widths of the priors, by level: backend, GPU, model and data type
+_FARTHEST = 3.0  # e-fold error at which residuals are cut
+
+
+def calibration(terms: Floats) -> Calibration:
+    """The calibration of a point, shape (K,) in the order of TERMS."""
+    kernel, compute, communication, *seconds = terms.tolist()
+    names = (term.name for term in TERMS[3:])
+    told = dict(zip(names, seconds, strict=True))
+    return Calibration(
+        kernel=math.exp(kernel),
+        compute=math.exp(compute),
+        communication=math.exp(communication),
+        **told,
+    )
+
+
+def vector(fitted: Calibration) -> Floats:
+    """The point (K,) of a calibration that `calibration` makes."""
+    factors = [math.log(fitted.kernel), math.log(fitted.compute), math.log(fitted.communication)]
+    return np.array([*factors, *(getattr(fitted, term.name) for term in TERMS[3:])])
+
+
+@dataclass(frozen=True)
+class Surfaces:
+    """Log errors of (TTFT, TPOT), predicted over measured, as functions of the terms, for each row and client.
+
+    `coefficients[key, client]`, shape (C, 2): those of `_basis`, over widths from the centre of `prior`.
+    """
+
+    coefficients: Mapping[tuple[str, Client], Floats]
+    prior: Prior = AGGREGATED
+
+    @classmethod
+    def laid(cls, pairs: Iterable[tuple[Row, Client]], run: Run, prior: Prior = AGGREGATED) -> Surfaces:
+        """Replay each row at the points of the design. A pair that cannot be replayed has no surface."""
+        once = {(row.key, client): (row, client) for row, client in pairs}
+        points = design(prior.centre, prior)
+        tasks = [Replay(row, client, calibration(point)) for row, client in once.values() for point in points]
+        outcomes = run(tasks)
+        coefficients = {}
+        for at, (key, (row, _)) in enumerate(once.items()):
+            errors = [log_errors(row, one) for one in outcomes[at * len(points) : (at + 1) * len(points)]]
+            known = [error for error in errors if error is not None]
+            if len(known) == len(points):
+                coefficients[key] = surface((points - prior.centre) / prior.width, np.array(known))
+        return cls(coefficients, prior)
+
+    def errors(self, coefficients: Floats, terms: Floats) -> Floats:
+        """Log errors, (2, R), of `coefficients` (C, 2, R) at terms (K,)."""
+        return errors_at(coefficients, (terms - self.prior.centre) / self.prior.width)
+
+
+def log_errors(row: Row, outcome: Replayed | str) -> Floats | None:
+    """Logarithms of predicted over measured TTFT and TPOT, (2,); None for what could not be replayed."""
+    if isinstance(outcome, str):
+        return None
+    return np.log([outcome.ttft_s / row.ttft_s, outcome.tpot_s / row.tpot_s])
+
+
+def choose_clients(rows: Sequence[Row], training: Sequence[Row], run: Run) -> Mapping[str, Client]:
+    """The client of each row, by key: stated, or that which suits the other rows of its campaign best.
+
+    A campaign is one model, GPU, backend and data type of one source. Only `training` rows are looked at, before
+    anything is fitted to them; a campaign without any has the client that is assumed.
+    """
+    clients = {row.key: stated(row) for row in rows}
+    campaigns: dict[Cell, list[Row]] = defaultdict(list)
+    for row in training:
+        if clients.get(row.key, stated(row)) is None:
+            campaigns[_campaign(row)].append(row)
+    best = {
+        campaign: _best_reader(members, _best_client(members, CANDIDATES, run), run)
+        for campaign, members in campaigns.items()
+    }
+    return {row.key: clients[row.key] or best.get(_campaign(row), assumed(row)) for row in rows}
+
+
+def fit_all(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces) -> Mapping[Cell, Floats]:
+    """Terms of every cell that `rows` reach, from all rows of a backend down to those of a model and data type.
+
+    Doubtful rows are not fitted to.
+    """
+    used = [row for row in rows if not row.doubts and (row.key, clients[row.key]) in surfaces.coefficients]
+    found: dict[Cell, Floats] = {(): surfaces.prior.centre}
+    for level in range(1, 4):
+        members: dict[Cell, list[Row]] = defaultdict(list)
+        for row in used:
+            members[cells(row)[level]].append(row)
+        for cell, own in members.items():
+            prior = found[cells(own[0])[level - 1]]
+            found[cell] = _fit(own, clients, surfaces, prior, _NARROWER[level - 1])
+    return found
+
+
+def terms_of(row: Row, found: Mapping[Cell, Floats]) -> Floats:
+    """The most specific terms that there are for a row."""
+    return next(found[cell] for cell in reversed(cells(row)) if cell in found)
+
+
+def cells(row: Row) -> tuple[Cell, Cell, Cell, Cell]:
+    """What a row's terms are fitted over, from wide to narrow."""
+    return (), (row.backend,), (row.backend, row.gpu), (row.backend, row.gpu, row.model, row.dtype)
+
+
+def _campaign(row: Row) -> Cell:
+    return row.family, row.model, row.gpu, row.backend, row.dtype
+
+
+def _best_reader(rows: Sequence[Row], client: Client, run: Run) -> Client:
+    """The client with the speed of reading that suits the rows best."""
+    return _best_client(rows, [replace(client, token_s=seconds) for seconds in READING_S], run)
+
+
+def _best_client(rows: Sequence[Row], candidates: Sequence[Client], run: Run) -> Client:
+    """The candidate whose TTFT is closest in the mean, before anything is fitted; the first of equals."""
+    outcomes = run([Replay(row, client, calibration(CENTRE)) for client in candidates for row in rows])
+    losses = []
+    for at in range(len(candidates)):
+        of_client = outcomes[at * len(rows) : (at + 1) * len(rows)]
+        errors = [log_errors(row, one) for row, one in zip(rows, of_client, strict=True)]
+        known = [abs(np.expm1(error[0])) for error in errors if error is not None]
+        losses.append(np.mean(known) if len(known) == len(rows) else np.inf)
+    return candidates[int(np.argmin(losses))]
+
+
+def design(centre: Floats, prior: Prior = AGGREGATED) -> Floats:
+    """The centre, and each term by itself: factors at both sides of it, seconds, which only add, above it; (P, K)."""
+    points = [centre]
+    for k in range(len(TERMS)):
+        for side in _sides(k):
+            point = centre.copy()
+            point[k] = np.clip(point[k] + side * prior.width[k], prior.bounds[0][k], prior.bounds[1][k])
+            if point[k] != centre[k]:
+                points.append(point)
+    return np.array(points)
+
+
+def _sides(k: int) -> tuple[float, ...]:
+    """Where the design moves term number k to, in widths from the centre."""
+    if k in _FACTORS:
+        return -_REACH, _REACH
+    return (_REACH, *_FARTHER) if k in _HIDDEN else (_REACH,)
+
+
+def surface(steps: Floats, errors: Floats) -> Floats:
+    """The coefficients (C, M) of the surfaces through `errors` (P, M) at `steps` (P, K), in widths from the centre."""
+    return np.asarray(np.linalg.lstsq(_basis(steps), errors, rcond=None)[0], np.float64)
+
+
+def errors_at(coefficients: Floats, steps: Floats) -> Floats:
+    """What surfaces of `coefficients` (C, ...) say at `steps` (K,) from their centre."""
+    return np.asarray(np.tensordot(_basis(steps[None])[0], coefficients, axes=(0, 0)))
+
+
+def _basis(steps: Floats) -> Floats:
+    """Constant, slopes, curvatures of factors, bends of what is hidden at `steps` (P, K) from the centre; (P, C)."""
+    bends = [np.maximum(steps[:, _HIDDEN] - knot, 0.0) for knot in _KNOTS]
+    return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2, *bends])
+
+
+def best_terms(
+    errors: Callable[[Floats], Floats], noise: Floats, start: Floats, width: Floats, prior: Prior = AGGREGATED
+) -> Floats:
+    """The terms (K,) at which log errors (2, R) and the distance from `start`, by that width, cost least together.
+
+    What kernels hide has no slope where it is hidden, so that the search also begins where it may not be.
+    """
+
+    def residuals(terms: Floats) -> Floats:
+        scaled = np.expm1(np.clip(errors(terms), -_FARTHEST, _FARTHEST)) / noise[:, None]
+        soft = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+        return np.concatenate([soft.ravel(), (terms - start) / width])
+
+    lowest, highest = prior.bounds
+    begins = [start, *(start + side * prior.width * (np.arange(len(start)) == k) for k in _HIDDEN for side in _FARTHER)]
+    inside = (np.clip(begin, lowest + 1e-9, highest - 1e-9) for begin in begins)
+    found = [least_squares(residuals, begin, bounds=prior.bounds, x_scale=prior.width) for begin in inside]
+    return np.asarray(min(found, key=lambda one: float(one.cost)).x)
+
+
+def _fit(
+    rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfaces, start: Floats, narrower: float
+) -> Floats:
+    coefficients = np.stack([surfaces.coefficients[row.key, clients[row.key]] for row in rows], axis=2)
+    width, prior = narrower * surfaces.prior.width, surfaces.prior
+    return best_terms(lambda terms: surfaces.errors(coefficients, terms), _NOISE, start, width, prior)

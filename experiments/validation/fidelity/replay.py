@@ -1,0 +1,96 @@
+"""Measured deployments replayed: the same number of requests, in the same closed loop, through the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+
+import numpy as np
+
+from experiments.validation.fidelity.rows import Row
+from experiments.validation.fidelity.server import Client, server
+from framework.calibration import replay as requests
+from framework.errors import InputError
+from framework.load import Closed
+from framework.timing.calibration_terms import Calibration
+from framework.workload import Workload
+
+_ROWS_A_TASK = 8
+_MOST_WAITS = 8  # that are tried until requests last as long as their reading
+_CLOSE = 0.01
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What to replay, and with which terms over the kernel times."""
+
+    row: Row
+    client: Client
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Means over the requests, in seconds, and the share of busy time in steps beyond what was measured."""
+
+    ttft_s: float
+    tpot_s: float
+    extrapolated: float
+
+
+def replay(task: Replay) -> Replayed | str:
+    """The deployment as the simulator sees it; or why it cannot be simulated, in one line."""
+    row = task.row
+    sent = requests.Sent(workload(row, task.client), Closed(row.concurrency), "closed")
+    try:
+        served = _read(sent, task) if task.client.token_s > 0 else _served(sent, task)
+    except requests.UnservedError as error:
+        return f"{error.unserved} of {len(sent.workload)} requests were not served"
+    except InputError as error:
+        return str(error)
+    later_s = served.tpot_s[sent.workload.output_tokens > 1]
+    return Replayed(float(served.ttft_s.mean()), float(later_s.mean()), served.extrapolated)
+
+
+def _served(sent: requests.Sent, task: Replay, wait_s: float = 0.0) -> requests.Served:
+    """What the requests take of which each waits so long before it is sent; the wait counts as theirs."""
+    waiting = replace(task.calibration, request_s=task.calibration.request_s + wait_s)
+    return requests.replay(sent, server(task.row, task.client), waiting)
+
+
+def _read(sent: requests.Sent, task: Replay) -> requests.Served:
+    """What requests take whose clients share a process that reads one token after another.
+
+    It cannot end more requests a second than it reads: with C in flight, one lasts C times the reading of its own
+    tokens or longer (Little's law). What the server does not take of that is the wait until the request is sent.
+    """
+    least_s = task.row.concurrency * float(sent.workload.output_tokens.mean()) * task.client.token_s
+    wait_s, served = 0.0, _served(sent, task)
+    for _ in range(_MOST_WAITS):
+        short_s = least_s - float(served.e2e_s.mean())
+        if abs(short_s) <= _CLOSE * least_s or wait_s + short_s <= 0:
+            break
+        wait_s += short_s
+        served = _served(sent, task, wait_s)
+    return served
+
+
+def workload(row: Row, client: Client) -> Workload:
+    """The row's prompts, lengths drawn from the client's distribution; the same for all terms and parallelisms."""
+    rng = np.random.default_rng([row.isl, row.osl, row.concurrency])
+    count = row.prompts if client.rounds is None else client.rounds * row.concurrency
+    lengths = [rng.integers(max(1, int(client.shortest * size)), size + 1, count) for size in (row.isl, row.osl)]
+    prompts, outputs = (drawn.astype(np.int64) for drawn in lengths)
+    return Workload(np.zeros(count), prompts, outputs, name=row.key)
+
+
+def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | str]:
+    """Outcomes in the order of the tasks, as they come; neighbours should share GPU and backend, whose tables load."""
+    if processes == 1:
+        yield from map(replay, tasks)
+        return
+    # a forked child of a process with threads may never come back: polars has some
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(replay, tasks, chunksize=_ROWS_A_TASK)

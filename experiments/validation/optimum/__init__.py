@@ -1,0 +1,1 @@
+"""Whether short searches find the best: `python -m experiments.validation.optimum`."""

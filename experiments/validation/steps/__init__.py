@@ -1,0 +1,1 @@
+"""Step times against layers that were measured on a GPU: `python -m experiments.validation.steps`."""

@@ -1,0 +1,1 @@
+"""Effects that textbooks state, measured: `python -m experiments.validation.textbook`."""

@@ -1,0 +1,1 @@
+"""Fitted traces against their recordings: `python -m experiments.validation.twins`."""

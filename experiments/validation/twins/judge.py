@@ -1,0 +1,76 @@
+"""What is held against a fitted trace, figure by figure: near enough, or within what the recording varies by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from experiments.validation.twins.run import Pair
+
+ATTAINMENT = 0.06  # of all requests, at most
+MEAN_ATTAINMENT = 0.03  # on average over the cells
+P99_TTFT = 0.20  # relative
+CAPACITY = 0.05  # relative
+
+Error = Callable[[Pair, float], float]
+
+
+def absolute(pair: Pair, fitted: float) -> float:
+    """By how much a share is off."""
+    return fitted - pair.recorded
+
+
+def relative(pair: Pair, fitted: float) -> float:
+    """By what share of the recorded figure another is off; 0 where both are 0, which no rate that is sustained is."""
+    return fitted / pair.recorded - 1 if pair.recorded else 0.0 if fitted == 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How errors of a figure are measured, and how large they may be."""
+
+    error: Error
+    most: float
+
+    def is_near(self, pair: Pair) -> bool:
+        """Whether the sample of seed 0, which a run takes if nothing is said, is off by no more than it may be."""
+        return abs(self.error(pair, pair.fitted[0])) <= self.most
+
+    def holds(self, pair: Pair) -> bool:
+        """Whether it is near, or lies in the interval of the recording's resamples."""
+        low, high = pair.interval
+        return self.is_near(pair) or low <= pair.fitted[0] <= high
+
+    def scores(self, pairs: Iterable[Pair]) -> Scores:
+        """Over cells."""
+        known = list(pairs)
+        errors = np.abs([[self.error(pair, fitted) for fitted in pair.fitted] for pair in known])
+        return Scores(
+            cells=len(known),
+            mean=float(errors[:, 0].mean()),
+            worst=float(errors[:, 0].max()),
+            near=sum(map(self.is_near, known)),
+            held=sum(map(self.holds, known)),
+            mean_of_samples=float(errors.mean()),
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Errors over `cells`: of seed 0 the mean and the largest, how many are near and how many hold; all seeds' mean."""
+
+    cells: int
+    mean: float
+    worst: float
+    near: int
+    held: int
+    mean_of_samples: float
+
+
+RULES = {
+    "attainment": Rule(absolute, ATTAINMENT),
+    "p99_ttft_s": Rule(relative, P99_TTFT),
+    "capacity": Rule(relative, CAPACITY),
+}

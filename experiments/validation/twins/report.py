@@ -1,0 +1,68 @@
+"""The comparison in Markdown: a summary of all traces, then every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from experiments.validation.twins.judge import RULES, Rule
+from experiments.validation.twins.run import SPANS, Cell, Found, Pair
+from experiments.validation.twins.study import Study
+
+ONLY_WITHIN = "~"
+OUTSIDE = "!"
+_FIGURES = {"attainment": "attainment", "p99_ttft_s": "P99 TTFT", "capacity": "capacity"}
+_SHORT_SPANS = ("whole", "1st third", "2nd third", "3rd third")
+
+
+def summary(study: Study, found: Sequence[Found]) -> str:
+    """A row for each trace and figure, cells that were kept out of the fitting apart."""
+    lines = [
+        "| fitted trace | cells | figure | number | off by, on average | at most | near | near or in interval |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for one in found:
+        for is_out, words in ((False, "of the fitting"), (True, "kept out")):
+            for figure, rule in RULES.items():
+                pairs = [
+                    pair for cell, pair in getattr(one, figure).items() if (cell.policy == study.held_out) == is_out
+                ]
+                scores = rule.scores(pairs)
+                lines.append(
+                    f"| {one.trace} | {words} | {_FIGURES[figure]} | {scores.cells} | {_off(figure, scores.mean)} | "
+                    f"{_off(figure, scores.worst)} | {scores.near} | {scores.held} |"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def cells(study: Study, found: Found) -> str:
+    """Every figure of a trace, recording / fitted trace."""
+    lines = [
+        f"### {found.trace}",
+        "",
+        f"| policy | memory | req/s | {' | '.join(_SHORT_SPANS)} | {' | '.join(_SHORT_SPANS)} | capacity |",
+        f"|---|---|---:|{'---:|' * (2 * len(SPANS) + 1)}",
+        f"| | | | {'| '.join(['attainment, % '] * len(SPANS))}| {'| '.join(['P99 TTFT, s '] * len(SPANS))}| req/s |",
+    ]
+    kept_out = [cell for cell in _rows(found) if cell.policy == study.held_out]
+    for cell in [*(cell for cell in _rows(found) if cell not in kept_out), *kept_out]:
+        row = [Cell(cell.policy, cell.memory, cell.rate, span) for span in SPANS]
+        words = [_words(found.attainment[one], RULES["attainment"], 100, 1) for one in row]
+        words += [_words(found.p99_ttft_s[one], RULES["p99_ttft_s"], 1, 2) for one in row]
+        searched = found.capacity[Cell(cell.policy, cell.memory, None, SPANS[0])]
+        policy = f"{cell.policy} (kept out)" if cell in kept_out else cell.policy
+        words.append(_words(searched, RULES["capacity"], 1, 2))
+        lines.append(f"| {policy} | {cell.memory} | {cell.rate:g} | {' | '.join(words)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(found: Found) -> Iterable[Cell]:
+    return (cell for cell in found.attainment if cell.span == SPANS[0])
+
+
+def _words(pair: Pair, rule: Rule, factor: float, digits: int) -> str:
+    mark = "" if rule.is_near(pair) else f" {ONLY_WITHIN}" if rule.holds(pair) else f" {OUTSIDE}"
+    return f"{factor * pair.recorded:.{digits}f} / {factor * pair.fitted[0]:.{digits}f}{mark}"
+
+
+def _off(figure: str, error: float) -> str:
+    return f"{100 * error:.1f} {'points' if figure == 'attainment' else '%'}"

@@ -1,0 +1,65 @@
+"""The cells in which fitted traces are compared with recordings: the contents of study.yaml beside this file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from framework.errors import InputError
+
+_FILE = Path(__file__).with_name("study.yaml")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Settings of the KV memory, and the mean rates (requests/s) that are offered with it."""
+
+    settings: Sequence[str]
+    rates: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A fitted trace: what `traces.load.load` takes for its recording, settings of every run, and memories by name."""
+
+    recording: Mapping[str, str]
+    settings: Sequence[str]
+    memories: Mapping[str, Memory]
+
+
+@dataclass(frozen=True)
+class Study:
+    """`base`, `policies`: overrides of conf/config.yaml. No decision about the fit looks at the policy `held_out`."""
+
+    base: Sequence[str]
+    policies: Mapping[str, Sequence[str]]
+    held_out: str
+    traces: Mapping[str, Compared]
+
+    def overrides(self, trace: str, policy: str, memory: str) -> list[str]:
+        """The settings of a run, as for run.py."""
+        compared = self.traces[trace]
+        return [*self.policies[policy], *self.base, *compared.settings, *compared.memories[memory].settings]
+
+
+def read_study(path: Path = _FILE) -> Study:
+    """The study in a file. Raises InputError for keys that it should not have, or lacks."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    if not isinstance(content, dict) or set(content) != {item.name for item in fields(Study)}:
+        raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Study))}")
+    try:
+        traces = {
+            name: Compared(
+                **{**one, "memories": {words: Memory(**memory) for words, memory in one["memories"].items()}}
+            )
+            for name, one in content["traces"].items()
+        }
+    except (TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path}: {error}") from error
+    if content["held_out"] not in content["policies"]:
+        raise InputError(f"{path}: held_out is {content['held_out']!r}, must be one of policies")
+    return Study(**{**content, "traces": traces})
