@@ -49,7 +49,7 @@ QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEE
 _GUIDES = [line for line in QUICK if "experiments.guide" in line]
 _SWEEPS = [line for line in QUICK if "run.py -m policy=" in line and line.endswith("seed=0,1")]
 _SET = [line for line in QUICK if re.fullmatch(r"python run\.py( '?[\w.]+=(?!.*\.py:|FILE|my_)[^ ]+)+", line)]
-_COMPOSED = [line for line in _SET if not re.search("report=|diagnose=|load=|objective=", line)][1:]
+_COMPOSED = [line for line in _SET if not re.search("report=|diagnose=|load=|objective=|compression=", line)][1:]
 _ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED]  # shortened, these differ from the first by values alone
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = "\n".join(page.read_text() for page in PAGES)
