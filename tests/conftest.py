@@ -26,7 +26,8 @@ os.environ.setdefault("NUMBA_CACHE_DIR", os.environ.get("XDG_CACHE_HOME") or str
 # Workers are as many as there are cores: threads of linear algebra that wait for each other would take their time.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-settings.register_profile("shared", deadline=None)  # an example takes as long as the others on its core let it
+# An example takes as long as the others on its core let it.
+settings.register_profile("shared", max_examples=40, deadline=None)
 settings.load_profile("shared")
 
 _WITHOUT_ENGINE = tuple(ROOT / "tests" / room for room in ("system", "timing", "traces", "report"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from framework.errors import InputError
 from framework.timing.microbench.command import main
 from framework.timing.microbench.options import Options, dry_run_gpu
 from tests.conftest import ROOT
+from tests.helpers import warm
 
 BOX = "defaults: [h100, _self_]\nname: box\nbandwidth_bytes_s: 2.0e+12\nneighbour: h100\n"
 TINY = "defaults: [llama3_8b, _self_]\nname: tiny\nlayers: 2\n"
@@ -75,7 +75,7 @@ def test_commands_run_in_an_empty_directory(own: Path, tmp_path: Path, command: 
     empty = tmp_path / "empty"
     empty.mkdir()
     done = subprocess.run(
-        [sys.executable, *command, "--config-dir", str(own)],
+        [str(warm.path() / "python"), *command, "--config-dir", str(own)],
         cwd=empty,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -55,9 +55,9 @@ def outcome(result: Result) -> dict[str, Any]:
 
 
 def run_configured(policy: str, implementation: str) -> Result:
-    """60 requests, or turns, of the golden run of a policy; its step times are dyadic."""
+    """40 requests, or turns, of the golden run of a policy; its step times are dyadic."""
     words = [word for word in EXACT[policy].overrides if not word.startswith("trace.requests=")]
-    return compose(configured(*words, "trace.requests=60", f"engine.implementation={implementation}")).run()
+    return compose(configured(*words, "trace.requests=40", f"engine.implementation={implementation}")).run()
 
 
 def play(policy: Policy, engine: EngineConfig, count: int = 24) -> Result:

@@ -29,7 +29,7 @@ RUNS = (
     ("policy=continuous", "predictor=bucket", "policy.order=shortest_predicted", "engine.kv_tokens=9000"),
 )
 CLEAN = get_context("forkserver")  # whose processes begin with what is imported, and have run nothing
-CLEAN.set_forkserver_preload([__name__])
+CLEAN.set_forkserver_preload(["tests.helpers.ready_engine"])
 LOAD = ("trace=synthetic", "trace.limit=200", "trace.rate=20")
 
 
@@ -94,7 +94,7 @@ def test_in_threads(alone: list[str], tmp_path: Path) -> None:
 
 
 def test_in_processes(alone: list[str], tmp_path: Path) -> None:
-    order = [*range(len(RUNS))] * 2
+    order = [0, 1, 2, 3, 1, 0]
     with ProcessPoolExecutor(2, mp_context=CLEAN) as pool:
         digests = pool.map(run, [RUNS[i] for i in order], [tmp_path / str(at) for at in range(len(order))])
         assert list(digests) == [alone[i] for i in order]

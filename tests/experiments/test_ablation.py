@@ -177,7 +177,7 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-_BRIEF_SEARCH = ("trace.limit=100", "objective.most_requests=400", "objective.tolerance=0.5")
+_BRIEF_SEARCH = ("trace.limit=50", "objective.most_requests=100", "objective.tolerance=0.5")
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "ablation").glob("*.yaml")))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from experiments.table.formats import as_latex, as_markdown
 from experiments.tune import base
 from experiments.tune.base import Configuration
+from experiments.validation.claims import run as running
 from experiments.validation.claims.file import Claim, Common, claim_names, read_claims, read_common
 from experiments.validation.claims.pages import system_pages
 from experiments.validation.claims.rule import can_pass, has_sign, off_by, verdict
@@ -23,7 +24,7 @@ from experiments.validation.claims.sheet import as_csv, lay_out
 from framework.errors import InputError
 from framework.run.compose import fitting_parts
 from tests.helpers.composing import composing
-from tests.helpers.launcher import typed
+from tests.helpers.launcher import in_this_process, typed
 
 CONTENT: dict[str, Any] = {
     "system": "Quick",
@@ -48,6 +49,17 @@ COMMON = Common(
     fast_replicates=2,
     passes_within=1.2,
 )
+
+
+@pytest.fixture(autouse=True)
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "Sweep", in_this_process)
+
+
+def first_of_each_system(names: Sequence[str]) -> list[Any]:
+    """The other rows are read with the slow tests."""
+    firsts = {name.partition("/")[0]: name for name in reversed(names)}.values()
+    return [pytest.param(name, marks=() if name in firsts else pytest.mark.slow) for name in names]
 
 
 def claim(**changes: Any) -> Claim:
@@ -262,7 +274,7 @@ def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest
         put_to_test([row], COMMON, True, tmp_path)
 
 
-@pytest.mark.parametrize("name", claim_names())
+@pytest.mark.parametrize("name", first_of_each_system(claim_names()))
 def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
     (row,), common = read_claims([name]), read_common()

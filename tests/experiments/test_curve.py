@@ -15,13 +15,14 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from experiments.curve import command as command
+from experiments.curve import plots
 from experiments.curve.arguments import Job, Plan, Series, read_plan
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, values
 from experiments.curve.figures import ALL, Curve, Line, saturation, tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
 from experiments.plot.point_labels import PointLabel, place_labels
-from experiments.plot.style import lay_out, legend_below, series_style, styled
+from experiments.plot.style import lay_out, legend_below, save, series_style, styled
 from framework.errors import InputError
 from framework.metrics.statistics import estimate
 from framework.objective.goodput import Measurement
@@ -378,14 +379,16 @@ def test_the_table_says_what_a_reader_must_know() -> None:
 
 
 def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
-    found = made(RATE, (0, 1), ("one", "other"), goodput_bound=18.0)
+    found = made(RATE, (0, 1), goodput_bound=18.0)
     first = draw(found, tmp_path / "first")
     assert [path.name for path in first] == [
         f"{name}.{kind}" for name in ("latency", "goodput", "buckets") for kind in ("png", "pdf", "svg")
     ]
-    for one, other in zip(first, draw(found, tmp_path / "again"), strict=True):
+    with styled():
+        again = save(plots._goodput(found), tmp_path / "again", "goodput")
+    for one, other in zip(first[3:6], again, strict=True):
         assert one.read_bytes() == other.read_bytes()
-        assert b"CreationDate" not in one.read_bytes()
+    assert not [one for one in first if b"CreationDate" in one.read_bytes()]
 
 
 def test_a_point_that_served_nothing_can_be_drawn(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,7 @@ from experiments.validation.optimum.file import Scenario, read_scenarios
 from experiments.validation.optimum.report import draw, layout, rows, table, write
 from experiments.validation.optimum.solve import Optimum, Searches, solve
 from framework.errors import InputError
-from framework.run.sweep import Sweep
-from tests.helpers.launcher import typed
+from tests.helpers.launcher import in_this_process, typed
 
 NEAR, TRIALS, SEEDS = 0.02, 4, 2
 SEARCHES = Searches("tpe", TRIALS, SEEDS)
@@ -34,11 +33,6 @@ scenarios:
 traces:
   synthetic: [trace.limit=50]
 """
-
-
-def in_this_process(overrides: Sequence[str], directory: Path) -> Sweep:
-    """Workers take longer to start than these runs."""
-    return Sweep([word for word in overrides if not word.startswith("hydra/launcher")], directory)
 
 
 def scenarios(folder: Path) -> list[Scenario]:

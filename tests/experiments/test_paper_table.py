@@ -590,7 +590,7 @@ def test_twins_are_named_where_they_are() -> None:
     assert sheet(mixed, "rows=trace", "columns=policy").columns == ("ares", "chunked")
     assert "reasoning (fitted) " in text(mixed, "rows=trace", "columns=policy")
     some = [record(trace="mooncake", source="real"), record("ares", trace="mooncake", source="twin"), *mixed[2:]]
-    assert re.search(r"ares +8\.000 \(twin\) ", text(some))
+    assert re.search(r"ares +8\.000 \(fitted\) ", text(some))
 
 
 def test_wide_tables_stand_in_parts_within_a_hundred_columns() -> None:

@@ -144,32 +144,32 @@ def test_a_study_leaves_its_best_and_is_not_run_again(
     tune: Tune, name: str, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "draw", draw)
-    first = succeeded(tune(*SEARCH, "trials=8", f"name={name}"))
+    first = succeeded(tune(*SEARCH, "trials=5", f"name={name}"))
     values = complete(trials_of(name))
     best = max(value for (value,) in values.values())
-    assert len(values) == len(runs) == 8
-    assert f"{name}  8 trials" in first.stdout
+    assert len(values) == len(runs) == 5
+    assert f"{name}  5 trials" in first.stdout
     assert f"best  goodput {best:.3g} req/s" in first.stdout
     assert f"python run.py +tuned={name}" in first.stdout
     out = tmp_path / "outputs" / "tune" / name
     table = pl.read_csv(out / "trials.csv")
-    assert len(table) == 8
+    assert len(table) == 5
     assert table["goodput_rps"].max() == pytest.approx(best, rel=1e-12)
     assert {"history.png", "slices.png", "heatmap.png"} <= {path.name for path in out.glob("*.png")}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in out.glob("*.png"))
     assert (out / "best.yaml").read_bytes() == (CONF / "tuned" / f"{name}.yaml").read_bytes()
     files = {path.name: path.read_bytes() for path in out.iterdir()}
-    again = succeeded(tune(*SEARCH, "trials=8", f"name={name}"))
+    again = succeeded(tune(*SEARCH, "trials=5", f"name={name}"))
     assert again.stdout == first.stdout
-    assert len(runs) == 8
-    assert len(trials_of(name)) == 8
+    assert len(runs) == 5
+    assert len(trials_of(name)) == 5
     assert {path.name: path.read_bytes() for path in out.iterdir()} == files
 
 
 def test_more_trials_go_on_from_those_that_there_are(tune: Tune, name: str) -> None:
-    succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=4", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=4", f"name={name}-whole"))
+    succeeded(tune(*SEARCH, "trials=1", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=3", f"name={name}-whole"))
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 
@@ -183,7 +183,9 @@ def test_the_winner_replays(tune: Tune, name: str, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "replayed" / "summary.json").read_text())["goodput_rps"] == best
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "cmaes", "nsga", "qmc", "random"])
+@pytest.mark.parametrize(
+    "sampler", ["tpe", "cmaes", *(pytest.param(one, marks=pytest.mark.slow) for one in ("nsga", "qmc", "random"))]
+)
 def test_a_seed_decides_the_trials(tune: Tune, name: str, sampler: str) -> None:
     for study in (name, f"{name}-same"):
         succeeded(tune(*SEARCH, "trials=3", f"sampler={sampler}", "seed=1", f"name={study}", f"storage=here/{study}"))
@@ -213,7 +215,7 @@ def test_several_objectives_give_a_front(tune: Tune, name: str) -> None:
 def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str) -> None:
     """Without a sign as METRICS says; with one as it says."""
     Path("few.yaml").write_text("search:\n  cluster.tp: { powers_of_two: [1, 8] }\n")
-    best = {"share_of_bound": max, "p99_tpot_ms": min, "-share_of_bound": min, "+p99_tpot_ms": max}
+    best = {"p99_tpot_ms": min, "-share_of_bound": min, "+p99_tpot_ms": max}
     for number, (goal, choose) in enumerate(best.items()):
         found = succeeded(tune(*CROWDED, "space=few.yaml", "trials=3", f"objectives={goal}", f"name={name}-{number}"))
         values = [value for (value,) in complete(trials_of(f"{name}-{number}")).values()]
@@ -223,12 +225,12 @@ def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str
 
 
 def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> None:
-    finished = succeeded(tune(*CROWDED, *SEARCH[3:], "trials=12", "pruner=median", "prefixes=[0.5]", f"name={name}"))
+    finished = succeeded(tune(*CROWDED, *SEARCH[3:], "trials=8", "pruner=median", "prefixes=[0.5]", f"name={name}"))
     trials = trials_of(name)
     pruned = [trial for trial in trials if trial.state == TrialState.PRUNED]
-    assert len(trials) == 12
-    assert 0 < len(pruned) < 12
-    assert f"{12 - len(pruned)} trials, {len(pruned)} pruned" in finished.stdout
+    assert len(trials) == 8
+    assert 0 < len(pruned) < 8
+    assert f"{8 - len(pruned)} trials, {len(pruned)} pruned" in finished.stdout
     bar = sorted(trial.intermediate_values[1] for trial in trials)[len(trials) // 2]
     assert all(trial.intermediate_values[1] <= bar for trial in pruned)
     table = pl.read_csv(f"outputs/tune/{name}/trials.csv")
@@ -409,10 +411,10 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(name: str) -> None:
 
 
 def test_a_trial_that_was_begun_by_a_process_that_died_at_once_changes_nothing(name: str, tune: Tune) -> None:
-    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
     optuna.load_study(study_name=name, storage=open_storage(f"studies/{name}.journal")).ask()  # it said nothing more
-    succeeded(tune(*SEARCH, "trials=6", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=6", f"name={name}-whole"))
+    succeeded(tune(*SEARCH, "trials=4", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=4", f"name={name}-whole"))
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 

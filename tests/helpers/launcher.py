@@ -1,10 +1,12 @@
-"""Commands as their users start them, in this process."""
+"""Commands as their users start them, and sweeps of theirs, in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from experiments.validation.__main__ import main as validation
+from framework.run.sweep import Sweep
 from servelab.__main__ import main
 
 
@@ -13,3 +15,8 @@ def typed(*name: str) -> Callable[[Sequence[str]], int]:
     if name[0] == "validation":
         return lambda words: validation.finish([*name[1:], *words], "python -m experiments.validation")
     return lambda words: main([*name, *words])
+
+
+def in_this_process(overrides: Sequence[str], directory: Path) -> Sweep:
+    """Workers take longer to start than runs that are short."""
+    return Sweep([word for word in overrides if not word.startswith("hydra/launcher")], directory)

@@ -65,7 +65,7 @@ def test_a_closed_output_is_one_line(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("kilobytes", [0, 1, 4])
+@pytest.mark.parametrize("kilobytes", [0, pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_disk_that_takes_no_more_is_one_line(kilobytes: int, tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes << 10, kilobytes << 10))

@@ -6,14 +6,17 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from framework.run.compose import fitting_parts
 from tests.conftest import ROOT
 from tests.helpers import warm
+from tests.helpers.composing import configured
 from tests.helpers.readme import (
     CLAIMS,
     PAGES,
@@ -40,9 +43,14 @@ MEASURED = [line for line in RUNS if "backend=torch" in line]
 SEARCH = [
     line for line in RUNS if any(word in line for word in ("experiments.tune", "+tuned=", "seed=range", ".table"))
 ]
-_COARSE = "objective.tolerance=0.5 objective.most_requests=500"  # rates of a search for one, and its runs
+_COARSE = "objective.tolerance=0.5 objective.most_requests=100"  # rates of a search for one, and its runs
 APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH)
 QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
+_GUIDES = [line for line in QUICK if "experiments.guide" in line]
+_SWEEPS = [line for line in QUICK if "run.py -m policy=" in line and line.endswith("seed=0,1")]
+_SET = [line for line in QUICK if re.fullmatch(r"python run\.py( '?[\w.]+=(?!.*\.py:|FILE|my_)[^ ]+)+", line)]
+_COMPOSED = [line for line in _SET if not re.search("report=|diagnose=|load=|objective=|compression=", line)][1:]
+_ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED]  # shortened, these differ from the first by values alone
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = "\n".join(page.read_text() for page in PAGES)
 SCRIPTS = [block for block in blocks("python") if "import servelab" in block]
@@ -84,7 +92,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def benchmark(count: int = 60) -> dict[str, list[object]]:
+def benchmark(count: int = 30) -> dict[str, list[object]]:
     """Requests as a benchmark client would have measured them."""
     inputs, outputs = [500 + 20 * i for i in range(count)], [5 + i % 9 for i in range(count)]
     return {
@@ -116,18 +124,18 @@ def warmed() -> dict[str, str]:
 def shortened(line: str) -> str:
     """The command on the first requests of its trace only."""
     if "experiments.tune" in line:
-        return f"{line.replace('trials=40', 'trials=6')} trace.limit=200"
+        return f"{line.replace('trials=40', 'trials=3')} trace.limit=100"
     if "experiments.curve" in line:
-        return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=200"
+        return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=50"
     if "experiments.guide" in line:
         asked = re.sub(r" (axes|parts|gpus|trials)=[^ ]*", "", line)
-        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=60 {_COARSE}"
+        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=30 {_COARSE}"
     if "experiments.ablation" in line:
-        return f"{line} replicates=2 trace.requests=200"
+        return f"{line} replicates=2 trace.requests=50"
     if "seed=range" in line:
         return f"{line.replace('range(5)', 'range(2)')} trace.limit=100"
     makes_runs = "run.py" in line and not any(word in line for word in ("--cfg", "trace.limit", "+tuned="))
-    return f"{line} trace.limit=100" if makes_runs else line
+    return f"{line} trace.limit=50" if makes_runs else line
 
 
 def test_there_are_commands_and_files() -> None:
@@ -137,12 +145,20 @@ def test_there_are_commands_and_files() -> None:
     assert sorted(example_files()) == ["conf/policy/soonest.yaml", "mine/on_demand.py", "mine/soonest.py"]
 
 
-@pytest.mark.parametrize("line", QUICK)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=pytest.mark.slow) if line in _ALIKE else line for line in QUICK]
+)
 def test_command_runs(shell: Callable[[str], Finished], line: str) -> None:
     finished = shell(shortened(line))
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.strip()
     assert "Traceback" not in finished.stderr
+
+
+@pytest.mark.parametrize("line", _COMPOSED)
+def test_settings_of_a_command_make_a_run(line: str) -> None:
+    """Those of runs that the slow tests make."""
+    assert fitting_parts(configured(*shlex.split(line)[2:]))["policy"].name
 
 
 def test_a_profile_is_made_or_it_says_what_is_missing(shell: Callable[[str], Finished]) -> None:

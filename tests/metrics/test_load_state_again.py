@@ -20,7 +20,7 @@ from tests.helpers.recomputed_load import Load, load
 from tests.helpers.results import FAILED, FINISHED, REJECTED, REQUEST_FIELDS, records, small_result
 
 Floats = np.ndarray
-_RUNS = 300
+_RUNS = 200
 _NEAR = 1e-9
 
 

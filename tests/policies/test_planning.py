@@ -25,8 +25,8 @@ from policies.distserve import DistServe
 from policies.dopd import Dopd
 from policies.dynamo import Dynamo
 from policies.taichi import TaiChi
-from servelab.testing import PolicyConformance
 from servelab.testing.worlds import CLUSTERS, GPU, MODEL, SCENARIOS, TIMING
+from tests.helpers.conformance import Conformance
 
 
 def fleet(prefill: int, decode: int, spare: int = 0) -> ClusterSpec:
@@ -129,7 +129,7 @@ def test_requests_flow_between_the_kinds_and_back() -> None:
 # --- the suite, with planners that are quick to act -------------------------------------------------------------------
 
 
-class Quick(PolicyConformance):
+class Quick(Conformance):
     """On fleets with spare instances too, where the policy takes them."""
 
     __test__ = False

@@ -15,11 +15,12 @@ import polars as pl
 import pytest
 
 from framework.run.store import Store
+from tests.helpers import warm
 from tests.helpers.processes import eventually, finish, of_session, run, runs_below, start, workers_of
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 SIZES = [
-    pytest.param(16, 0, id="16 runs"),
+    pytest.param(8, 0, id="8 runs"),
     *(pytest.param(200, seed, id=f"200 runs, seed {seed}", marks=pytest.mark.slow) for seed in range(1, 4)),
 ]
 
@@ -54,7 +55,9 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, runs: int, seed: in
     assert everything_is_whole(tmp_path)
     before = records(tmp_path)
     assert some <= len(before)
-    finished = run(tmp_path, *sweep(runs))  # in one process: it is the store that knows what is done
+    finished = run(
+        tmp_path, *sweep(runs), python=str(warm.path() / "python")
+    )  # in one process: it is the store that knows what is done
     assert finished.returncode == 0, finished.stderr
     assert everything_is_whole(tmp_path)
     after = records(tmp_path)
@@ -64,6 +67,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path, runs: int, seed: in
     assert sorted(record.config["seed"] for record in found) == list(range(runs))
 
 
+@pytest.mark.slow  # as a job that kills its worker does in tests/run/test_launchers.py
 @pytest.mark.parametrize(("runs", "seed"), SIZES)
 def test_a_sweep_finishes_without_the_workers_that_are_killed(tmp_path: Path, runs: int, seed: int) -> None:
     rng = random.Random(seed)

@@ -85,7 +85,7 @@ def row(**changes: object) -> dict[str, object]:
 
 
 def test_a_run_leaves_its_results_and_its_configuration(run: Callable[..., Finished], tmp_path: Path) -> None:
-    finished = run(*SMALL, "policy=chunked", "seed=3", cold=True)
+    finished = run(*SMALL, "policy=chunked", "seed=3")
     assert finished.returncode == 0, finished.stderr
     (directory,) = runs_below(tmp_path)
     summary = json.loads((directory / "summary.json").read_text())
@@ -233,7 +233,7 @@ def test_a_policy_that_names_no_instance_is_named(
 
 
 def test_a_bug_keeps_its_traceback(run: Callable[..., Finished], tmp_path: Path, faulty: tuple[str, ...]) -> None:
-    finished = run(*faulty, "policy.kind=bug", cold=True, PYTHONPATH=str(tmp_path / "outside"))
+    finished = run(*faulty, "policy.kind=bug", PYTHONPATH=str(tmp_path / "outside"))
     assert finished.returncode == 1
     assert "KeyError: 'nothing'" in finished.stderr
     assert "faulty_policy.py" in finished.stderr
@@ -245,7 +245,7 @@ def test_what_a_policy_raises_is_one_line(
 ) -> None:
     for implementation in ("compiled", "reference"):
         words = ("policy.kind=raises", f"engine.implementation={implementation}")
-        finished = run(*faulty, *words, cold=True, PYTHONPATH=str(tmp_path / "outside"))
+        finished = run(*faulty, *words, PYTHONPATH=str(tmp_path / "outside"))
         assert finished.returncode == 2
         (error,) = finished.stderr.splitlines()
         found = re.fullmatch(

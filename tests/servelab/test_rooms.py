@@ -75,7 +75,7 @@ def test_a_policy_in_a_file_of_such_a_name(folder: Path) -> None:
     assert "Mine on synthetic" in printed
 
 
-@pytest.mark.parametrize("words", [("script.py",), ("-m", "servelab", *RUN)])
+@pytest.mark.parametrize("words", [pytest.param(("script.py",), marks=pytest.mark.slow), ("-m", "servelab", *RUN)])
 def test_a_module_of_python_is_not_hidden(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     hiding = ("numpy", "random", "yaml")
@@ -108,7 +108,10 @@ def test_what_is_needed_is_not_hidden() -> None:
         ("-m", "framework.report.show_step", "decode=8x512"),
         ("-m", "experiments.tune", "--help"),
         ("-m", "traces.fetch"),
-        ("-c", "import framework.run.sweep, policies, traces.load; print(policies.__file__)"),  # as a worker does
+        pytest.param(  # as a worker does
+            ("-c", "import framework.run.sweep, policies, traces.load; print(policies.__file__)"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=" ".join,
 )

@@ -298,7 +298,15 @@ PROMPTS = ("trace=synthetic", "trace.requests=400", "trace.input.mean=6000", "tr
 OUTPUTS = ("trace=synthetic", "trace.requests=400", "trace.input.mean=300", "trace.output.mean=900")
 
 
-@pytest.mark.parametrize(("load", "rate"), [(PROMPTS, 9.0), (PROMPTS, 14.0), (OUTPUTS, 20.0), (OUTPUTS, 40.0)])
+@pytest.mark.parametrize(
+    ("load", "rate"),
+    [
+        pytest.param(PROMPTS, 9.0, marks=pytest.mark.slow),
+        (PROMPTS, 14.0),
+        pytest.param(OUTPUTS, 20.0, marks=pytest.mark.slow),
+        (OUTPUTS, 40.0),
+    ],
+)
 @pytest.mark.parametrize("policy", ["distserve", "taichi"])
 def test_no_other_split_serves_a_load_much_better(policy: str, load: tuple[str, ...], rate: float) -> None:
     words = (f"policy={policy}", *load, f"trace.rate={rate}", "cluster.instances=4")

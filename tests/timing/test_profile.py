@@ -362,7 +362,13 @@ def test_profiles_ship_and_are_small() -> None:
     assert sum(path.stat().st_size for path in PROFILES) < 14.5e6
 
 
-@pytest.mark.parametrize("gpu", sorted({path.parent.parent.name for path in PROFILES}))
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        pytest.param(gpu, marks=() if gpu in ("b200", "h100", "l40s") else pytest.mark.slow)
+        for gpu in sorted({path.parent.parent.name for path in PROFILES})
+    ],
+)
 def test_every_shipped_profile_makes_rows(gpu: str) -> None:
     for path in SHIPPED.glob(f"{gpu}/*/*.json.gz"):
         profile = read_profile(path)

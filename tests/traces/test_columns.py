@@ -259,7 +259,7 @@ def test_a_damaged_parquet_file_is_one_line(tmp_path: Path, capfd: pytest.Captur
     path = tmp_path / "a.parquet"
     pl.DataFrame({"time": [0.0, 1.0], "prompt": [1, 2], "answer": [3, 4]}).write_parquet(path)
     whole = path.read_bytes()
-    for place in range(4, len(whole)):  # some of them make a thread of polars panic
+    for place in range(4, len(whole), 4):  # some of them make a thread of polars panic
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
         with contextlib.suppress(InputError):
             read_columns(path, NAMES)

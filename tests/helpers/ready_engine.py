@@ -1,0 +1,8 @@
+"""The engine with its machine code loaded, and nothing run: what copies of a process may begin with."""
+
+from __future__ import annotations
+
+from framework.compiler.decorators import prepare
+from framework.engine.loop import run
+
+prepare(run)
