@@ -78,7 +78,7 @@ def test_what_is_written_through_pointers_is_read_there_and_in_the_arrays(on_sta
 
 
 def test_a_store_into_one_field_leaves_what_was_read_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LLVM is told so: it reads `count` once, though `time_s` of any row is stored in between."""
+    """LLVM knows that: it reads `count` once, though `time_s` of any row is stored in between."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # code that comes from a cache cannot be inspected
 
     @compiled("int64(int64[:], float64)")

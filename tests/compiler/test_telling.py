@@ -1,4 +1,4 @@
-"""Who waits for the compiler is told why, at once, and at a terminal how far it is."""
+"""A user who waits for the compiler sees why, at once, and at a terminal how far it is."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from experiments.validation.claims.file import FOLDER, claim_names, read_claims
 from tests.helpers.composing import composing
 from traces.drawn.distributions import Distribution
 
-# Told by their text: to read all rows takes a second, and each worker would do so before its first test.
+# Distinguished by their text: to read all rows takes a second, and each worker would do so before its first test.
 NAMES = [name for name in claim_names() if "\nlengths:" in (FOLDER / f"{name}.yaml").read_text()]
 SHARES = (np.arange(200_000) + 0.5) / 200_000  # every share as often, so that nothing is left to chance
 

@@ -102,7 +102,7 @@ def _rows(table: Any, names: Sequence[str]) -> list[dict[str, Any]]:
 
 def differences(ours: Any, theirs: Any, tolerance: float, path: str = "") -> list[str]:
     """Where two nested structures differ; floats by more than `tolerance` times (1 + their size)."""
-    if ours == theirs:  # most are, and are told so a hundred times as fast
+    if ours == theirs:  # most are, and this shows a hundred times as fast
         return []
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return [line for key in ours for line in differences(ours[key], theirs.get(key), tolerance, f"{path}.{key}")]

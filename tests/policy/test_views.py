@@ -1,4 +1,4 @@
-"""Views of a running cluster: what they show, that they cannot be written, and how a hook's errors are told."""
+"""Views of a running cluster: what they show, that they cannot be written, and how a hook's errors are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other code made can be told from what today's code would reuse, and removed."""
+"""What other code made is distinguished from what today's code would reuse, and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs through a launcher: outcomes in order, refusals told, and nothing run that the store has."""
+"""Jobs through a launcher: outcomes in order, refusals reported, and nothing run that the store has."""
 
 from __future__ import annotations
 

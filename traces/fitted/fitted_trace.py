@@ -29,7 +29,7 @@ from traces.beginning import Rows, unlike
 from traces.fitted.arrivals import ArrivalModel
 from traces.fitted.lengths import LengthModel
 from traces.fitted.prefix import PrefixModel
-from traces.fitted.trace_file import SCHEMA, parts_of_twin
+from traces.fitted.trace_file import SCHEMA, parts_of_file
 from traces.frame import Trace
 from traces.settings import MOST_REQUESTS
 
@@ -122,7 +122,7 @@ class FittedTrace:
     @classmethod
     def from_json(cls, text: str, where: str) -> FittedTrace:
         """A fitted trace from its file's content; InputError, naming `where`, if it is not one."""
-        return cls(**parts_of_twin(text, where))
+        return cls(**parts_of_file(text, where))
 
 
 def sample_fitted(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:

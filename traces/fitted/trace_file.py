@@ -22,7 +22,7 @@ _MOST_CONCENTRATION = 1e12
 _MOST_DRIFT = 10**6
 
 
-def parts_of_twin(text: str, where: str) -> dict[str, Any]:
+def parts_of_file(text: str, where: str) -> dict[str, Any]:
     """The fields of a `FittedTrace` in a file's text. Raises InputError, naming `where`, for anything else."""
     try:
         content = parsed_json(text)

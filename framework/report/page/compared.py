@@ -14,7 +14,7 @@ from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.metrics.paired import Paired, paired
 from framework.report.load_words import load_state, mark
 from framework.report.page.chart import Chart
-from framework.report.page.latency import SHARES, TOLD, Quantity, quantile, quantities, up_to
+from framework.report.page.latency import SHARES, SHOWN, Quantity, quantile, quantities, up_to
 from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale
 
@@ -105,7 +105,7 @@ def _shares(title: str, ordered: Sequence[Floats], label: str) -> Chart:
 def _percentiles(ordered: Sequence[Floats]) -> list[list[Cell]]:
     return [
         [f"P{100 * at:g}", *(float(quantile(values, np.array(at))) if len(values) else None for values in ordered)]
-        for at in TOLD
+        for at in SHOWN
     ]
 
 

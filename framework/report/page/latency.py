@@ -19,7 +19,7 @@ from framework.result import Result
 
 Floats = NDArray[np.float64]
 SHARES = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
-TOLD = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
+SHOWN = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _CLASSES = 4  # that have a curve of their own
 _DOTS = 1_500
 _BINS = 6
@@ -78,7 +78,7 @@ def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None)
     for limit_s, label in limits.items():
         chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {quantity.unit}")
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) for one in groups.values())] for at in TOLD
+        [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) for one in groups.values())] for at in SHOWN
     ]
     columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
     return figure(quantity.name, quantity.caption, chart.svg(), _legend(groups), Sheet(columns, rows))
@@ -108,9 +108,9 @@ def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
     values = upto_s[places] * 1e3
     chart = _shares("Share of gaps up to each length", up_to(values), "TBT (ms)")
     chart.line(values, SHARES * 100, "s0")
-    shown_at = np.minimum(np.searchsorted(shares, TOLD), len(upto_s) - 1)
+    shown_at = np.minimum(np.searchsorted(shares, SHOWN), len(upto_s) - 1)
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(TOLD, upto_s[shown_at], strict=True)
+        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(SHOWN, upto_s[shown_at], strict=True)
     ]
     return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
 
