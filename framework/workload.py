@@ -47,7 +47,7 @@ class Workload:
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     tenant: tuple[str, ...] | None = None  # who sent it: a user, a customer
-    notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a twin)
+    notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a fitted trace)
     caveat: str = ""  # what must be seen next to the results
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64
     each block that prompt and output fill, but for the last token, which is never read. Within blocks of the trace, the
     last and partial one too where the trace has an id for it, names follow their ids. Where the prompt of the next turn
     of the session has the ids of r's prompt and is as long as r's prompt and output, it is what both have made: r's
-    further blocks have the names that they have there. Any other block is nobody else's.
+    further blocks have the names that they have there. Any other block is the request's alone.
     """
     count = len(workload)
     filled = filled_blocks(workload, block_tokens)

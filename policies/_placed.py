@@ -92,7 +92,7 @@ def remember(numbers: Floats, r: int, placement: Placement) -> None:
 
 @either()
 def remembered(numbers: Floats, r: int) -> Placement:
-    """What `remember` was told last."""
+    """What `remember` was given last."""
     at = _request_at(numbers, r)
     instance, source = int(numbers[at + _INSTANCE]), int(numbers[at + _SOURCE])
     return Placement(instance, source, numbers[at + _TTFT_S], numbers[at + _PREFILL_S], numbers[at + _THERE_S])

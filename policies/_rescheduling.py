@@ -41,9 +41,11 @@ class Pool(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What holds for a whole run: prompt tokens of all requests, and when each was moved last, -inf: never; KV tokens
-    that each decode instance has room for, less some, and bytes per second of its network; the settings; the weight of
-    each point of the horizon.
+    """What holds for a whole run.
+
+    Its arrays: prompt tokens of all requests; when each was moved last (-inf: never); KV tokens that each decode
+    instance has room for, less the headroom; bytes per second of its network; the settings; the weight of each point of
+    the horizon.
     """
 
     input_tokens: Integers
@@ -179,9 +181,10 @@ def price(requests: Floats, run: Run, step_s: Floats) -> None:
 def move_best(
     requests: Floats, run: Run, source: int, load: Floats, most: float, projected: Floats, pool: Pool
 ) -> tuple[int, int]:
-    """Move the request of `source` to the instance whose load is below `most`, of all such pairs the one that lowers
-    the variance of the loads most, its price deducted: it may not move again, `projected` and `pool` follow. Its row
-    among the residents, and where it goes; (-1, -1) if none does.
+    """Make the best move of a request of `source` to an instance whose load is below `most`.
+
+    Best is the pair that lowers the variance of the loads most, its price deducted. The request may not move again, and
+    `projected` and `pool` are updated. Returns its row among the residents and its target; (-1, -1): no move.
 
     Moving weight w from a to b changes the sum of squares by 2 w (w + load_b - load_a); the mean stays.
     """

@@ -54,13 +54,14 @@ class Ares(Disaggregated):
     `amortisation` times its transfer (bytes over the link plus `transfer_overhead_s`), lowers the variance of W by more
     than `transfer_weight` times that time, fits the target's projection, and has not been moved within `cooldown_s`.
 
-    With `amortised_by` "decoding" that is all. With "saving" a move must also be of use, which it is in two cases. The
-    source is projected to hold more than `full` of its KV memory less the headroom. Or its step takes at least `near`
-    times `tpot_s` (None: it may be as short as it likes), and the requests of both instances together save
-    `amortisation` times the transfer, by measured step times, in the steps that the moved one has left within the
-    horizon.
+    With `amortised_by` "decoding" that is all. With "saving" a move must also be of use in one of two ways:
 
-    The horizon is short because placement goes on meanwhile: what an instance will lack later, new requests fill.
+    1. The source is projected to hold more than `full` of its KV memory less the headroom.
+    2. The step of the source takes at least `near` times `tpot_s` (None: any time), and the requests of both instances
+       together save `amortisation` times the transfer, by measured step times, in the steps that the moved one has left
+       within the horizon.
+
+    The horizon is short because placement continues meanwhile: new requests fill what an instance will lack later.
     """
 
     def __init__(

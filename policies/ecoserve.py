@@ -137,7 +137,7 @@ class EcoServe(Aggregated):
         return np.asarray(self.tpot_s * requests.generated(ids) - spent_s, np.float64)
 
     def _least_left(self, left_s: NDArray[np.float64]) -> float:
-        """What counts of the time that each has left; without limit where there is nobody."""
+        """What counts of the time that each has left; without limit if there is none."""
         return float(self.slack(left_s)) if len(left_s) else np.inf
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:

@@ -79,7 +79,7 @@ class DecodeLoad:
         return self._step_s(cluster, count, held)
 
     def _forget_before(self, time_s: float) -> None:
-        """Requests of a single token end with their prefill, and nobody says so."""
+        """Requests of a single token end with their prefill, and no hook reports it."""
         while self.coming:
             first = next(iter(self.coming))
             if self.coming[first][0] >= time_s:

@@ -3,8 +3,8 @@
 Each tenant has a counter of the service that its requests have got, in weighted tokens (arXiv 2401.00588, Algorithm 2):
 the prompt when a request is first admitted, each output token when it is emitted. The tenant with the smallest counter
 is admitted from next, its requests in the order of their arrival. A tenant that had nothing waiting has its counter
-lifted, when it sends again, to the smallest of those that wait, or, where nobody waits, to that of the tenant that
-waited last; so nobody saves up service while idle. Between two tenants that have requests waiting throughout, the
+lifted, when it sends again, to the smallest of those that wait, or, if no tenant waits, to that of the tenant that
+waited last; so no tenant saves up service while idle. Between two tenants that have requests waiting throughout, the
 service differs by at most 2 max(input_weight x longest prompt, output_weight x tokens of a batch) on one instance.
 
 Simplified: a queue is put into this order before each step that may admit, where VTC picks request by request. On

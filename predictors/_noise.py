@@ -1,4 +1,4 @@
-"""Random numbers that depend only on what they are for, so that nobody's questions change anybody else's answers.
+"""Random numbers that depend only on what they are for, so that one caller's questions do not change another's answers.
 
 Each request owns a stream, of which any number can be computed by itself: SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014) read by position, a counter-based generator in the sense of

@@ -11,10 +11,10 @@ from predictors._noise import request_keys, uniforms
 
 
 class Bucket(Predictor):
-    """Guesses the right bucket of `width` tokens with probability `accuracy`, else a neighbour, once for each request.
+    """Guesses once a request: the right bucket of `width` tokens with probability `accuracy`, else an adjacent one.
 
     As in TetriInfer (arXiv 2401.11181), whose OPT-125M reaches accuracies of 58.9, 74.9 and 85 % at widths of 100, 200
-    and 400 tokens. Bucket b holds lengths from b * width + 1 to (b + 1) * width. Either neighbour is as likely (the
+    and 400 tokens. Bucket b holds lengths from b * width + 1 to (b + 1) * width. Either adjacent one is as likely (the
     one above, where there is none below); where the wrong guesses fall is not published. The output is expected to end
     in the middle of the guessed bucket; a request that has come so far is expected to end with the next token, ever
     again. The spread stays that of the guess: a uniform length in the bucket, the bucket right or next to it.

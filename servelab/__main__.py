@@ -42,16 +42,16 @@ Commands, each with a --help of its own:
 """
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
-    given = list(sys.argv[1:] if words is None else words)
+    given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         return _print(_help)
     if given[0] in ("-V", "--version"):
         return _print(_version)
     if given[0] in COMMANDS:
-        name, *words = given
-        code: int = importlib.import_module(COMMANDS[name][0]).main.finish(words, f"servelab {name}")
+        name, *arguments = given
+        code: int = importlib.import_module(COMMANDS[name][0]).main.finish(arguments, f"servelab {name}")
         return code
     if given[0].isidentifier():
         return _unknown(given[0])

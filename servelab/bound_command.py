@@ -9,11 +9,11 @@ from __future__ import annotations
 from hydra import compose as compose_config
 
 from framework.cli.arguments import ANY, name_files
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 
 
 @command(__doc__, settings=ANY)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print the bound and what limits it. Raises InputError for settings that cannot be."""
     from framework.cli.composition import composing
     from framework.cli.conf import CONF
@@ -21,7 +21,7 @@ def main(words: Words) -> None:
     from framework.run.compose import compose
 
     with composing(CONF):
-        experiment = compose(compose_config("config", overrides=name_files(words.settings)))
+        experiment = compose(compose_config("config", overrides=name_files(arguments.settings)))
     best = bound_of(experiment)
     offered = len(experiment.workload)
     print(f"requests offered: {offered:,}")

@@ -11,11 +11,11 @@ import json
 import sys
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 
 
 @command(__doc__, operands="DIR")
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print the diagnosis. Raises InputError for what is no directory of a run."""
     from framework.cli.terminal import progress_bar, results_console, tell
     from framework.objective.goodput import Goodput
@@ -24,7 +24,7 @@ def main(words: Words) -> None:
     from framework.run.job import settings_of
     from framework.run.trying import config_of, tried, write_diagnosis
 
-    directory = Path(words.operands[0])
+    directory = Path(arguments.operands[0])
     config = config_of(directory)
     experiment = compose(config)
     with progress_bar("trials") as progress:

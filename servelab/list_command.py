@@ -19,7 +19,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.conf import CONF
 from framework.errors import InputError
 
@@ -29,12 +29,12 @@ Row = tuple[str, str]
 
 
 @command(__doc__, operands="[KIND]")
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print one list, or which there are. Raises InputError for a list that there is not."""
-    if not words.operands:
+    if not arguments.operands:
         print(main.help("servelab list"))
         return
-    rows = list(_rows(words.operands[0]))
+    rows = list(_rows(arguments.operands[0]))
     width = max(len(name) for name, _ in rows)
     columns = max(min(shutil.get_terminal_size().columns, _WIDTH), width + 30)
     for name, text in rows:
@@ -50,7 +50,7 @@ def _rows(kind: str) -> Iterator[Row]:
     if kind == "metrics":
         from framework.metrics.figures import METRICS
 
-        return ((key, one.words) for key, one in METRICS.items())
+        return ((key, one.meaning) for key, one in METRICS.items())
     kinds = (*_GROUPS, "options", "metrics")
     near = difflib.get_close_matches(kind, kinds, 1)
     raise InputError(f"list {kind}: choose one of {', '.join(kinds)}" + (f"; did you mean {near[0]}?" if near else ""))

@@ -50,22 +50,22 @@ _KINDS: Mapping[str, type] = {
 @dataclass(frozen=True)
 class Objects:
     """What was given as objects: `made` makes each, for one run; `settings` stand for those that others refer to;
-    `words` choose what they take the place of.
+    `overrides` choose what they take the place of.
     """
 
     made: Mapping[str, Callable[[], Any]]
     settings: Mapping[str, Any]
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
 
 
 def objects_of(arguments: Mapping[str, Any]) -> Objects:
     """The objects among the arguments of a run. Raises InputError for one that cannot be that part."""
     made: dict[str, Callable[[], Any]] = {}
     settings: dict[str, Any] = {}
-    words: list[str] = []
+    overrides: list[str] = []
     for name, value in arguments.items():
         if name == "trace":
-            words += _trace(value, made)
+            overrides += _trace(value, made)
         elif name in _KINDS and not _is_word(value):
             if inspect.isclass(value):
                 raise InputError(f"{name} is the class {value.__name__}; give an object of it: {value.__name__}()")
@@ -75,8 +75,8 @@ def objects_of(arguments: Mapping[str, Any]) -> Objects:
                 settings[name] = _settings_of(value)
             else:
                 made[name] = _maker(value)
-                words += _in_place_of(value, arguments) if isinstance(value, Policy) else ()
-    return Objects(made, settings, tuple(words))
+                overrides += _in_place_of(value, arguments) if isinstance(value, Policy) else ()
+    return Objects(made, settings, tuple(overrides))
 
 
 def is_object(name: str, value: Any) -> bool:
@@ -131,7 +131,7 @@ def _in_place_of(policy: Policy, arguments: Mapping[str, Any]) -> tuple[str, ...
 
 
 def _trace(value: Any, made: dict[str, Callable[[], Any]]) -> list[str]:
-    """The words that choose the requests."""
+    """The overrides that choose the requests."""
     if isinstance(value, Workload):
         made["trace"] = lambda: value
         return ["trace=synthetic", "trace.limit=1"]  # which the workload replaces

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 
 
 @command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html if nothing is said"})
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Write the page. Raises InputError for what is no directory of a run."""
     from framework.cli.files import write_whole
     from framework.cli.terminal import tell
@@ -24,8 +24,8 @@ def main(words: Words) -> None:
     from framework.report.page.sweep_page import sweep_page
     from framework.run.finished import finished_runs, is_sweep, sweep_points
 
-    out = words.path("out") or Path("comparison.html")
-    directories = [Path(word) for word in words.operands]
+    out = arguments.path("out") or Path("comparison.html")
+    directories = [Path(word) for word in arguments.operands]
     if len(directories) == 1 and is_sweep(directories[0]):
         points, unfinished = sweep_points(directories[0])
         page = sweep_page(points, f"Sweep of {len(points) + unfinished:,} runs", unfinished)

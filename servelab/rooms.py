@@ -22,7 +22,7 @@ NEEDED = (  # what pyproject.toml names, by the names of their modules
 )
 _UNSHADOWED = (sys.stdlib_module_names | {*NEEDED}) - {"test"}  # as many call the folder of their own tests
 _ROOT = Path(__file__).resolve().parents[1]
-_TOLD = "SERVELAB_HIDES"  # what this process or the one that started it has told
+_REPORTED = "SERVELAB_HIDES"  # what this process or the one that started it has reported
 
 
 class _OwnRooms:  # no importlib.abc.MetaPathFinder: that imports random
@@ -34,7 +34,7 @@ class _OwnRooms:  # no importlib.abc.MetaPathFinder: that imports random
         return _unshadowed(name) if name in _UNSHADOWED else None
 
 
-@functools.cache  # told once
+@functools.cache  # reported once
 def _unshadowed(name: str) -> ModuleSpec | None:
     """The module where a file of the user's would take its place, which a line on stderr tells; None: none would."""
     folders = _users_folders()
@@ -68,9 +68,9 @@ def come_first() -> None:
         return
     sys.meta_path.insert(0, _OwnRooms())
     hidden = sorted({*_forgotten(), *_on_the_path()})
-    told = os.pathsep.join(hidden)
-    if hidden and os.environ.get(_TOLD) != told:
-        os.environ[_TOLD] = told
+    names = os.pathsep.join(hidden)
+    if hidden and os.environ.get(_REPORTED) != names:
+        os.environ[_REPORTED] = names
         line = f"{', '.join(hidden)}: cannot be imported with servelab, which has a package of that name; rename it"
         print(f"note: {line}", file=sys.stderr)
 

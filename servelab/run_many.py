@@ -59,7 +59,7 @@ def _summaries(jobs: int, fixed: Mapping[str, Any], points: Sequence[Mapping[str
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:
-    files = objects_of({name: value for name, value in settings.items() if name == "trace"}).words
+    files = objects_of({name: value for name, value in settings.items() if name == "trace"}).overrides
     return [*files, *(word(name, value) for name, value in settings.items() if name != "trace")]
 
 

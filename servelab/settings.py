@@ -26,10 +26,10 @@ _PLAIN_PUNCTUATION = frozenset("_-./:+@%~ ")
 
 
 def experiment_of(arguments: Mapping[str, Any]) -> Experiment:
-    """The experiment that the same words on the command line of `run.py` describe, with these objects in it.
+    """The experiment that the same arguments on the command line of `run.py` describe, with these objects in it.
 
     `arguments` are keys of the configuration, with `__` for dots: model="llama3_70b", cluster__prefill=4. `rate`,
-    `limit` and other words of the trace may stand alone. Raises InputError for whatever cannot be.
+    `limit` and other arguments of the trace may stand alone. Raises InputError for whatever cannot be.
     """
     try:
         return _experiment(arguments)
@@ -44,9 +44,11 @@ def _experiment(arguments: Mapping[str, Any]) -> Experiment:
     _refuse_changes_of_a_workload(arguments)
     objects = objects_of(arguments)
     given = {name: value for name, value in arguments.items() if name != "trace" and not is_object(name, value)}
-    words = with_config_dirs(_with_files([*objects.words, *(word(name, value) for name, value in given.items())]))
+    overrides = with_config_dirs(
+        _with_files([*objects.overrides, *(word(name, value) for name, value in given.items())])
+    )
     with composing(CONF):
-        config = compose_config("config", overrides=name_files(words))
+        config = compose_config("config", overrides=name_files(overrides))
     for name, settings in objects.settings.items():
         OmegaConf.update(config, name, settings, merge=False)
     return compose(config, objects.made)
@@ -60,13 +62,13 @@ def _refuse_changes_of_a_workload(arguments: Mapping[str, Any]) -> None:
                 raise InputError(f"{name}: a Workload is played as it is; give {name} to servelab.load_trace")
 
 
-def _with_files(words: list[str]) -> list[str]:
-    """The words with a YAML for each class of a file, `policy=FILE.py:CLASS`, as the command line has it."""
-    if not any(".py:" in one for one in words):
-        return words
+def _with_files(overrides: list[str]) -> list[str]:
+    """The arguments with a YAML for each class of a file, `policy=FILE.py:CLASS`, as the command line has it."""
+    if not any(".py:" in one for one in overrides):
+        return overrides
     from framework.cli.outside import with_files  # reads sources: most runs have none
 
-    return with_files(words)
+    return with_files(overrides)
 
 
 def word(name: str, value: Any) -> str:

@@ -2,8 +2,8 @@
 
     python -m traces fetch [NAME]           download a public trace, or list what there is
     python -m traces check FILE             say how a file is read: format, unit, sessions, prefixes, doubts
-    python -m traces describe NAME|FILE     show what a trace looks like, alone or with its twin
-    python -m traces fit FILE               fit a twin to a trace
+    python -m traces describe NAME|FILE     show what a trace looks like, alone or with its fitted trace
+    python -m traces fit FILE               make the fitted trace of a trace
 
 Each has a --help of its own.
 """

@@ -30,11 +30,11 @@ def unlike(kept: Rows, whole: Rows) -> str:
     than LARGEST_POINTS off.
     """
     found = []
-    for words, column in (("prompts", "input_tokens"), ("outputs", "output_tokens")):
+    for kind, column in (("prompts", "input_tokens"), ("outputs", "output_tokens")):
         values, every = getattr(kept, column), getattr(whole, column)
         error = float(every.std()) / math.sqrt(len(values))
         if _differ(float(values.mean()), float(every.mean()), error):
-            found.append(f"{words} of {values.mean():,.0f} tokens on average (all: {every.mean():,.0f})")
+            found.append(f"{kind} of {values.mean():,.0f} tokens on average (all: {every.mean():,.0f})")
     rate, mean_rate = _rate_rps(kept), _rate_rps(whole)
     if math.isfinite(rate) and _differ(rate, mean_rate, mean_rate / math.sqrt(len(kept.arrival_s))):
         found.append(f"recorded at {rate:.3g} requests/s (all: {mean_rate:.3g})")

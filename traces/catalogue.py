@@ -34,7 +34,7 @@ _SERVEGEN_PAPER = "Xiang et al., ServeGen: Workload Characterization and Generat
 
 @dataclass(frozen=True)
 class Published:
-    """A public trace. `url` None: only its twin is at hand. `twin` None: nothing stands in for the file."""
+    """A public trace. `url` None: only its fitted trace is at hand. `twin` None: nothing stands in for the file."""
 
     file: str | None
     url: str | None
@@ -112,10 +112,10 @@ def entry(name: str) -> Published:
 
 
 def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
-    """A public trace: its file from $TRACES_DIR, the user cache or a download, else its twin, said on stderr.
+    """A public trace: its file from $TRACES_DIR, the user cache or a download, else its fitted trace, said on stderr.
 
-    `requests` is the length of the twin's sample (None: as long as the recording) and `seed` its seed; neither
-    concerns a recording. Raises InputError if neither file nor twin can be had.
+    `requests` is the length of the fitted trace's sample (None: as long as the recording) and `seed` its seed; neither
+    concerns a recording. Raises InputError if neither file nor fitted trace can be had.
     """
     known = entry(name)
     path = find(name)
@@ -129,14 +129,14 @@ def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
         raise InputError(
             f"trace {name}: {failure}; put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}"
         )
-    from traces.fitted.twin import sample_twin
+    from traces.fitted.fitted_trace import sample_fitted
 
     if known.url is not None:
         warn_once(
             f"WARNING: trace {name}: using its fitted trace, a sample of fitted distributions, not the recording"
             f" ({failure}). Put {known.file} into ${FOLDER}, or run python -m traces.fetch {name}."
         )
-    return sample_twin(known.twin, requests, seed)
+    return sample_fitted(known.twin, requests, seed)
 
 
 def cache_folder() -> Path:
@@ -159,7 +159,7 @@ def download(name: str, timeout_s: float) -> Path:
     """
     known = entry(name)
     if known.url is None or known.file is None:
-        raise InputError(f"trace {name}: there is no file to download, it is sampled from its twin")
+        raise InputError(f"trace {name}: there is no file to download, it is sampled from its fitted trace")
     data = _get(known.url, timeout_s)
     found = hashlib.sha256(data).hexdigest()
     if known.sha256 is not None and found != known.sha256:

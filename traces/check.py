@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.reading import parsed_yaml
 from framework.cli.safe_text import one_line
 from framework.errors import InputError, shown
@@ -21,11 +21,11 @@ from traces.frame import DRAWN, Trace, to_workload
 from traces.load import from_file
 from traces.statistics import hash_paths, ideal_hit_ratio
 
-_UNITS = {"date": "dates and times", DRAWN: "none in the file; drawn when it is run", "": "drawn from laws"}
+_UNITS = {"date": "dates and times", DRAWN: "none in the file; drawn when it is run", "": "drawn from distributions"}
 
 
 def findings(trace: Trace, format_name: str) -> dict[str, str]:
-    """What a file is read as, in words, by heading."""
+    """What a file is read as, as text, by heading."""
     workload = to_workload(trace)  # what a run would refuse is refused here
     clock = trace.clock
     span_s = float(workload.arrival_s[-1])
@@ -83,23 +83,23 @@ _KEYS = {
 }
 
 
-def _read(words: Words) -> tuple[Trace, str]:
-    (file,) = words.operands
-    result = words.whole("result", 0, least=0) if "result" in words.own else None
-    block = words.whole("block_tokens", 1) if "block_tokens" in words.own else None
-    bad_records = words.number("bad_records", formats.BAD_RECORDS)
-    how, path = How(block, bad_records, words.own.get("unit"), result), Path(file).expanduser()
-    if "columns" in words.own:
-        return read_columns(path, _columns(words.own["columns"]), how), "by trace.columns"
-    named = words.own.get("format")
+def _read(arguments: Arguments) -> tuple[Trace, str]:
+    (file,) = arguments.operands
+    result = arguments.whole("result", 0, least=0) if "result" in arguments.own else None
+    block = arguments.whole("block_tokens", 1) if "block_tokens" in arguments.own else None
+    bad_records = arguments.number("bad_records", formats.BAD_RECORDS)
+    how, path = How(block, bad_records, arguments.own.get("unit"), result), Path(file).expanduser()
+    if "columns" in arguments.own:
+        return read_columns(path, _columns(arguments.own["columns"]), how), "by trace.columns"
+    named = arguments.own.get("format")
     return from_file(file, named, how), named or formats.sniff(path)
 
 
 @command(__doc__, operands="FILE", keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print what is understood. Raises InputError for what cannot be read."""
-    with contextlib.redirect_stderr(io.StringIO()):  # notes are told below
-        trace, name = _read(words)
+    with contextlib.redirect_stderr(io.StringIO()):  # notes are shown below
+        trace, name = _read(arguments)
     found = findings(trace, name)
     width = max(map(len, found)) + 2
     for heading, text in found.items():

@@ -1,4 +1,4 @@
-"""What a trace looks like, alone or with its twin: `python -m traces.describe NAME twin=own`."""
+"""What a trace looks like, alone or with its fitted trace: `python -m traces.describe NAME twin=own`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
-from traces.fit import fit_twin, read_trace
-from traces.fitted.twin import SUFFIX, Twin, load_twin, shipped
+from traces.fit import fit_trace, read_trace
+from traces.fitted.fitted_trace import SUFFIX, FittedTrace, load_fitted, shipped
 from traces.frame import Trace
 from traces.statistics import summarize
 
@@ -52,51 +52,56 @@ def _number(value: float | None) -> str:
 def _label(name: str) -> str:
     if name.startswith("lru_hit_"):
         return f"hit ratio, LRU of {int(name.split('_')[2]):,} tokens"
-    words = {"ideal_hit_ratio": "hit ratio, no limit", "duration_s": "duration (s)", "rate_per_s": "rate (requests/s)"}
+    headings = {
+        "ideal_hit_ratio": "hit ratio, no limit",
+        "duration_s": "duration (s)",
+        "rate_per_s": "rate (requests/s)",
+    }
     if name.startswith("dispersion_"):
         return f"dispersion of counts, {name.removeprefix('dispersion_').removesuffix('s')} s"
-    return words.get(name, name.replace("_", " "))
+    return headings.get(name, name.replace("_", " "))
 
 
-def compare(trace: Trace, twin: Twin, seed: int = 0) -> Table:
-    """A trace next to an equally long sample of a twin; a sampled trace next to the twin's published figures."""
+def compare(trace: Trace, fitted: FittedTrace, seed: int = 0) -> Table:
+    """A recording, or else the published figures of a fitted trace, next to an equally long sample."""
     recorded = trace.source != "twin"
-    heading, figures = (trace.source, summarize(trace)) if recorded else ("published", twin.statistics)
-    requests = len(trace) if recorded else twin.requests
+    heading, figures = (trace.source, summarize(trace)) if recorded else ("published", fitted.statistics)
+    requests = len(trace) if recorded else fitted.requests
     return table(
-        f"{trace.name}: {heading} and twin", {heading: figures, "twin": summarize(twin.sample(requests, seed))}
+        f"{trace.name}: {heading} and fitted trace",
+        {heading: figures, "fitted": summarize(fitted.sample(requests, seed))},
     )
 
 
 _OWN = "own"
 _KEYS = {
     "format": "of the file; by content if nothing is said",
-    "twin": f"compare with a twin: a shipped name, a .json file, or {_OWN}: the shipped one of the trace's name, "
+    "twin": f"compare with a fitted trace: a shipped name, a .json file, or {_OWN}: the shipped one of that name, "
     "else one fitted now",
-    "seed": "of the twin's sample, 0 if nothing is said",
+    "seed": "of the fitted trace's sample, 0 if nothing is said",
 }
 
 
-def _twin_of(trace: Trace, named: str) -> Twin:
-    """The twin asked for, else the shipped one of that name, else one fitted now."""
+def _fitted_of(trace: Trace, named: str) -> FittedTrace:
+    """The fitted trace asked for, else the shipped one of that name, else one fitted now."""
     if named != _OWN:
-        return load_twin(named)
-    return load_twin(trace.name) if trace.name in shipped() else fit_twin(trace)
+        return load_fitted(named)
+    return load_fitted(trace.name) if trace.name in shipped() else fit_trace(trace)
 
 
 @command(__doc__, operands="NAME|FILE", keys=_KEYS)
-def main(words: Words) -> None:
-    """Print the figures of a known trace, of a trace file, or of a twin's .json file."""
-    (what,), seed = words.operands, words.whole("seed", 0, least=0)
+def main(arguments: Arguments) -> None:
+    """Print the figures of a known trace, of a trace file, or of a fitted trace's .json file."""
+    (what,), seed = arguments.operands, arguments.whole("seed", 0, least=0)
     if what.endswith(SUFFIX):
-        twin = load_twin(what)
-        shown = compare(twin.sample(seed=seed), twin, seed)
+        fitted = load_fitted(what)
+        shown = compare(fitted.sample(seed=seed), fitted, seed)
     else:
-        trace = read_trace(what, words.own.get("format"))
-        if "twin" not in words.own:
+        trace = read_trace(what, arguments.own.get("format"))
+        if "twin" not in arguments.own:
             shown = table(f"{trace.name} ({trace.source})", {trace.source: summarize(trace)})
         else:
-            shown = compare(trace, _twin_of(trace, words.own["twin"]), seed)
+            shown = compare(trace, _fitted_of(trace, arguments.own["twin"]), seed)
     results_console().print(shown)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from traces import catalogue
 
@@ -12,20 +12,20 @@ DOWNLOAD_S = 600.0
 
 
 @command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} if nothing is said"})
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print where the trace is, once it is there. Raises InputError when it cannot be had."""
-    if not words.operands:
+    if not arguments.operands:
         results_console().print(listing())
         return
-    (name,) = words.operands
-    print(catalogue.find(name) or catalogue.download(name, words.number("timeout", DOWNLOAD_S)))
+    (name,) = arguments.operands
+    print(catalogue.find(name) or catalogue.download(name, arguments.number("timeout", DOWNLOAD_S)))
 
 
 def listing() -> Table:
     """The known traces, one row each."""
-    table = Table("name", "at hand", "twin", "licence", "citation")
+    table = Table("name", "at hand", "fitted trace", "licence", "citation")
     for name, known in catalogue.CATALOGUE.items():
-        at_hand = "file" if catalogue.find(name) else "twin only" if known.url is None else "to download"
+        at_hand = "file" if catalogue.find(name) else "fitted trace only" if known.url is None else "to download"
         table.add_row(name, at_hand, "yes" if known.twin else "no", known.licence, known.citation)
     return table
 

@@ -1,4 +1,4 @@
-"""Fits a twin to a trace: `python -m traces.fit FILE out=my_twin.json`."""
+"""Fits a trace: `python -m traces.fit FILE out=my_twin.json`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.errors import InputError
 from traces.catalogue import CATALOGUE, obtain
 from traces.drawn import servegen
 from traces.fitted.arrivals import fit_arrivals
+from traces.fitted.fitted_trace import SUFFIX, FittedTrace
 from traces.fitted.lengths_fit import fit_lengths
 from traces.fitted.prefix_fit import fit_prefix
-from traces.fitted.twin import SUFFIX, Twin
 from traces.frame import Trace
 from traces.load import from_file
 from traces.statistics import column, hash_paths, ideal_hits, summarize
@@ -27,15 +27,15 @@ CALIBRATION_SAMPLES = 6
 CALIBRATION_STEP = (0.5, 2.0)
 
 
-def fit_twin(trace: Trace) -> Twin:
-    """The twin of a trace, with the trace's figures, as it reads back from its file.
+def fit_trace(trace: Trace) -> FittedTrace:
+    """The fitted trace of a trace, with the trace's figures, as it reads back from its file.
 
     Raises InputError for fewer than MIN_REQUESTS or a trace without duration.
     """
     arrival = column(trace, "arrival_s")
     if len(trace) < MIN_REQUESTS:
         raise InputError(
-            f"trace {trace.name}: {len(trace)} requests are too few to fit a twin, it takes {MIN_REQUESTS}"
+            f"trace {trace.name}: {len(trace)} requests are too few to fit a fitted trace, it takes {MIN_REQUESTS}"
         )
     if arrival[-1] <= arrival[0]:
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no arrival process to fit")
@@ -44,7 +44,7 @@ def fit_twin(trace: Trace) -> Twin:
     prefixes = None
     if "hash_ids" in trace.frame.columns:
         prefixes = fit_prefix(arrival, hash_paths(trace), trace.hash_block_tokens)
-    twin = Twin(
+    fitted = FittedTrace(
         name=trace.name,
         requests=len(trace),
         arrivals=arrivals,
@@ -53,26 +53,26 @@ def fit_twin(trace: Trace) -> Twin:
         statistics={name: value for name, value in summarize(trace).items() if not name.endswith("_max")},
         original_sha256=trace.sha256,
     )
-    return Twin.from_json(_calibrated(twin, trace).to_json(), trace.name)
+    return FittedTrace.from_json(_calibrated(fitted, trace).to_json(), trace.name)
 
 
-def _calibrated(twin: Twin, trace: Trace) -> Twin:
+def _calibrated(fitted: FittedTrace, trace: Trace) -> FittedTrace:
     """The fitted trace with the drift of sharing for which each part has the trace's ideal hits on average."""
-    if twin.prefixes is None or not twin.prefixes.kind_weights.any():
-        return twin
+    if fitted.prefixes is None or not fitted.prefixes.kind_weights.any():
+        return fitted
 
-    parts = len(twin.prefixes.drift)
-    alone = _hits(_with_drift(twin, np.zeros(parts)).sample(), parts)
+    parts = len(fitted.prefixes.drift)
+    alone = _hits(_with_drift(fitted, np.zeros(parts)).sample(), parts)
     wanted = _hits(trace, parts) - alone
     for _ in range(CALIBRATION_ROUNDS):
-        drawn = [_hits(twin.sample(seed=seed), parts) for seed in range(CALIBRATION_SAMPLES)]
+        drawn = [_hits(fitted.sample(seed=seed), parts) for seed in range(CALIBRATION_SAMPLES)]
         found = np.maximum(np.mean(drawn, axis=0) - alone, 1.0)
-        twin = _with_drift(twin, twin.prefixes.drift * np.clip(wanted / found, *CALIBRATION_STEP))
-    return twin
+        fitted = _with_drift(fitted, fitted.prefixes.drift * np.clip(wanted / found, *CALIBRATION_STEP))
+    return fitted
 
 
-def _with_drift(twin: Twin, drift: NDArray[np.float64]) -> Twin:
-    return replace(twin, prefixes=twin.prefixes and replace(twin.prefixes, drift=drift))
+def _with_drift(fitted: FittedTrace, drift: NDArray[np.float64]) -> FittedTrace:
+    return replace(fitted, prefixes=fitted.prefixes and replace(fitted.prefixes, drift=drift))
 
 
 def _hits(trace: Trace, parts: int) -> NDArray[np.float64]:
@@ -92,22 +92,22 @@ def read_trace(what: str, format_name: str | None = None) -> Trace:
 
 _KEYS = {
     "format": "of the file, servegen for a folder of clients; by content if nothing is said",
-    "out": f"where to write the twin, NAME{SUFFIX} in this folder if nothing is said",
-    "name": "of the twin; the trace's if nothing is said",
-    "original": "where the trace can be had, kept in the twin",
-    "licence": "of the trace, kept in the twin",
-    "citation": "what to cite, kept in the twin",
+    "out": f"where to write the fitted trace, NAME{SUFFIX} in this folder if nothing is said",
+    "name": "of the fitted trace; the trace's if nothing is said",
+    "original": "where the trace can be had, kept in the fitted trace",
+    "licence": "of the trace, kept in the fitted trace",
+    "citation": "what to cite, kept in the fitted trace",
 }
 
 
-def _with_provenance(twin: Twin, trace: Trace, own: Mapping[str, str]) -> Twin:
-    """Where the trace comes from: as told on the command line, else as the catalogue knows a published file."""
+def _with_provenance(fitted: FittedTrace, trace: Trace, own: Mapping[str, str]) -> FittedTrace:
+    """Where the trace comes from: as given on the command line, else as the catalogue knows a published file."""
     known = CATALOGUE.get(trace.name)
     if known is None or known.sha256 != trace.sha256:
         known = None
     return replace(
-        twin,
-        name=own.get("name", twin.name),
+        fitted,
+        name=own.get("name", fitted.name),
         original=own.get("original", (known.url or "") if known else ""),
         licence=own.get("licence", known.licence if known else ""),
         citation=own.get("citation", known.citation if known else ""),
@@ -116,17 +116,17 @@ def _with_provenance(twin: Twin, trace: Trace, own: Mapping[str, str]) -> Twin:
 
 
 @command(__doc__, operands="FILE", keys=_KEYS)
-def main(words: Words) -> None:
-    """Fit and write the twin of a file, of a folder of ServeGen clients, or of a known trace."""
-    (what,), format_name = words.operands, words.own.get("format")
+def main(arguments: Arguments) -> None:
+    """Fit and write the fitted trace of a file, of a folder of ServeGen clients, or of a known trace."""
+    (what,), format_name = arguments.operands, arguments.own.get("format")
     trace = read_trace(what, format_name)
     if trace.source == "twin":
-        raise InputError(f"trace {trace.name}: the recording is not at hand, only a sample of its twin")
-    twin = _with_provenance(fit_twin(trace), trace, words.own)
-    out = words.path("out") or Path(f"{twin.name}{SUFFIX}")
-    twin.save(out)
+        raise InputError(f"trace {trace.name}: the recording is not at hand, only a sample of its fitted trace")
+    fitted = _with_provenance(fit_trace(trace), trace, arguments.own)
+    out = arguments.path("out") or Path(f"{fitted.name}{SUFFIX}")
+    fitted.save(out)
     chosen = f" format={format_name}" if format_name else ""
-    print(f"{out}: twin of {len(trace)} requests, {out.stat().st_size / 1000:.0f} kB")
+    print(f"{out}: fitted trace of {len(trace)} requests, {out.stat().st_size / 1000:.0f} kB")
     print(f"compare: python -m traces.describe {what}{chosen} twin={out}")
 
 

@@ -53,7 +53,7 @@ class Trace:
     `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled
     from a description fitted to a recording (`twin`), or drawn from distributions (`synthetic`); `sha256` is that of
     the file they come from. `notes` is what a reader of results should know, and `caveat` what must be seen next to
-    them. `clock` says how the file told the time.
+    them. `clock` says how the file gave times.
     """
 
     frame: pl.DataFrame
@@ -123,7 +123,7 @@ def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int
     return Trace(rows.select(columns), name, source, hash_block_tokens=blocks, notes=notes, clock=clock)
 
 
-def told(trace: Trace, notes: Sequence[str]) -> Trace:
+def with_notes(trace: Trace, notes: Sequence[str]) -> Trace:
     """The trace with further notes, said on stderr too."""
     for note in notes:
         warn_once(f"note: trace {trace.name}: {note}")

@@ -109,8 +109,8 @@ def load(
 
     `columns` says which columns of any other table are what, as `traces.formats.columns` has it. `block_tokens`,
     `bad_records`, `unit` and `result` say how a file is read, as `traces.parsing.how` has it. `requests` is the length
-    of a twin's sample; a recording has its own length, so there it is refused. `steps` are the fields of `Transforms`.
-    Raises InputError for whatever the user can set right, one line that says what and where.
+    of a fitted trace's sample; a recording has its own length, so there it is refused. `steps` are the fields of
+    `Transforms`. Raises InputError for whatever the user can set right, one line that says what and where.
     """
     transform = Transforms(**steps)
     check_whole("trace.seed", seed, 0)
@@ -124,9 +124,9 @@ def load(
     if format is not None and not isinstance(format, str):
         raise InputError(f"trace.format must be a name, got {shown(format)}")
     if path is not None and format == TWIN:
-        from traces.fitted.twin import sample_twin
+        from traces.fitted.fitted_trace import sample_fitted
 
-        trace, sampled = sample_twin(Path(str(path)).expanduser(), length, seed), True
+        trace, sampled = sample_fitted(Path(str(path)).expanduser(), length, seed), True
     elif path is not None and columns is not None:
         if format is not None:
             raise InputError("trace.format and trace.columns exclude each other; set one of them")
@@ -142,7 +142,7 @@ def load(
     else:
         raise InputError(f"trace: neither path nor name is set; known names: {', '.join(catalogue.CATALOGUE)}")
     if requests is not None and not sampled:
-        raise InputError(f"trace.requests is for samples of a twin, {trace.name} is a file: use trace.limit")
+        raise InputError(f"trace.requests is for samples of a fitted trace, {trace.name} is a file: use trace.limit")
     if trace.clock.unit == DRAWN:
         trace = transforms.poisson(trace, seed)
     return to_workload(transform.apply(trace, seed))

@@ -59,7 +59,7 @@ def keep_lengths(
 ) -> Trace:
     """The rows whose lengths lie within [least, most] of each pair; None leaves an end open."""
     kept = trace.frame
-    words = []
+    parts = []
     for column, (least, most) in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
         for end, value in (("min", least), ("max", most)):
             if value is not None:
@@ -69,8 +69,8 @@ def keep_lengths(
         if least is not None or most is not None:
             low, high = 1 if least is None else least, np.iinfo(np.int64).max if most is None else most
             kept = kept.filter(pl.col(column).is_between(low, high))
-            words.append(f"{column} from {low} to {'any' if most is None else most}")
-    note = f"{len(trace) - kept.height} of {len(trace)} requests left out: kept {' and '.join(words)}"
+            parts.append(f"{column} from {low} to {'any' if most is None else most}")
+    note = f"{len(trace) - kept.height} of {len(trace)} requests left out: kept {' and '.join(parts)}"
     return _from_zero(trace, kept, note, "the length filters")
 
 
@@ -133,13 +133,13 @@ def resample(trace: Trace, block_s: float, seed: int) -> Trace:
     }
     renamed = [pl.col(column) + pl.Series(shift) for column, shift in names.items() if column in trace.has]
     frame = trace.frame[row].with_columns(pl.Series("arrival_s", drawn_s - drawn_s[0]), *renamed)
-    words = [f"{len(played_s)} blocks of {block_s:g} s drawn with replacement (seed {seed})"]
+    parts = [f"{len(played_s)} blocks of {block_s:g} s drawn with replacement (seed {seed})"]
     if "session_id" in trace.has:
         cut = int((_opens(frame) & ~_opens(trace.frame)[row]).sum())
-        words.append(f"{cut} later turns became first turns at the edges of blocks")
+        parts.append(f"{cut} later turns became first turns at the edges of blocks")
     if "hash_ids" in trace.has:
-        words.append(f"{_repeats(frame):.1%} of the hash blocks came before, {_repeats(trace.frame):.1%} as recorded")
-    return trace.with_frame(frame, "; ".join(words))
+        parts.append(f"{_repeats(frame):.1%} of the hash blocks came before, {_repeats(trace.frame):.1%} as recorded")
+    return trace.with_frame(frame, "; ".join(parts))
 
 
 def tile(trace: Trace, copies: int) -> Trace:

@@ -12,7 +12,7 @@ from experiments.ablation.file import read_ablation
 from experiments.ablation.report import as_table, remarks, require_writable, write
 from experiments.ablation.run import run
 from framework.cli.arguments import ANY
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 
 _TABLE_COLUMNS = 170  # of a file or a pipe; narrower terminals fold the table
@@ -25,13 +25,13 @@ _KEYS = {
 
 
 @command(__doc__, operands="NAME", keys=_KEYS, settings=ANY)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run the ablation named on the command line and print its table."""
-    ablation, out = read_ablation(words.operands[0]), words.path("out")
-    replicates = words.whole("replicates", ablation.replicates)
+    ablation, out = read_ablation(arguments.operands[0]), arguments.path("out")
+    replicates = arguments.whole("replicates", ablation.replicates)
     if out is not None:
         require_writable(out)
-    outcome = run(ablation, replicates, words.settings)
+    outcome = run(ablation, replicates, arguments.settings)
     console = results_console()
     if not console.is_terminal:
         console.width = max(console.width, _TABLE_COLUMNS)

@@ -124,9 +124,9 @@ def _digits(value: Estimate) -> int:
 def as_markdown(outcome: Outcome) -> str:
     """The same table and remarks in Markdown."""
     headings = list(outcome.ablation.metrics.values())
-    twin = " (fitted trace, not a recording)" if outcome.trace_source == "twin" else ""
+    fitted = " (fitted trace, not a recording)" if outcome.trace_source == "twin" else ""
     lines = [
-        f"**{outcome.ablation.title}**{twin}",
+        f"**{outcome.ablation.title}**{fitted}",
         "",
         "| | " + " | ".join(headings) + " |",
         "|---|" + "---:|" * len(headings),

@@ -75,7 +75,7 @@ def _run(ablation: Ablation, replicates: int, overrides: Sequence[str]) -> Outco
             if first is not None and _same(first, sample):
                 raise InputError(
                     f"trace {sample.name} does not vary with {ablation.replicate}, so that there is no interval over "
-                    "replicates; choose a twin or a synthetic trace, or replicates=1"
+                    "replicates; choose a fitted trace or a synthetic trace, or replicates=1"
                 )
             rows[variant].append(summary)
         first = sample if first is None else first

@@ -74,8 +74,8 @@ def _evenly_spaced(where: str, first: float, last: float, count: str) -> list[fl
     steps = int(count) - 1
     points, exact = (last - first) / int(count) + 1, (last - first) / steps
     if points == int(points) and points > 2 and exact != int(exact):  # it may be meant as a step
-        told = f"{count} values from {first:g} to {last:g}, {exact:.3g} apart"
-        tell(f"note: {where} means {told}; {first:g}:{last:g}:{points:g} are {count} apart")
+        meaning = f"{count} values from {first:g} to {last:g}, {exact:.3g} apart"
+        tell(f"note: {where} means {meaning}; {first:g}:{last:g}:{points:g} are {count} apart")
     return [_rounded(first + (last - first) * step / steps) for step in range(steps + 1)]
 
 

@@ -5,7 +5,7 @@
     python -m experiments.curve series='policy=chunked cluster.instances=8' \\
         series='policy=distserve cluster.prefill=4 cluster.decode=4' trace=azure_conv seed=0,1,2
 
-Words are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; each combination of
+Arguments are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; each combination of
 settings with several values, as policy=chunked,distserve, is a series. Several seeds make intervals.
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from experiments.curve.arguments import Plan, read_plan
 from experiments.curve.figures import tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
-from experiments.curve.words import Plan, read_plan
 from framework.cli.arguments import ANY
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import USER_ERROR
 from framework.cli.streams import report_error
@@ -46,14 +46,14 @@ _BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar
 @command(
     __doc__, keys=_KEYS, repeated=("series",), settings=ANY, interrupted="interrupted; the runs that ended are kept"
 )
-def main(words: Words) -> int:
+def main(arguments: Arguments) -> int:
     """Run what the command line asks for, print and draw it; an exit code other than 0 if points are missing."""
-    return curve(words.every)
+    return curve(arguments.every)
 
 
-def curve(words: Sequence[str]) -> int:
+def curve(arguments: Sequence[str]) -> int:
     """The same; an exit code other than 0 if points are missing. Raises InputError, and Hydra's errors."""
-    plan = read_plan(words)
+    plan = read_plan(arguments)
     directory = plan.out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-curve-{os.getpid()}")
     before = FreshDirectory.watch(directory)
     require_writable(directory)

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from experiments.curve.arguments import Job, Plan
 from experiments.curve.axis import RATE, Axis
-from experiments.curve.words import Job, Plan
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
 from framework.metrics.load_state import OVERLOADED

@@ -285,11 +285,11 @@ def _overloaded(curve: Curve) -> list[Line2D]:
 def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:
     """The legend below and, in small, what was run above."""
     lines = [Line2D([], [], label=legible(label), **series_style(index)) for index, label in enumerate(curve.labels)]
-    told = (
+    text = (
         f"{100 * curve.attainment:g} % within SLO up to here" if curve.axis is RATE else "near its highest throughput"
     )
-    ring = Line2D([], [], label=told, **RING, color="black")
+    ring = Line2D([], [], label=text, **RING, color="black")
     legend_below(figure, [*lines, *explained, ring])
-    told = "  ".join(part for part in (headline(curve).plain.split("\n")[0], more) if part)
-    figure.suptitle(told, x=0.01, ha="left", fontsize=SMALL_PT, color=GREY)
+    text = "  ".join(part for part in (headline(curve).plain.split("\n")[0], more) if part)
+    figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL_PT, color=GREY)
     lay_out(figure)

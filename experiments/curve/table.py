@@ -146,8 +146,8 @@ def _heading(key: str) -> str:
 def _by_length(curve: Curve, buckets: Sequence[str]) -> RenderableType:
     headings = [_HEADINGS[curve.axis.word]]
     for bucket in buckets:
-        told = [metric(key).heading.split("\n")[line] for key, line in _BY_LENGTH.items()]
-        headings += [f"{bucket if index == 0 else ''}\n{heading}" for index, heading in enumerate(told)]
+        names = [metric(key).heading.split("\n")[line] for key, line in _BY_LENGTH.items()]
+        headings += [f"{bucket if index == 0 else ''}\n{heading}" for index, heading in enumerate(names)]
     sections = []
     for line in curve.lines():
         lines = [curve.line(line.label, bucket) for bucket in buckets]

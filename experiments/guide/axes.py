@@ -49,7 +49,7 @@ def axis(name: str, settings: Mapping[str, Any], best_rps: float) -> Axis:
     if name == "slo":
         return Axis(name, tuple(_slo(factor, settings) for factor in _LIMITS))
     if settings.get("trace.input.mean") is None or settings.get("trace.output.mean") is None:
-        return Axis(name, (), "a recording, or a law without a mean, keeps its lengths and its hits")
+        return Axis(name, (), "a recording, or a distribution without a mean, keeps its lengths and its hits")
     if name == "output":
         return Axis(name, tuple(_output(factor, settings) for factor in _FACTORS))
     if name == "prompt":
@@ -70,8 +70,8 @@ def hits(share: float, settings: Mapping[str, Any]) -> Value:
     prefix, whole = _prefix(settings), _prefix(settings) + float(settings["trace.input.mean"])
     shared = block * round(share * whole / block)
     scale = (whole - shared) / (whole - prefix)
-    words = (*_scaled("trace.input", scale, settings), f"trace.sessions.prefix_tokens={shared}")
-    return Value("hits", f"{share:.0%}".replace("%", " %"), (*words, "engine.prefix_cache=true"))
+    arguments = (*_scaled("trace.input", scale, settings), f"trace.sessions.prefix_tokens={shared}")
+    return Value("hits", f"{share:.0%}".replace("%", " %"), (*arguments, "engine.prefix_cache=true"))
 
 
 def _of_load(best_rps: float) -> Axis:
@@ -90,8 +90,8 @@ def _link(speed_gb_s: float | None) -> Value:
 
 def _slo(factor: float, settings: Mapping[str, Any]) -> Value:
     limits = ((name, settings.get(name)) for name in ("slo.ttft_s", "slo.tpot_s"))
-    words = (f"{name}={limit * factor:.6g}" for name, limit in limits if limit is not None)
-    return Value("slo", f"× {factor:g}", () if factor == 1 else tuple(words))
+    arguments = (f"{name}={limit * factor:.6g}" for name, limit in limits if limit is not None)
+    return Value("slo", f"× {factor:g}", () if factor == 1 else tuple(arguments))
 
 
 def _output(factor: float, settings: Mapping[str, Any]) -> Value:
@@ -105,19 +105,19 @@ def _prompt(factor: float, settings: Mapping[str, Any]) -> Value:
     label = f"{(prefix + settings['trace.input.mean']) * factor:,.0f}"
     if factor == 1:
         return Value("prompt", label, ())
-    words = _scaled("trace.input", factor, settings)
+    arguments = _scaled("trace.input", factor, settings)
     if prefix:
         block = int(settings["trace.sessions.block_tokens"])
-        words = (*words, f"trace.sessions.prefix_tokens={block * round(factor * prefix / block)}")
-    return Value("prompt", label, words)
+        arguments = (*arguments, f"trace.sessions.prefix_tokens={block * round(factor * prefix / block)}")
+    return Value("prompt", label, arguments)
 
 
-def _scaled(law: str, factor: float, settings: Mapping[str, Any]) -> tuple[str, ...]:
+def _scaled(prefix: str, factor: float, settings: Mapping[str, Any]) -> tuple[str, ...]:
     """A distribution whose mean and upper end are that many times as large."""
-    words = [f"{law}.mean={settings[f'{law}.mean'] * factor:.8g}"]
-    if settings.get(f"{law}.high") is not None:
-        words.append(f"{law}.high={settings[f'{law}.high'] * factor:.8g}")
-    return tuple(words)
+    arguments = [f"{prefix}.mean={settings[f'{prefix}.mean'] * factor:.8g}"]
+    if settings.get(f"{prefix}.high") is not None:
+        arguments.append(f"{prefix}.high={settings[f'{prefix}.high'] * factor:.8g}")
+    return tuple(arguments)
 
 
 def _prefix(settings: Mapping[str, Any]) -> int:

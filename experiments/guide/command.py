@@ -5,7 +5,7 @@
     python -m experiments.guide preset=agents parts=none trials=20
 
 Aggregated with whole prompts or with chunks, disaggregated, or both phases on shared GPUs: by the highest rate per GPU
-at which 90 % of the requests keep the SLO. Words are KEY=VALUE.
+at which 90 % of the requests keep the SLO. Arguments are KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from experiments.guide.data import text_of
 from experiments.guide.plan import GROUPS, OWN, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.report import report
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.terminal import progress_bar, results_console, tell
 from framework.run.callback import FreshDirectory
@@ -29,14 +29,14 @@ from framework.run.callback import FreshDirectory
     settings=GROUPS,
     interrupted="interrupted; the runs that ended are kept, and the same command goes on from here",
 )
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Answer what the command line asks."""
-    guide(words.every)
+    guide(arguments.every)
 
 
-def guide(words: Sequence[str]) -> None:
+def guide(arguments: Sequence[str]) -> None:
     """Answer, print and draw it. Raises InputError, and Hydra's errors, for what cannot be done."""
-    plan = read_plan(words)
+    plan = read_plan(arguments)
     before = FreshDirectory.watch(plan.out)
     require_writable(plan.out)
     try:

@@ -1,4 +1,4 @@
-"""guide.json: everything that was found, in the order in which it is told."""
+"""guide.json: everything that was found, in the order of the report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from experiments.guide.answer import Answer
-from experiments.guide.families import short, told
+from experiments.guide.families import described, short
 from experiments.guide.flips import Line
 from experiments.guide.knobs import Knob
 from experiments.guide.limits import Front
@@ -23,7 +23,7 @@ def content(answer: Answer) -> dict[str, Any]:
     """Rates are requests/s per GPU."""
     gpus = answer.gpus
     return {
-        "words": list(answer.plan.words),
+        "words": list(answer.plan.arguments),
         "load": answer.plan.load,
         "gpus": gpus,
         "model": answer.settings["model.name"],
@@ -77,7 +77,7 @@ def _entrant(one: Entrant, gpus: int) -> dict[str, Any]:
     found = one.estimate
     return {
         "family": one.family.name,
-        "told": told(one.point.settings),
+        "told": described(one.point.settings),
         "short": short(one.point.settings),
         "settings": dict(one.point.settings),
         "rate": found.mean / gpus,
@@ -89,7 +89,12 @@ def _entrant(one: Entrant, gpus: int) -> dict[str, Any]:
 
 def _difference(one: Difference, gpus: int) -> dict[str, Any]:
     half_width = _number(one.half_width / gpus)
-    return {"mean": one.mean / gpus, "half_width": half_width, "p": _number(one.p), "is_told": one.is_told}
+    return {
+        "mean": one.mean / gpus,
+        "half_width": half_width,
+        "p": _number(one.p),
+        "is_told": one.is_distinguished,
+    }
 
 
 def _knob(one: Knob, gpus: int) -> dict[str, Any]:
@@ -124,7 +129,7 @@ def _line(one: Line, gpus: int) -> dict[str, Any]:
 
 def _front(one: Front) -> dict[str, Any]:
     holds = [
-        {"told": told(hold.settings), "ttft_ms": hold.ttft_ms, "tpot_ms": hold.tpot_ms, "scale": hold.scale}
+        {"told": described(hold.settings), "ttft_ms": hold.ttft_ms, "tpot_ms": hold.tpot_ms, "scale": hold.scale}
         for hold in one.holds
     ]
     again = dict(zip(("ttft_ms", "tpot_ms", "scale"), one.again, strict=False))

@@ -27,7 +27,7 @@ class Family:
     knob_label: str
     unmoved_by: str = "cluster.link"  # settings that begin so change nothing here: no KV is copied
 
-    def words(self, overrides: Sequence[str]) -> tuple[str, ...]:
+    def arguments(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Its own settings, then those of `overrides` that make a difference to it."""
         return (*self.fixed, *(one for one in overrides if not self.unmoved_by or not one.startswith(self.unmoved_by)))
 
@@ -77,7 +77,7 @@ FAMILIES = (
 BY_NAME = {family.name: family for family in FAMILIES}
 
 
-def told(settings: Mapping[str, Any]) -> str:
+def described(settings: Mapping[str, Any]) -> str:
     """The settings of a point of a family's space, for a reader."""
     if "cluster.prefill" in settings:
         pools = (
@@ -88,10 +88,10 @@ def told(settings: Mapping[str, Any]) -> str:
             ),
         )
         return f"P:D {pools[0][0]}:{pools[1][0]}, TP {pools[0][1]} and {pools[1][1]}"
-    told_of = f"{settings['cluster.instances']} × TP {settings['cluster.tp']}"
+    size = f"{settings['cluster.instances']} × TP {settings['cluster.tp']}"
     if "policy.prefill_percent" in settings:
-        return f"{told_of}, {settings['policy.prefill_percent']} % prefill"
-    return f"{told_of}, {settings['engine.token_budget']:,} tokens"
+        return f"{size}, {settings['policy.prefill_percent']} % prefill"
+    return f"{size}, {settings['engine.token_budget']:,} tokens"
 
 
 def short(settings: Mapping[str, Any]) -> str:

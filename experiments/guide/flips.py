@@ -31,7 +31,7 @@ class Line:
 
     @property
     def flips(self) -> list[tuple[Cell, Cell]]:
-        """Neighbouring cells of which the best of neither is among the best of the other."""
+        """Adjacent cells of which the best of neither is among the best of the other."""
         return [(one, other) for one, other in pairwise(self.cells) if is_flip(one.ranking, other.ranking)]
 
 

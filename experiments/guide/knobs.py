@@ -63,11 +63,11 @@ class Around:
     start_rps: float
     samples: Samples
 
-    def sampled(self, runs: Runs, words: Sequence[str]) -> Sampled | None:
-        return self.samples.searched(runs, (*self.family.words(self.overrides), *words), self.start_rps)
+    def sampled(self, runs: Runs, arguments: Sequence[str]) -> Sampled | None:
+        return self.samples.searched(runs, (*self.family.arguments(self.overrides), *arguments), self.start_rps)
 
 
-def neighbours(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:
+def values_around(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:
     """The points of the family's space that differ from `best` in its knob alone, by the knob's value."""
     space = runs.space(family)
     knob = next(one for one in space.dimensions if one.name == family.knob)
@@ -82,7 +82,7 @@ def neighbours(runs: Runs, family: Family, best: Point) -> list[tuple[float, Poi
 def of_space(runs: Runs, around: Around) -> Knob:
     """The family's own knob, at each of its values."""
     family, settings = around.family, []
-    for value, point in neighbours(runs, family, around.best):
+    for value, point in values_around(runs, family, around.best):
         found = around.sampled(runs, point.overrides)
         if found is not None:
             settings.append(_setting(value, _label(point, value), found))

@@ -64,7 +64,7 @@ def fronts(runs: Runs, families: Sequence[Family], rate_rps: float, trials: int,
         kept = [one for one in holds if not any(_beats(other, one) for other in holds)]
         again: list[Record] = []
         if kept and done.best is not None:
-            again = samples.records(runs, (*family.words(overrides), *done.best.point.overrides)) or []
+            again = samples.records(runs, (*family.arguments(overrides), *done.best.point.overrides)) or []
         figures = [(*_latencies_ms(record), _scale(record, limits_s)) for record in again]
         estimates = tuple(estimate(np.array(values)) for values in zip(*figures, strict=True))
         found.append(Front(family, tuple(sorted(kept, key=lambda hold: (hold.ttft_ms, hold.tpot_ms))), estimates))

@@ -1,4 +1,4 @@
-"""The words of the guide's command line, and what they ask for."""
+"""The arguments of the guide's command line, and what they ask for."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Plan:
     axes: tuple[str, ...]
     shared: tuple[str, ...]
     capacity: tuple[str, ...]
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     out: Path
 
     @property
@@ -67,9 +67,9 @@ def presets() -> list[str]:
     return sorted(path.stem for path in (CONF / "guide").glob("*.yaml"))
 
 
-def read_plan(words: Sequence[str]) -> Plan:
-    """The plan that `words` ask for. Raises InputError for words that cannot be meant."""
-    own, overrides = split_arguments(words, tuple(OWN), GROUPS)
+def read_plan(arguments: Sequence[str]) -> Plan:
+    """The plan that `arguments` ask for. Raises InputError for arguments that cannot be meant."""
+    own, overrides = split_arguments(arguments, tuple(OWN), GROUPS)
     chosen = dict(word.split("=", 1) for word in overrides)
     load = _load(own, chosen)
     if "objective" in chosen:
@@ -88,7 +88,7 @@ def read_plan(words: Sequence[str]) -> Plan:
         axes=_several(own, "axes", AXES),
         shared=(*server, *preset, *(word for word in overrides if not word.startswith("objective."))),
         capacity=(*_CAPACITY, *(word for word in overrides if word.startswith("objective."))),
-        words=tuple(word for word in words if not word.startswith("out=")),
+        arguments=tuple(word for word in arguments if not word.startswith("out=")),
         out=Path(own.get("out", f"outputs/guide/{_name(load, chosen)}")).expanduser(),
     )
 

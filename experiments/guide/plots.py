@@ -87,7 +87,7 @@ def _map(answer: Answer) -> Figure:
     ]
     note = (
         f"{headline(answer, answer.plan.cell_replicates)}. In a cell: value of the axis; what the best is tuned to; its"
-        " req/s a GPU. Several colours: those are not told apart at 95 %"
+        " req/s a GPU. Several colours: those are not distinguished at 95 %"
         f"{'. *: rests on an undecided rate' if any(not one.is_settled for one in bests) else ''}"
     )
     return finish(figure, entries, legible_note(note), True).figure
@@ -107,7 +107,7 @@ def _cell(axes: Axes, place: tuple[int, int], cell: Cell, gpus: int) -> None:
     middle = place[0] + 0.5
     axes.text(middle, top + 0.2, cell.value.label, ha="center", va="center", fontsize=7, weight="bold")
     if cell.ranking is None:
-        axes.text(middle, top + 0.5, "nobody keeps the SLO", ha="center", va="center", fontsize=SMALL_PT)
+        axes.text(middle, top + 0.5, "no family keeps the SLO", ha="center", va="center", fontsize=SMALL_PT)
         return
     best = cell.ranking.best
     axes.text(middle, top + 0.49, short(best.point.settings), ha="center", va="center", fontsize=SMALL_PT)
@@ -131,7 +131,9 @@ def _knobs(answer: Answer) -> Figure:
     panels[0].set_ylabel("highest rate (req/s a GPU)")
     families = list(dict.fromkeys(knob.family.name for knob in answer.knobs))
     entries = [Line2D([], [], label=one.label, **look(one.name)) for one in FAMILIES if one.name in families]
-    note = f"{headline(answer)}. All else as tuned; filled marks: not told apart from the best; bands: 95 % intervals"
+    note = (
+        f"{headline(answer)}. All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
+    )
     return finish(figure, entries, legible_note(note), True).figure
 
 
@@ -176,7 +178,9 @@ def _batch(answer: Answer) -> Figure:
     tpots.set_xticks(rates.get_xticks(), [f"{tick:,.0f}" for tick in rates.get_xticks()])
     tpots.minorticks_off()
     entries = [Line2D([], [], label=knob.family.label, **look(knob.family.name)) for knob in shown]
-    note = f"{headline(answer)}. All else as tuned; filled marks: not told apart from the best; bands: 95 % intervals"
+    note = (
+        f"{headline(answer)}. All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
+    )
     return finish(figure, entries, legible_note(note), True).figure
 
 

@@ -46,7 +46,7 @@ class Difference:
     p: float
 
     @property
-    def is_told(self) -> bool:
+    def is_distinguished(self) -> bool:
         """Whether the two differ: the interval excludes 0, and a test that assumes no normality agrees."""
         if math.isnan(self.p):  # differences that do not vary
             return self.mean != 0
@@ -67,12 +67,14 @@ class Ranking:
     @property
     def is_clear(self) -> bool:
         """Whether the best is distinguished from every other."""
-        return all(one.is_told for one in self.behind)
+        return all(one.is_distinguished for one in self.behind)
 
     @property
     def as_good(self) -> tuple[Entrant, ...]:
         """The best and those that are not distinguished from it."""
-        others = (one for one, behind in zip(self.entrants[1:], self.behind, strict=True) if not behind.is_told)
+        others = (
+            one for one, behind in zip(self.entrants[1:], self.behind, strict=True) if not behind.is_distinguished
+        )
         return (self.best, *others)
 
 
@@ -92,7 +94,7 @@ def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) ->
         best = one.best
         if best is None or best.worth <= 0:
             continue
-        job = (*one.family.words(task.overrides), *best.point.overrides)
+        job = (*one.family.arguments(task.overrides), *best.point.overrides)
         found = (
             samples.played(runs, job, task.worth) if task.start_rps is None else samples.searched(runs, job, best.worth)
         )

@@ -1,4 +1,4 @@
-"""The answer for people: words, and tables with them."""
+"""The answer for people: text, with tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 from experiments.curve.table import number
 from experiments.guide.answer import Answer
 from experiments.guide.axes import TITLES
-from experiments.guide.families import short, told
+from experiments.guide.families import described, short
 from experiments.guide.flips import Cell, Line
 from experiments.guide.knobs import Knob
 from experiments.guide.limits import Front
@@ -46,25 +46,25 @@ def headline(answer: Answer, replicates: int | None = None) -> str:
     """What was asked; `replicates`: fresh samples, those of the ranking if nothing is said."""
     settings = answer.settings
     limits = [("TTFT", settings["slo.ttft_s"], "s", 1), ("TPOT", settings["slo.tpot_s"], "ms", 1000)]
-    told_limits = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
+    limit_texts = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
     source = " fitted trace, not a recording" if answer.source == "twin" else ""
     return (
         f"{answer.plan.load}{source} on {answer.gpus} {settings['gpu.name']}, {settings['model.name']}; "
-        f"SLO {', '.join(told_limits) or 'none'}; {answer.plan.trials} trials a family, "
+        f"SLO {', '.join(limit_texts) or 'none'}; {answer.plan.trials} trials a family, "
         f"{replicates or answer.plan.replicates} fresh samples"
     )
 
 
 def unsettled(answer: Answer) -> str:
     """What the mark of an undecided rate means, and how many trials such a rate decided; nothing where none did."""
-    told_of = f"runs of {answer.plan.most_requests:,} requests could not tell to be sustained or not"
+    undecided = f"runs of {answer.plan.most_requests:,} requests could not tell to be sustained or not"
     said = []
     if has_unsettled(answer):
-        said.append(f"{UNSETTLED} rests on a rate that {told_of}, and so may be low: that counts as too much.")
+        said.append(f"{UNSETTLED} rests on a rate that {undecided}, and so may be low: that counts as too much.")
     lost = [(sum(not one.is_settled for one in tuned.trials), tuned) for tuned in answer.tuned]
     names = [f"{count} of {len(tuned.trials)} of {tuned.family.label}" for count, tuned in lost if count]
     if names:
-        said.append(f"Trials that rest on a rate that {told_of}: {', '.join(names)}.")
+        said.append(f"Trials that rest on a rate that {undecided}: {', '.join(names)}.")
     return " ".join(said)
 
 
@@ -85,9 +85,8 @@ def verdict(answer: Answer) -> str:
     """Which is best, how near the next one is, and whether the two are distinguished."""
     ranking = answer.ranking
     best, gpus = ranking.best, answer.gpus
-    found = (
-        f"{best.family.label} ({told(best.point.settings)}) is best: {number(best.values.mean() / gpus)} req/s a GPU"
-    )
+    rate = number(best.values.mean() / gpus)
+    found = f"{best.family.label} ({described(best.point.settings)}) is best: {rate} req/s a GPU"
     if not ranking.behind:
         return f"{found}; no other serves this load at any rate."
     following, behind = ranking.entrants[1], ranking.behind[0]
@@ -95,10 +94,10 @@ def verdict(answer: Answer) -> str:
     distance = f"{following.family.label} is {share:.1f} % below it"
     if not math.isnan(behind.half_width):
         distance += f" (± {100 * behind.half_width / best.values.mean():.1f} %, paired)"
-    if behind.is_told:
+    if behind.is_distinguished:
         return f"{found}; {distance}."
     names = " and ".join(one.family.label for one in ranking.as_good[1:])
-    return f"{found}, but {names} cannot be told from it; {distance}."
+    return f"{found}, but {names} cannot be distinguished from it; {distance}."
 
 
 def _verdict(answer: Answer) -> Iterator[Text]:
@@ -116,8 +115,8 @@ def families_unlike(answer: Answer) -> str | None:
     given = {name for one in entrants for name in one.point.settings}
     arms = []
     for one in entrants:
-        words = (*answer.plan.shared, *one.family.words(one.point.overrides))
-        arms.append(Arm(one.family.label, Configuration(words).settings, given=given))
+        arguments = (*answer.plan.shared, *one.family.arguments(one.point.overrides))
+        arms.append(Arm(one.family.label, Configuration(arguments).settings, given=given))
     return unlike(arms)
 
 
@@ -136,7 +135,7 @@ def _ranking(answer: Answer) -> Table:
         behind = answer.ranking.behind[place - 1] if place else None
         found = one.estimate
         table.add_row(
-            *(one.family.label, told(one.point.settings)),
+            *(one.family.label, described(one.point.settings)),
             *(marked(found.mean / answer.gpus, one.is_settled), number(found.half_width / answer.gpus)),
             *_below(behind, best),
             str(trials[one.family.name]),
@@ -147,8 +146,8 @@ def _ranking(answer: Answer) -> Table:
 def _below(behind: Difference | None, best: float) -> tuple[str, str, str]:
     if behind is None:
         return "", "", ""
-    told_p = "–" if math.isnan(behind.p) else f"{behind.p:.3f}"
-    return f"{100 * behind.mean / best:.1f}", number(100 * behind.half_width / best), told_p
+    p_value = "–" if math.isnan(behind.p) else f"{behind.p:.3f}"
+    return f"{100 * behind.mean / best:.1f}", number(100 * behind.half_width / best), p_value
 
 
 def _of_knob(knob: Knob, gpus: int) -> Iterator[str]:
@@ -164,7 +163,7 @@ def _of_line(line: Line, gpus: int) -> Iterator[RenderableType]:
     if line.axis.missing:
         yield Text(f"{title}: {line.axis.missing}")
         return
-    table = _table(title, "best", "tuned to", "req/s\na GPU", "next", "\nbelow %", "told\napart")
+    table = _table(title, "best", "tuned to", "req/s\na GPU", "next", "\nbelow %", "signi-\nficant")
     for cell in line.cells:
         table.add_row(cell.value.label, *_of_cell(cell, gpus))
     yield table
@@ -189,7 +188,7 @@ def _of_cell(cell: Cell, gpus: int) -> tuple[str, ...]:
     behind = ranking.behind[0]
     share = f"{100 * behind.mean / mean:.1f}" if mean else "–"
     following = ranking.entrants[1]
-    return (*found, following.family.label, f"{share}{_mark(following)}", "yes" if behind.is_told else "no")
+    return (*found, following.family.label, f"{share}{_mark(following)}", "yes" if behind.is_distinguished else "no")
 
 
 def _mark(entrant: Entrant) -> str:
@@ -222,7 +221,9 @@ def _limits(answer: Answer) -> Table:
     for front in answer.fronts:
         for place, hold in enumerate(front.holds):
             label = front.family.label if place == 0 else ""
-            table.add_row(label, told(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale))
+            table.add_row(
+                label, described(hold.settings), number(hold.ttft_ms), number(hold.tpot_ms), number(hold.scale)
+            )
         if front.again:
             table.add_row("", f"the tightest, on {answer.plan.replicates} fresh samples", *_again(front))
     return table

@@ -39,8 +39,13 @@ class Samples:
 
     def searched(self, runs: Runs, job: Sequence[str], start_rps: float) -> Sampled | None:
         """The highest rate on each sample, (count,), in one run; None where it is refused."""
-        words = (starting_at(start_rps), first_step(_NEAR), f"objective.replicates={self.count}", f"seed={self.seed}")
-        (outcome,) = runs.run([(*job, *words)])
+        arguments = (
+            starting_at(start_rps),
+            first_step(_NEAR),
+            f"objective.replicates={self.count}",
+            f"seed={self.seed}",
+        )
+        (outcome,) = runs.run([(*job, *arguments)])
         if outcome.record is None:
             return None
         found = outcome.record.summary

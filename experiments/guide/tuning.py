@@ -104,7 +104,7 @@ def tuned(runs: Runs, family: Family, task: Task, begin: Trial | None = None) ->
         centre, best = None, start
         while best is not centre and len(trials.tried) < min(task.trials, len(pool)):
             centre = best
-            around = [centre, *_neighbours(space, feasible, centre.drawn)]
+            around = [centre, *_adjacent(space, feasible, centre.drawn)]
             best = trials.best_of(around[: _room(around, trials.tried, task.trials)]) or centre
         if len(trials.tried) >= min(task.trials, len(pool)):
             break
@@ -134,7 +134,7 @@ class _Trials:
     def _try(self, points: Sequence[Point]) -> None:
         """Run points side by side; those of a race all begin at the same rate."""
         raced_rps = None if self._leader is None else float(self._leader.summary["capacity_high"])
-        shared = (*self._family.words(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
+        shared = (*self._family.arguments(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
         outcomes = self._runs.run([(*shared, *point.overrides) for point in points]) if points else []
         for point, one in zip(points, outcomes, strict=True):
             worth = -float("inf") if one.record is None else self._task.worth(one.record)
@@ -178,7 +178,7 @@ def _starts(
         yield max(left, key=lambda point: min(space.distance(point.drawn, other) for other in known))
 
 
-def _neighbours(space: Space, feasible: Feasibility, drawn: Drawn) -> Iterator[Point]:
+def _adjacent(space: Space, feasible: Feasibility, drawn: Drawn) -> Iterator[Point]:
     """The next configurations in each direction of each setting that can be launched."""
     here = space.point(drawn)
     for dimension in space.dimensions:

@@ -23,7 +23,7 @@ from rich.table import Table
 from experiments.tune.base import Configuration
 from experiments.tune.files import write_tuned
 from framework.cli.arguments import ANY, program
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.launch import explain
 from framework.cli.terminal import results_console
 from framework.errors import InputError
@@ -60,14 +60,14 @@ class Found:
 
 
 @command(__doc__, keys=_KEYS, settings=ANY)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Search, print what was found and write the best placement."""
-    place(words)
+    place(arguments)
 
 
-def place(words: Words) -> None:
+def place(arguments: Arguments) -> None:
     """The same. Raises InputError where a phase cannot be served, and Hydra's errors."""
-    own, overrides = words.own, words.settings
+    own, overrides = arguments.own, arguments.settings
     base = Configuration(("policy=distserve", "objective=capacity", "objective.tolerance=0.03", *overrides))
     rate = _rate(own, base)
     rows = []
@@ -87,7 +87,9 @@ def place(words: Words) -> None:
     attained = (
         instantiate(placed.config.objective, _convert_="all").measure(result).evaluation.summary["slo_attainment"]
     )
-    path = write_tuned(own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(words.every)}")
+    path = write_tuned(
+        own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(arguments.every)}"
+    )
     _print(rows, best, count)
     console = results_console()
     console.print(
@@ -134,10 +136,10 @@ def _rate(own: Mapping[str, str], base: Configuration) -> float:
 
 
 def _numbers(own: Mapping[str, str], key: str, default: str) -> list[int]:
-    words = own.get(key, default).split(",")
-    if not all(word.isdigit() and int(word) > 0 for word in words):
+    arguments = own.get(key, default).split(",")
+    if not all(word.isdigit() and int(word) > 0 for word in arguments):
         raise InputError(f"{key} must be whole numbers such as {default}, got {own[key]!r}")
-    return [int(word) for word in words]
+    return [int(word) for word in arguments]
 
 
 def _print(rows: Sequence[Found], best: dict[str, Found], count: dict[str, int]) -> None:

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from experiments.plot.frame import Looks, Picture, explained_hollow, finish, is_hollow, name_y, panels, slos_of, told
+from experiments.plot.arguments import Request
+from experiments.plot.frame import Looks, Picture, explained_hollow, finish, is_hollow, name_y, note_of, panels, slos_of
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import HATCHES, SMALL_PT, legible, scale_to, width_pt
-from experiments.plot.words import Request
 from experiments.table.select import Label, shown
 from framework.errors import InputError
 from framework.metrics.figures import Metric
@@ -44,14 +44,14 @@ def bars(source: Source, records: Sequence[Record], request: Request, looks: Loo
         _panel(axes, found, clusters, metric, styles)
     _name_clusters(figure, every, clusters, axis)
     entries = [Patch(label=legible(group.label), **style) for group, style in zip(found, styles, strict=True)]
-    note = told(found, request.own["replicate"], slos_of(found))
+    note = note_of(found, request.own["replicate"], slos_of(found))
     return finish(figure, [*entries, *explained_hollow(found, metrics)], note, request.is_noted)
 
 
 def _place(value: Any, order: str | None) -> tuple[Any, ...]:
     """In the order of the filter, if there is one, else that of numbers or letters."""
-    words = order.split(",") if order else []
-    first = words.index(shown(value)) if shown(value) in words else len(words)
+    names = order.split(",") if order else []
+    first = names.index(shown(value)) if shown(value) in names else len(names)
     return (first, *((0, value, "") if isinstance(value, (int, float)) else (1, 0, shown(value))))
 
 

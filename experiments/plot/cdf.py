@@ -10,6 +10,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import (
     Entry,
     Looks,
@@ -18,14 +19,13 @@ from experiments.plot.frame import (
     keep_apart,
     legend_of,
     limits_of,
+    note_of,
     panels,
-    told,
     upright_limits,
 )
 from experiments.plot.quantities import LATENCIES, Latency, known
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import is_wide, scale_to
-from experiments.plot.words import Request
 from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import estimate
@@ -55,7 +55,7 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
         limits = _limits(shown, latency)
         _panel(axes, own, styles, latency, limits)
         upright_limits(axes, limits)
-    note = told(shown, request.own["replicate"], "marks at P50, P90 and P99")
+    note = note_of(shown, request.own["replicate"], "marks at P50, P90 and P99")
     entries = [Entry(_named(group), look) for group, look in zip(shown, styles, strict=True)]
     picture = finish(figure, legend_of(entries), note, request.is_noted)
     keep_apart(figure)
@@ -107,7 +107,7 @@ def _panel(
 ) -> None:
     ends_of = [one.quantiles(_ENDS) for own in found for one in own if len(one.values)]
     if not ends_of:
-        raise InputError(f"no request of these runs has a {what.words}")
+        raise InputError(f"no request of these runs has a {what.text}")
     low, high = float(min(one[0] for one in ends_of)), float(max(one[1] for one in ends_of))
     low, high = max(low, high * 1e-6), max([high, *(1.1 * limit for limit in limits if limit <= _FAR * high)])
     wide = is_wide(low, high)

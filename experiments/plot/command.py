@@ -21,19 +21,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.plot.arguments import KEYS, Request, read_request
 from experiments.plot.source import Source, read_source, unlike_policies
-from experiments.plot.words import KEYS, Request, read_words
 from experiments.table.select import kept
 from framework.cli.arguments import FILTERS
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import tell
 from framework.run.store import Record
 
 
 @command(__doc__, operands="KIND [DIR ...]", keys=KEYS, settings=FILTERS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Draw one picture, write it in each format, and print what its caption must say."""
-    request = read_words(words)
+    request = read_request(arguments)
     source = read_source(request.places)
     records = kept(source.records, request.filters)
     policies = list(read_source([Path(request.own["colours"]).expanduser()]).policies if request.own["colours"] else [])

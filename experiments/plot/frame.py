@@ -151,7 +151,7 @@ def keep_apart(figure: Figure) -> None:
 # --- what was run -----------------------------------------------------------------------------------------------------
 
 
-def told(groups: Sequence[Group], replicate: str, *more: str) -> str:
+def note_of(groups: Sequence[Group], replicate: str, *more: str) -> str:
     """What a reader must know of the runs, in a line."""
     records = [record for group in groups for record in group.records]
     parts = [_requests(records), _hardware(records), *more, _intervals(groups, replicate), _short_windows(groups)]

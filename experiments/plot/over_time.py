@@ -11,11 +11,11 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, panels, told
+from experiments.plot.arguments import Request
+from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, note_of, panels
 from experiments.plot.quantities import COLUMNS, Column, known
 from experiments.plot.source import Source, groups
 from experiments.plot.style import PLAIN, scale_to, variant_style
-from experiments.plot.words import Request
 from experiments.table.select import shown as worded
 from experiments.table.select import value_of
 from framework.errors import InputError
@@ -85,7 +85,7 @@ def series(source: Source, records: Sequence[Record], request: Request, looks: L
     figure.align_ylabels(every)
     entries = _entries(whole, pools, [COLUMNS[name] for name in request.metrics])
     window = ", ".join(dict.fromkeys(f"{table['window_s'][0]:g}" for _, table in tables))
-    note = told(shown, request.own["replicate"], f"means of windows of {window} s")
+    note = note_of(shown, request.own["replicate"], f"means of windows of {window} s")
     return finish(figure, legend_of(entries), _without_interval(note), request.is_noted)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import (
     Entry,
     Looks,
@@ -18,15 +19,14 @@ from experiments.plot.frame import (
     is_hollow,
     legend_of,
     name_y,
+    note_of,
     panels,
     slos_of,
-    told,
 )
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.quantities import figure_metrics, level
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, legible, scale_to, series_style
-from experiments.plot.words import Request
 from experiments.table.select import value_of
 from framework.errors import InputError
 from framework.metrics.figures import direction
@@ -84,7 +84,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     policies = list(dict.fromkeys(one.group.policy for one in points))
     entries = [Entry(name, series_style(looks.policies.index(name))) for name in policies]
     line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better.name.lower()}")
-    note = told(found, replicate, slos_of(found))
+    note = note_of(found, replicate, slos_of(found))
     explained = [*legend_of(entries, linestyle=""), line, *explained_hollow(found, [metric])]
     picture = finish(figure, explained, note, request.is_noted)
     colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
@@ -112,7 +112,7 @@ def _require_comparable(records: Sequence[Record], replicate: str) -> None:
         follows = all(value_of(one, key) == value_of(one, replicate) for one in records)
         values = sorted({str(value_of(one, key)) for one in records})
         if key != replicate and not follows and len(values) > 1:
-            told = ", ".join(values[:6])
+            listed = ", ".join(values[:6])
             raise InputError(
-                f"plot pareto compares runs on the same requests; these differ in {key} ({told}): choose one"
+                f"plot pareto compares runs on the same requests; these differ in {key} ({listed}): choose one"
             )

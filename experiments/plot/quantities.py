@@ -1,4 +1,4 @@
-"""What can be on an axis: latencies of requests, figures of summaries, columns of a run over time; in words."""
+"""What can be on an axis: latencies of requests, figures of summaries, columns of a run over time; as text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Latency:
     """
 
     column: str
-    words: str
+    text: str
     unit: str
     factor: float
     limit: str
@@ -42,7 +42,7 @@ class Latency:
     @property
     def title(self) -> str:
         """Of its axis."""
-        return f"{self.words} ({self.unit})"
+        return f"{self.text} ({self.unit})"
 
     @property
     def counts_gaps(self) -> bool:

@@ -9,6 +9,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from experiments.plot.arguments import Request
 from experiments.plot.frame import (
     Entry,
     Looks,
@@ -18,14 +19,13 @@ from experiments.plot.frame import (
     is_hollow,
     legend_of,
     name_y,
+    note_of,
     panels,
     slos_of,
-    told,
 )
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, hollow, is_wide, scale_to
-from experiments.plot.words import Request
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE, Metric
@@ -58,7 +58,7 @@ def slo(source: Source, records: Sequence[Record], request: Request, looks: Look
         found = groups(records, replicate, (x,), request.filters)
         _against_setting(every, found, metrics, x, looks)
     entries = [Entry(group.label, look) for group, look in zip(found, looks.of(found), strict=True)]
-    note = told(found, replicate, slos_of(found))
+    note = note_of(found, replicate, slos_of(found))
     return finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], note, request.is_noted)
 
 

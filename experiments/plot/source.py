@@ -147,7 +147,9 @@ def groups(records: Sequence[Record], replicate: str, axis: Sequence[str], order
         return (first.index(name) if name in first else len(first), [rank(value) for value in one])
 
     return [
-        Group(_told(one, apart, list(found)), shown(one[0]), {at: tuple(found[one][at]) for at in _sorted(found[one])})
+        Group(
+            _label_of(one, apart, list(found)), shown(one[0]), {at: tuple(found[one][at]) for at in _sorted(found[one])}
+        )
         for one in sorted(found, key=place)
     ]
 
@@ -157,12 +159,12 @@ def _telling(records: Sequence[Record], others: Sequence[str]) -> list[str]:
     groups = dict.fromkeys(key for record in records for key in record.choices)
     settings = dict.fromkeys(key for record in records for key in record.config if not key.endswith("_target_"))
     apart = ["policy"]
-    told = len({label(one, (*apart, *others)) for one in records})
+    distinct = len({label(one, (*apart, *others)) for one in records})
     for key in (*groups, *settings, "trace_source", "timing_source", "version"):
         if key not in (*apart, *others):
             now = len({label(one, (*apart, *others, key)) for one in records})
-            apart += [key] if now > told else []
-            told = max(told, now)
+            apart += [key] if now > distinct else []
+            distinct = max(distinct, now)
     return apart
 
 
@@ -179,7 +181,7 @@ def _require_replicates(runs: Sequence[Record], replicate: str) -> None:
         )
 
 
-def _told(one: Label, keys: Sequence[str], every: Sequence[Label]) -> str:
+def _label_of(one: Label, keys: Sequence[str], every: Sequence[Label]) -> str:
     """The policy, and in which settings it differs from others of the same policy."""
     rivals = [other for other in every if other[0] == one[0]]
     words = [

@@ -50,7 +50,7 @@ class Cell:
     """One metric of the runs of a cell: `values`, one a replicate, NaN where undefined.
 
     The mean is NaN if a value is; the interval is NaN without two values that differ. `is_best` among the runs on the
-    same requests; `is_near_best`: not the best, but not told from it either.
+    same requests; `is_near_best`: not the best, but not distinguished from it either.
     """
 
     values: Mapping[Any, float]
@@ -100,16 +100,16 @@ def read_baseline(text: str, selection: Selection) -> Baseline:
 
     Raises InputError where there are none.
     """
-    words = text.split(",")
+    texts = text.split(",")
     for in_columns, axis in ((False, selection.rows), (True, selection.columns)):
         fixed: dict[int, Any] = {}
-        for word in words:
+        for word in texts:
             for place in range(len(axis.keys)):
                 found = [one[place] for one in axis.labels if shown(one[place]) == word]
                 if found and place not in fixed:
                     fixed[place] = found[0]
                     break
-        if len(fixed) == len(words):
+        if len(fixed) == len(texts):
             return Baseline(text, in_columns, fixed)
     known = {shown(value) for axis in (selection.rows, selection.columns) for one in axis.labels for value in one}
     raise InputError(
@@ -226,7 +226,7 @@ def _best(places: Sequence[Place], levels: Mapping[Place, Estimate], better: int
 
 
 def _is_near(difference: Difference) -> bool:
-    """Whether a test that could have told the cell from the best did not."""
+    """Whether a test that could have distinguished the cell from the best did not."""
     return difference.can_tell and not math.isnan(difference.p) and not difference.is_significant
 
 
@@ -237,15 +237,15 @@ def _require_pairs(selection: Selection, baseline: Baseline) -> None:
         others = selection.cells.get(baseline.of(place), {})
         for replicate in [one for one in runs if one in others][:1]:
             one, other = runs[replicate], others[replicate]
-            told = [
+            differing = [
                 f"{key} ({shown(value_of(one, key))}, {shown(value_of(other, key))})"
                 for key in (*sorted({*one.config, *other.config}), "trace_source")
                 if key.startswith(_SETTINGS_OF_LOAD) and not {key, key.split(".")[0]} & (axes - {"trace"})
                 if value_of(one, key) != value_of(other, key)
             ]
-            if told:
+            if differing:
                 name = ", ".join(shown(value) for label in place for value in label)
                 raise InputError(
-                    f"baseline={baseline.word}: {name} and its baseline differ in {told[0]}, which leaves nothing to "
-                    "pair; choose runs that agree, or another baseline"
+                    f"baseline={baseline.word}: {name} and its baseline differ in {differing[0]}, which leaves nothing"
+                    " to pair; choose runs that agree, or another baseline"
                 )

@@ -17,7 +17,7 @@ from experiments.table.cells import Figures, figures, read_baseline
 from experiments.table.metrics import read_metrics
 from experiments.table.select import kept, select
 from framework.cli.arguments import FILTERS, name_files, program
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import write_whole
 from framework.cli.safe_text import printable
 from framework.cli.terminal import tell
@@ -74,15 +74,15 @@ class Request:
         raise InputError(f"out={self.own['out']}: add format=, one of {', '.join(_FORMATS)}")
 
 
-def read_words(words: Words) -> Request:
-    """The request that `words` make. Raises InputError for a filter without a value, or given twice."""
-    return Request({**_DEFAULTS, **words.own}, filters(words.settings))
+def read_request(arguments: Arguments) -> Request:
+    """The request that `arguments` make. Raises InputError for a filter without a value, or given twice."""
+    return Request({**_DEFAULTS, **arguments.own}, filters(arguments.settings))
 
 
-def filters(words: Sequence[str]) -> dict[str, str]:
-    """The values that each key of KEY=VALUE,VALUE may have. Raises InputError as `read_words` does."""
+def filters(arguments: Sequence[str]) -> dict[str, str]:
+    """The values that each key of KEY=VALUE,VALUE may have. Raises InputError as `read_request` does."""
     found: dict[str, str] = {}
-    for word in name_files(words):
+    for word in name_files(arguments):
         key, _, value = word.partition("=")
         if not value:
             raise InputError(f"{printable(word)}: not understood; give KEY=VALUE, --help lists the keys")
@@ -118,9 +118,9 @@ def read_store(directory: Path) -> list[Record]:
 
 
 @command(__doc__, keys=_KEYS, settings=FILTERS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print or write one table."""
-    request = read_words(words)
+    request = read_request(arguments)
     layout = request.format
     found = tabulate(request, read_store(Path(request.own["store"]).expanduser()))
     from experiments.table.csv_file import as_csv

@@ -66,7 +66,7 @@ def _print(sheet: Sheet, console: Console) -> None:
 def _as_rich(sheet: Sheet, width: int) -> RenderableType:
     """Columns that do not fit stand in tables of their own below."""
     title = Styled(sheet.title, "bold")
-    if sheet.is_twin:
+    if sheet.is_fitted:
         title.append("  ").append(f" {_FITTED} ", _WARNING)
     widths = _label_widths(sheet, width)
     panels = [part for panel in _panels(sheet, width) for part in (_panel(sheet, panel, widths), Styled())]
@@ -144,10 +144,10 @@ def _all_notes(sheet: Sheet, best: str) -> Iterator[str]:
 
 def as_markdown(sheet: Sheet) -> str:
     """A pipe table below its title, notes as a list."""
-    twin = f" ({_FITTED})" if sheet.is_twin else ""
+    fitted = f" ({_FITTED})" if sheet.is_fitted else ""
     labels, cells = len(sheet.row_headings), len(sheet.columns)
     lines = [
-        f"**{in_markdown(sheet.title)}**{twin}",
+        f"**{in_markdown(sheet.title)}**{fitted}",
         "",
         pipes(map(in_markdown, (*sheet.row_headings, *sheet.columns))),
         "|" + "---|" * labels + "---:|" * cells,
@@ -177,12 +177,12 @@ def _markdown_cell(cell: Text) -> str:
 def as_latex(sheet: Sheet) -> str:
     r"""A table environment for booktabs, with the notes below the rules."""
     labels, cells = len(sheet.row_headings), len(sheet.columns)
-    twin = f" ({_FITTED})" if sheet.is_twin else ""
+    fitted = f" ({_FITTED})" if sheet.is_fitted else ""
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{_escaped(sheet.title + twin, _LATEX)}}}",
+        rf"  \caption{{{_escaped(sheet.title + fitted, _LATEX)}}}",
         rf"  \begin{{tabular}}{{{'l' * labels}{'r' * cells}}}",
         r"    \toprule",
         _latex_row(_escaped(text, _LATEX) for text in (*sheet.row_headings, *sheet.columns)),

@@ -14,7 +14,7 @@ from framework.run.store import Record
 
 Runs = Mapping[Any, Record]  # by replicate
 _TRANSFORMS = CONF / "trace" / "_transforms.yaml"
-_KINDS = {"twin": "fresh samples of the twin", "synthetic": "fresh samples of the synthetic load"}
+_KINDS = {"twin": "fresh samples of the fitted trace", "synthetic": "fresh samples of the synthetic load"}
 
 
 def sampling(runs: Runs) -> str | None:
@@ -37,12 +37,12 @@ def trace_of(runs: Runs) -> str:
 
 def transforms(records: Collection[Record], apart: Collection[str]) -> str:
     """What was done to a trace in some of `records`, as in "limit 2000", keys `apart` left out; empty if nothing."""
-    told = []
+    parts = []
     for key, default in _defaults().items():
         found = {value_of(record, f"trace.{key}") for record in records} - {ABSENT}
         if f"trace.{key}" not in apart and found - {default}:
-            told.append(f"{key} {' or '.join(sorted(shown(value) for value in found))}")
-    return ", ".join(told)
+            parts.append(f"{key} {' or '.join(sorted(shown(value) for value in found))}")
+    return ", ".join(parts)
 
 
 def _is_recorded(record: Record) -> bool:

@@ -195,14 +195,14 @@ def _require_replicates(cells: Sequence[tuple[Place, list[Record]]], keys: Seque
         where = ", ".join(f"{key}={shown(value)}" for key, value in zip(keys, (*row, *column), strict=True)) or "all"
         varying = _varying(runs, followers | {replicate})
         if varying:
-            told = "; ".join(
+            listed = "; ".join(
                 f"{key} ({_listed({value_of(record, key) for record in runs})})" for key in varying[:_TOLD]
             )
             more = f"; and {len(varying) - _TOLD} more" if len(varying) > _TOLD else ""
             key = varying[0]
             example = f"{key}={_listed({value_of(record, key) for record in runs}).split(', ')[0]}"
             raise InputError(
-                f"{where}: {len(runs)} runs differ in {told}{more}; choose with {example}, or tell them apart with "
+                f"{where}: {len(runs)} runs differ in {listed}{more}; choose with {example}, or tell them apart with "
                 f"rows=...,{key} or columns=...,{key}"
             )
         if len({value_of(record, replicate) for record in runs}) < len(runs):

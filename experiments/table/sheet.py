@@ -22,7 +22,7 @@ from experiments.table.select import Axis, Label, Place, Selection, shown
 from framework.metrics.figures import Metric
 from framework.report.load_words import SHORT, has_short_window, is_overloaded
 
-TWIN = "(twin)"
+FITTED = "(fitted)"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Sheet:
-    """`row_headings` stand over the labels, `columns` over the cells. `is_twin`: every run is on a twin.
+    """`row_headings` stand over the labels, `columns` over the cells. `is_fitted`: every run is on a fitted trace.
 
     `best` says what is in bold, empty if nothing is.
     """
@@ -55,12 +55,12 @@ class Sheet:
     sections: tuple[Section, ...]
     best: str
     notes: tuple[str, ...]
-    is_twin: bool
+    is_fitted: bool
 
 
 @dataclass(frozen=True)
 class _Block:
-    """One section before it is words: the cell of each row at each of `across`."""
+    """One section before it is text: the cell of each row at each of `across`."""
 
     heading: str
     metrics: Sequence[Metric]
@@ -75,8 +75,8 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
     """Columns across and a section for each metric; or, where there is one column, metrics across."""
     selection = figures.selection
     metrics = [_in_readable_unit(metric, figures) for metric in figures.metrics]
-    twins = _twins(selection)
-    columns = [_column_label(selection.columns, one, one in twins.columns) for one in selection.columns.labels]
+    fitted_places = _fitted_places(selection)
+    columns = [_column_label(selection.columns, one, one in fitted_places.columns) for one in selection.columns.labels]
     if len(columns) == 1:
         title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
         headings = [metric.in_table for metric in metrics]
@@ -90,20 +90,23 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
         title=title,
         row_headings=tuple(_short(selection.rows.keys)),
         columns=tuple(headings),
-        sections=tuple(chain.from_iterable(_sections(figures, block, twins) for block in blocks)),
+        sections=tuple(chain.from_iterable(_sections(figures, block, fitted_places) for block in blocks)),
         best=best_note(figures),
         notes=tuple(notes(figures, filters)),
-        is_twin=twins.are_all,
+        is_fitted=fitted_places.are_all,
     )
 
 
-def _sections(figures: Figures, block: _Block, twins: _Twins) -> Iterator[Section]:
+def _sections(figures: Figures, block: _Block, fitted_places: _FittedPlaces) -> Iterator[Section]:
     rows = figures.selection.rows.labels
-    labels = {row: _row_label(row, row in twins.rows) for row in rows}
+    labels = {row: _row_label(row, row in fitted_places.rows) for row in rows}
     yield Section(
         block.heading,
         tuple(
-            (labels[row], tuple(_level(figures, metric, (row, column), twins) for metric, column in block.across))
+            (
+                labels[row],
+                tuple(_level(figures, metric, (row, column), fitted_places) for metric, column in block.across),
+            )
             for row in rows
         ),
     )
@@ -120,7 +123,7 @@ def _sections(figures: Figures, block: _Block, twins: _Twins) -> Iterator[Sectio
 # --- cells ------------------------------------------------------------------------------------------------------------
 
 
-def _level(figures: Figures, metric: Metric, place: Place, twins: _Twins) -> Text:
+def _level(figures: Figures, metric: Metric, place: Place, fitted_places: _FittedPlaces) -> Text:
     cell = figures.cells[metric.key].get(place)
     if cell is None:
         return Text(MISSING)
@@ -131,7 +134,7 @@ def _level(figures: Figures, metric: Metric, place: Place, twins: _Twins) -> Tex
     marks = (NEAR if cell.is_near_best else "") + (DIFFERS if differs else "")
     summaries = [record.summary for record in figures.selection.cells[place].values()]
     marks += (OVERLOAD if is_overloaded(summaries) else "") + (SHORT if has_short_window(summaries) else "")
-    return Text(f"{text} {TWIN}" if place in twins.places else text, cell.is_best, marks)
+    return Text(f"{text} {FITTED}" if place in fitted_places.places else text, cell.is_best, marks)
 
 
 def _difference(figures: Figures, metric: Metric, place: Place) -> Text:
@@ -176,8 +179,8 @@ def _in_readable_unit(metric: Metric, figures: Figures) -> Metric:
 
 
 @dataclass(frozen=True)
-class _Twins:
-    """Where twins are named: in the title, at whole columns or rows, and at what cells are left."""
+class _FittedPlaces:
+    """Where fitted traces are named: in the title, at whole columns or rows, and at what cells are left."""
 
     are_all: bool
     columns: frozenset[Label]
@@ -185,33 +188,35 @@ class _Twins:
     places: frozenset[Place]
 
 
-def _twins(selection: Selection) -> _Twins:
-    is_twin = {
+def _fitted_places(selection: Selection) -> _FittedPlaces:
+    is_fitted = {
         place: any(record.summary.get("trace_source") == "twin" for record in runs.values())
         for place, runs in selection.cells.items()
     }
-    if all(is_twin.values()):
-        return _Twins(True, frozenset(), frozenset(), frozenset())
-    twins = {place for place, twin in is_twin.items() if twin}
-    others = is_twin.keys() - twins
-    rows, columns = (frozenset(place[k] for place in twins) - {place[k] for place in others} for k in (0, 1))
-    if all(column in columns for _, column in twins):
+    if all(is_fitted.values()):
+        return _FittedPlaces(True, frozenset(), frozenset(), frozenset())
+    fitted_places = {place for place, fitted in is_fitted.items() if fitted}
+    others = is_fitted.keys() - fitted_places
+    rows, columns = (frozenset(place[k] for place in fitted_places) - {place[k] for place in others} for k in (0, 1))
+    if all(column in columns for _, column in fitted_places):
         rows = frozenset()
-    elif all(row in rows for row, _ in twins):
+    elif all(row in rows for row, _ in fitted_places):
         columns = frozenset()
-    return _Twins(False, columns, rows, frozenset(one for one in twins if one[0] not in rows and one[1] not in columns))
+    return _FittedPlaces(
+        False, columns, rows, frozenset(one for one in fitted_places if one[0] not in rows and one[1] not in columns)
+    )
 
 
-def _row_label(row: Label, is_twin: bool) -> tuple[str, ...]:
-    words = [shown(value) for value in row]
-    return (*words[:-1], f"{words[-1]} {TWIN}") if is_twin else tuple(words)
+def _row_label(row: Label, is_fitted: bool) -> tuple[str, ...]:
+    parts = [shown(value) for value in row]
+    return (*parts[:-1], f"{parts[-1]} {FITTED}") if is_fitted else tuple(parts)
 
 
-def _column_label(axis: Axis, column: Label, is_twin: bool) -> str:
+def _column_label(axis: Axis, column: Label, is_fitted: bool) -> str:
     """An option of a group says what it is, a number needs the name of its key."""
     named = zip(axis.keys, _short(axis.keys), column, strict=True)
-    words = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
-    return " ".join([", ".join(words), *([TWIN] if is_twin else [])])
+    parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
+    return " ".join([", ".join(parts), *([FITTED] if is_fitted else [])])
 
 
 def _named(axis: Axis) -> str:

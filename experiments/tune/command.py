@@ -2,8 +2,9 @@
 
     python -m experiments.tune policy=distserve trace=mooncake space=pd trials=100 seed=0
 
-Words are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; one that the space would
-search is left as it is given. A study goes on where it was left, and processes that name the same one share its work.
+Arguments are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; one that the space
+would search is left as it is given. A study goes on where it was left, and processes that name the same one share its
+work.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from experiments.tune.space_file import read_space, space_names
 from experiments.tune.storage import Presence, only_study, open_storage, open_study
 from experiments.tune.study import Search
 from framework.cli.arguments import ANY, program, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.safe_text import one_line, secrets_of, without
 from framework.cli.terminal import progress_bar, results_console, tell
@@ -61,19 +62,19 @@ _OWN = {
 
 
 @command(__doc__, keys=_OWN, settings=ANY, interrupted="interrupted; the same command goes on from here")
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Search as the command line says and print what was found."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
-    _with_storage(words)
+    _with_storage(arguments)
 
 
-def _with_storage(words: Words) -> None:
+def _with_storage(arguments: Arguments) -> None:
     try:
-        tune(words)
+        tune(arguments)
     except optuna.exceptions.StorageInternalError as error:
-        reason = without(_said(error), secrets_of(" ".join(words.every)))
+        reason = without(_said(error), secrets_of(" ".join(arguments.every)))
         raise InputError(
             f"the storage cannot be reached any more ({reason}); once it can, the same command goes on from here"
         ) from error
@@ -88,9 +89,9 @@ def _said(error: BaseException) -> str:
     return next((text.splitlines()[0] for text in [*said, str(causes[-1]).strip()] if text), "it gives no reason")
 
 
-def tune(words: Words) -> None:
+def tune(arguments: Arguments) -> None:
     """Search, print what was found, write it. Raises InputError, and Hydra's errors, for what cannot be done."""
-    own, (constants, overrides) = words.own, _constants(words.settings)
+    own, (constants, overrides) = arguments.own, _constants(arguments.settings)
     base = Configuration(tuple(overrides))
     space = _space(own, constants, base)
     goals = read_goals(own.get("objectives"), base.config)
@@ -112,10 +113,10 @@ def tune(words: Words) -> None:
     sweep = Sweep(overrides, out)
     with Presence(study) as presence, progress_bar(study.study_name) as progress:
         Search(study, space, feasible, sampler, goals, parts, sweep, presence).run(trials, workers, progress)
-    _conclude(findings(study, space, feasible, goals), base, out, words.every)
+    _conclude(findings(study, space, feasible, goals), base, out, arguments.every)
 
 
-def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[str]) -> None:
+def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequence[str]) -> None:
     """Write the files of a study and print its report."""
     write_trials(found, out / "trials.csv")
     if not found.ranked:
@@ -124,7 +125,7 @@ def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[s
     values = ", ".join(
         f"{goal.key} {value:.6g}" for goal, value in zip(found.goals, found.ranked[0].values, strict=True)
     )
-    path = write_tuned(found.name, best, one_line(f"{values}: python -m experiments.tune {' '.join(words)}"))
+    path = write_tuned(found.name, best, one_line(f"{values}: python -m experiments.tune {' '.join(arguments)}"))
     write_whole(out / "best.yaml", path.read_bytes())
     own = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
     console = results_console()
@@ -140,11 +141,11 @@ def _conclude(found: Findings, base: Configuration, out: Path, words: Sequence[s
 # --- reading the command line -----------------------------------------------------------------------------------------
 
 
-def _constants(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _constants(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Constants of the space, and overrides of the configuration."""
     constants: dict[str, str] = {}
     overrides = []
-    for word in words:
+    for word in arguments:
         key, _, value = word.partition("=")
         name = key.removeprefix("space.")
         if name == key:

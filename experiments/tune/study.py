@@ -34,8 +34,9 @@ Asked = tuple[Trial, Point]
 class Search:
     """One process's part in a study, which it may share with others.
 
-    `rungs`: the shares of the trace before the whole, none unless there is a pruner. Trials that cannot be run are told
-    to the sampler as infeasible, and are not counted; nor are those of a process that died, which are tried again.
+    `rungs`: the shares of the trace before the whole, none unless there is a pruner. Trials that cannot be run are
+    reported to the sampler as infeasible, and are not counted; nor are those of a process that died, which are tried
+    again.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Search:
         self._tell(trial, values)
 
     def _values(self, trial: Trial, outcome: Outcome) -> list[float] | None:
-        """The goals' figures; None, and the trial told to be infeasible, where there are none."""
+        """The goals' figures; None, and the trial reported as infeasible, where there are none."""
         if outcome.record is None:
             self._refuse(trial, 1.0, str(outcome.refusal))
             return None

@@ -94,11 +94,11 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
     uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
         tokens = workload.input_tokens.astype(np.float64)
-        untold = setting.first_token_recomputed
+        recomputed = setting.first_token_recomputed
         if setting.caches:  # a block is copied at least once for all that hold it
             tokens = needs.prefixes.charged(lambda upto: upto.astype(np.float64), workload.input_tokens)
-        tokens = np.maximum(tokens - untold, 0.0)
-        bytes_ = np.where((workload.output_tokens > 1) | untold, tokens * setting.copy_bytes_per_token, 0.0)
+        tokens = np.maximum(tokens - recomputed, 0.0)
+        bytes_ = np.where((workload.output_tokens > 1) | recomputed, tokens * setting.copy_bytes_per_token, 0.0)
         roles = np.array([pool.role for pool in cluster.pools])[cluster.pool_of_instance]
         ends = [float(cluster.link_bytes_s[roles == role].sum()) for role in ("prefill", "decode")]
         fabric_bytes_s = cluster.link.fabric_bytes_s

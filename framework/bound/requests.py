@@ -227,19 +227,19 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))
-    untold = setting.first_token_recomputed
-    decodes_too = served & ((later > 0) | untold)
-    transfer_s = np.where(((later > 0) | untold) & setting.transfers, _transfer_s(setting, prefixes), 0.0)
-    decodes = _LoneDecodes(pools, prompts[decodes_too] - untold, later[decodes_too] + untold)
+    recomputed = setting.first_token_recomputed
+    decodes_too = served & ((later > 0) | recomputed)
+    transfer_s = np.where(((later > 0) | recomputed) & setting.transfers, _transfer_s(setting, prefixes), 0.0)
+    decodes = _LoneDecodes(pools, prompts[decodes_too] - recomputed, later[decodes_too] + recomputed)
     steps = setting.decode_steps
     decode_s = np.where(served, decodes.total_s(prompts + 1, steps, again_s), np.inf)
     first_s, limit_s = ready_s + prefill_s, np.where(later > 0, tpot_limit_s, np.inf) * np.maximum(later, 1)
     good = _within(first_s, ttft_limit_s) & _within(transfer_s + decode_s, limit_s)
     if setting.transfers and setting.engine.first_token in ("join", "recomputed"):
-        told_s = first_s + transfer_s
-        if untold:
-            told_s += decodes.total_s(prompts, np.ones(len(later), np.int64), again_s)
-        good = _within(told_s, ttft_limit_s) & _within(decode_s, limit_s)
+        first_token_s = first_s + transfer_s
+        if recomputed:
+            first_token_s += decodes.total_s(prompts, np.ones(len(later), np.int64), again_s)
+        good = _within(first_token_s, ttft_limit_s) & _within(decode_s, limit_s)
     if setting.engine.first_token == "decode":
         # Token 1 is stamped with the first decode after a transfer, if that is where token 2 comes from.
         second_s = decodes.total_s(prompts + 1, np.minimum(steps, 1), np.full(len(later), np.inf))

@@ -88,7 +88,7 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
     # Seconds times decodes are convex between two batches: this is how far they sag, as a share of the seconds.
     sag = np.where(gaps > 1, 0.25 * gaps * steepest.max(axis=1), 0.0)
     paced = batches - np.maximum(np.append(sag, 0.0), np.insert(sag, 0, 0.0))
-    # Of one size of batch requests read so much at least and at most; on a coarse grid those of its neighbours count.
+    # Of one size of batch requests read so much at least and at most; on a coarse grid those of adjacent sizes count.
     below = np.where(np.insert(gaps, 0, 1.0) > 1, np.insert(batches[:-1], 0, 0.0), batches)
     above = np.where(np.append(gaps, 1.0) > 1, np.append(batches[1:], 0.0), batches)
     read = np.clip(contexts, low * below[:, None], np.minimum(high * above, room)[:, None])

@@ -35,13 +35,16 @@ _JSON_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls")
 class Benchmark:
     """N requests that were served, in the order in which they were sent; those that failed are only counted.
 
-    Arrays have shape (N,). `ttft_s` runs from sending to the first token. `tpot_s` is the mean gap after it, NaN for a
-    single token and where all tokens came at once. `start_s` says when each request was sent, from 0; it is None where
-    that is unknown. `concurrency` is the number of requests that the client kept in flight at most, `rate` the
-    requests/s at which it meant to send, where inf stands for all at once, and `duration_s` the length of the
-    benchmark; each is None where the file does not say. `burstiness` is the shape of the gamma distribution of the gaps
-    between requests. `hash_ids` has the names of each prompt's blocks of `hash_block_tokens` tokens, None where no file
-    says them.
+    Arrays have shape (N,). What the file does not say is None.
+
+    `ttft_s`: from sending to the first token.
+    `tpot_s`: the mean gap after it, NaN for a single token and if all tokens came at once.
+    `start_s`: when each request was sent, from 0.
+    `concurrency`: the most requests that the client kept in flight.
+    `rate`: the requests/s at which the client meant to send; inf: all at once.
+    `duration_s`: the length of the benchmark.
+    `burstiness`: the shape of the gamma distribution of the gaps between requests.
+    `hash_ids`: the names of each prompt's blocks of `hash_block_tokens` tokens.
     """
 
     name: str

@@ -32,7 +32,7 @@ from framework.calibration.prior import calibration_of
 from framework.calibration.replay import Deployment, replay
 from framework.calibration.tables import Replayed, report
 from framework.cli.arguments import configured, split_arguments, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.policy.base import Decision, Policy, lay_out
@@ -76,9 +76,9 @@ class _Command:
 
 
 @command(__doc__, operands="FILE ...", keys=_KEYS, settings=_GROUPS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run the command line. Raises InputError, or an error of Hydra's, for what cannot be."""
-    command = _understood(words)
+    command = _understood(arguments)
     deployment = _deployment(command.parts)
     observed = [
         observe(replace(read_benchmark(file), **known), command.by, command.seed)
@@ -118,10 +118,10 @@ def _require_same_unit(observed: Observed, deployment: Deployment) -> None:
     """Raise InputError where tokens came so much slower or faster than kernels allow that something is mixed up."""
     unfitted = calibration_of({}, deployment.server)
     measured_s, replayed_s = observed.times.tpot_s, replay(observed.sent, deployment, unfitted).tpot_s
-    told = np.isfinite(measured_s) & np.isfinite(replayed_s)
-    if not told.any():
+    finite = np.isfinite(measured_s) & np.isfinite(replayed_s)
+    if not finite.any():
         return
-    found_s, expected_s = float(np.median(measured_s[told])), float(np.median(replayed_s[told]))
+    found_s, expected_s = float(np.median(measured_s[finite])), float(np.median(replayed_s[finite]))
     if not expected_s / _FARTHEST < found_s < expected_s * _FARTHEST:
         raise InputError(
             f"{observed.benchmark.name}: a median TPOT of {found_s:.3g} s, where kernels take {expected_s:.3g} s:"
@@ -164,29 +164,31 @@ def _rows(observed: Sequence[Observed]) -> tuple[str, ...]:
 
 def _note(observed: Sequence[Observed], deployment: Deployment, fitted: Fitted) -> str:
     model, pool = deployment.model, deployment.cluster.pools[0]
-    told = [f"{name} {fitted.errors[name]:.2g}" for name, known in fitted.known.items() if known]
+    errors = [f"{name} {fitted.errors[name]:.2g}" for name, known in fitted.known.items() if known]
     loads = ", ".join(dict.fromkeys(each.sent.by for each in observed))
     return (
         f"{model.name} {model.dtype} on {pool.gpu.name} {pool.parallelism}, arrivals {loads};"
-        f" standard errors: {', '.join(told) or 'nothing was told'}"
+        f" standard errors: {', '.join(errors) or 'nothing was determined'}"
     )
 
 
-def _understood(words: Words) -> _Command:
-    values = words.own
-    chosen = dict(override.split("=", 1) for override in words.settings)
+def _understood(arguments: Arguments) -> _Command:
+    values = arguments.own
+    chosen = dict(override.split("=", 1) for override in arguments.settings)
     chosen |= {key: values[name] for name, key in _SET.items() if name in values}
     server = _SERVERS.get(chosen.get("timing.backend", ""))
     defaults = _DEFAULTS | ({"server": server} if server is not None else {})
     parts = configured([f"{key}={value}" for key, value in (defaults | chosen).items()], _GROUPS)
     backend = parts["timing"].backend if isinstance(parts["timing"], Measured) else None
-    dry = words.truth("dry")
+    dry = arguments.truth("dry")
     if backend is None and not dry:
         raise InputError("only timing=measured keeps a calibration; add dry=true to see how far other step times are")
-    out = words.path("out") or cache_directory()
+    out = arguments.path("out") or cache_directory()
     known = _known({name: values[name] for name in _OF_A_RUN if name in values})
-    files = dict(_file(word, known) for word in words.operands)
-    return _Command(files, parts, backend, values.get("load"), words.whole("seed", 0, least=0), None if dry else out)
+    files = dict(_file(word, known) for word in arguments.operands)
+    return _Command(
+        files, parts, backend, values.get("load"), arguments.whole("seed", 0, least=0), None if dry else out
+    )
 
 
 def _file(word: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -69,8 +69,8 @@ class Groups:
         if observed.sent.by != "drawn":  # else the load at one time is not the load that it was
             kinds.append(np.arange(len(observed.benchmark)))
         self._ttft = [group for kind in kinds for group in _split(chosen, kind)]
-        told = chosen[np.isfinite(tpot_s[chosen])]
-        self._tpot = [group for kind in kinds for group in _split(told, kind)]
+        finite = chosen[np.isfinite(tpot_s[chosen])]
+        self._tpot = [group for kind in kinds for group in _split(finite, kind)]
         self.weights = np.full(len(self._ttft) + len(self._tpot), 1 / len(kinds))
 
     def log_times(self, served: Served) -> Floats:

@@ -77,11 +77,11 @@ class Fitted:
     """What a fit of K terms to M log times found, with the terms in the order of the prior.
 
     `values` and `errors` are by term, in its unit; errors are standard errors, at most the prior's width. `known` says
-    by term whether the data told it, and not the prior. `idle` has the names of the terms that change nothing. `before`
-    and `after` are predicted - measured log times at the prior's centres and at `values`, shape (M,). `scatter` is the
-    standard deviation of each log time among simulations that hardly differ, shape (M,), and `noise` is the standard
-    deviation that residuals have in addition to it. `correlation` is that of the errors, shape (K, K). `evaluations`
-    counts how often the times were predicted.
+    by term whether the data determined it, and not the prior. `idle` has the names of the terms that change nothing.
+    `before` and `after` are predicted - measured log times at the prior's centres and at `values`, shape (M,).
+    `scatter` is the standard deviation of each log time among simulations that hardly differ, shape (M,), and `noise`
+    is the standard deviation that residuals have in addition to it. `correlation` is that of the errors, shape (K, K).
+    `evaluations` counts how often the times were predicted.
     """
 
     values: Mapping[str, float]
@@ -103,7 +103,9 @@ class Fitted:
         lines += [f"{name}: these measurements hardly tell it; it is near what was assumed" for name in unknown]
         for i, j in zip(*np.triu_indices(len(names), 1), strict=True):
             if abs(self.correlation[i, j]) > _ALIKE:
-                lines.append(f"{names[i]} and {names[j]}: hardly told apart (correlation {self.correlation[i, j]:.2f})")
+                lines.append(
+                    f"{names[i]} and {names[j]}: hardly distinguishable (correlation {self.correlation[i, j]:.2f})"
+                )
         return tuple(lines)
 
 
@@ -118,7 +120,7 @@ def fit(
 
     `predict` takes the value of every term and returns M log times. It is called some hundred times: for three to ten
     boxes, `points` times for each of the (K + 1) (K + 2) / 2 coefficients of a surface. With more points less scatter
-    passes for effects, and weak effects are told better. `weights`, shape (M,), says how many independent measurements
+    passes for effects, and weak effects are seen better. `weights`, shape (M,), says how many independent measurements
     each time stands for, by default 1. A term without any effect keeps its centre. The same arguments give the same
     fit. Raises InputError where there is nothing to fit, and for times that are not finite.
     """

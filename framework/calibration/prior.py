@@ -32,8 +32,8 @@ _WIDTHS = {  # and the most that they can be, in seconds
 
 def prior(server: Server) -> tuple[Term, ...]:
     """The terms to fit to a server that is thought to be like this one."""
-    told = [name for name in SERVER_TERMS if server.asynchronous or name != "step_s"]
-    return (*_FACTORS, *(_term(name, getattr(server, name)) for name in told))
+    terms = [name for name in SERVER_TERMS if server.asynchronous or name != "step_s"]
+    return (*_FACTORS, *(_term(name, getattr(server, name)) for name in terms))
 
 
 def calibration_of(values: Mapping[str, float], server: Server) -> Calibration:

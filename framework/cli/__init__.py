@@ -1,1 +1,1 @@
-"""The edge of every command: words, streams, files, errors."""
+"""The edge of every command: arguments, streams, files, errors."""

@@ -1,4 +1,4 @@
-"""Command lines of `key=value` words, and the parts of the configuration that they choose.
+"""Command lines of `key=value` arguments, and the parts of the configuration that they choose.
 
 Options that name a file: `engine.attention=pod` is short for `engine/attention=pod`.
 
@@ -97,14 +97,14 @@ DIRECTORIES = (_SEARCH_PATH,)  # groups: none, but directories of YAMLs may be a
 _CONFIG_DIR = ("--config-dir", "-cd")
 
 
-def with_config_dirs(words: Sequence[str]) -> list[str]:
-    """The words with `--config-dir DIR` as the setting by which Hydra, and `configured`, look for YAMLs in DIR as well.
+def with_config_dirs(arguments: Sequence[str]) -> list[str]:
+    """The arguments with `--config-dir DIR` as the setting by which Hydra and `configured` look for YAMLs in DIR too.
 
     Raises InputError where DIR is missing, is no directory, or has a config.yaml, which nothing would read.
     """
     kept: list[str] = []
     found: list[Path] = []
-    rest = iter(words)
+    rest = iter(arguments)
     for word in rest:
         key, equals, value = word.partition("=")
         if key not in _CONFIG_DIR:
@@ -123,7 +123,7 @@ def with_config_dirs(words: Sequence[str]) -> list[str]:
 
 
 def config_dirs(overrides: Sequence[str]) -> tuple[Path, ...]:
-    """The directories of YAMLs: conf/ and, after it, those that the words of `with_config_dirs` add."""
+    """The directories of YAMLs: conf/ and, after it, those that the arguments of `with_config_dirs` add."""
     added = [word.partition("=")[2].strip("[]") for word in overrides if word.startswith(f"{_SEARCH_PATH}=")]
     return (CONF, *(Path(one.removeprefix("file://")) for value in added for one in value.split(",") if one))
 
@@ -133,7 +133,8 @@ def is_config_dir(word: str) -> bool:
     return word.startswith(f"{_SEARCH_PATH}=")
 
 
-# --- words of `key=value` ---------------------------------------------------------------------------------------------
+# --- arguments of `key=value`
+# ---------------------------------------------------------------------------------------------
 
 
 _LARGEST = 10**9
@@ -141,9 +142,9 @@ _MOST_DIGITS = 18
 
 
 def split_arguments(
-    words: Sequence[str], own: Collection[str], groups: Sequence[str], repeated: Sequence[str] = ()
+    arguments: Sequence[str], own: Collection[str], groups: Sequence[str], repeated: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
-    """The values of the keys `own`, and the words that choose from, or override, the config groups.
+    """The values of the keys `own`, and the arguments that choose from, or override, the config groups.
 
     A key of `repeated` may be given several times: the last value counts here. InputError for a word that is neither,
     for one that is given twice, and for a key of `own` without a value.
@@ -151,7 +152,7 @@ def split_arguments(
     values: dict[str, str] = {}
     overrides: list[str] = []
     seen: set[str] = set()
-    for word in words:
+    for word in arguments:
         key, _, value = word.partition("=")
         if key in own and not value:
             raise InputError(f"{word}: written {key}=VALUE")

@@ -24,8 +24,8 @@ _WIDTH = 100  # columns of the explanation of a key
 
 
 @dataclass(frozen=True)
-class Words:
-    """A command line: its operands, the values of the command's own keys, settings of every run, and all its words."""
+class Arguments:
+    """A command line: its operands, the values of the command's own keys, settings of every run, and all arguments."""
 
     operands: tuple[str, ...] = ()
     own: Mapping[str, str] = field(default_factory=dict)
@@ -55,14 +55,14 @@ class Words:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it does with its words, and which words it takes.
+    """A command: what it does with its arguments, and which arguments it takes.
 
     `text`: the docstring of its module. `operands`: as help shows them, [OPTIONAL] or SEVERAL ...; `keys`: of its own,
     each with what it means; `repeated`: those of them that may be given several times. `settings`: as the groups of
     `split_arguments`. `interrupted` answers an interrupt.
     """
 
-    work: Callable[[Words], int | None]
+    work: Callable[[Arguments], int | None]
     text: str | None
     operands: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -70,35 +70,35 @@ class Command:
     settings: Sequence[str] = ()
     interrupted: str = ""
 
-    def __call__(self, words: Sequence[str], typed: str = "") -> int:
-        """Do it; the exit code. Raises InputError, or an error of Hydra's, for words that cannot be meant."""
-        if set(_HELP) & set(words):
+    def __call__(self, arguments: Sequence[str], typed: str = "") -> int:
+        """Do it; the exit code. Raises InputError, or an error of Hydra's, for arguments that cannot be meant."""
+        if set(_HELP) & set(arguments):
             print(self.help(typed))
             return 0
-        return self.work(self.read(words)) or 0
+        return self.work(self.read(arguments)) or 0
 
-    def finish(self, words: Sequence[str], typed: str) -> int:
+    def finish(self, arguments: Sequence[str], typed: str) -> int:
         """Do it as its user should see it end: the exit code; mistakes are reported in one line."""
-        return guard(lambda: self(words, typed), self.interrupted)
+        return guard(lambda: self(arguments, typed), self.interrupted)
 
     def start(self) -> None:
         """Do what the command line of this process says, and end the process."""
         sys.exit(self.finish(sys.argv[1:], _typed()))
 
-    def read(self, words: Sequence[str]) -> Words:
-        """The words, sorted. Raises InputError for those that this command does not take."""
-        if self.settings == ANY and any(".py" in word for word in words):
+    def read(self, arguments: Sequence[str]) -> Arguments:
+        """The arguments, sorted. Raises InputError for those that this command does not take."""
+        if self.settings == ANY and any(".py" in word for word in arguments):
             from framework.cli.outside import with_files
 
-            words = with_files(words)
-        words = with_config_dirs(words) if self.settings not in ((), FILTERS) else words
-        operands = [word for word in words if self._is_operand(word)]
+            arguments = with_files(arguments)
+        arguments = with_config_dirs(arguments) if self.settings not in ((), FILTERS) else arguments
+        operands = [word for word in arguments if self._is_operand(word)]
         self._require_operands(operands)
-        rest = [word for word in words if word not in operands]
+        rest = [word for word in arguments if word not in operands]
         for word in rest:
             self._refuse_flag(word)
         own, settings = split_arguments(rest, self.keys, self.settings, self.repeated)
-        return Words(tuple(operands), own, tuple(settings), tuple(words))
+        return Arguments(tuple(operands), own, tuple(settings), tuple(arguments))
 
     def help(self, typed: str) -> str:
         """What `--help` prints, with the command as it was typed."""
@@ -109,9 +109,9 @@ class Command:
         parts = [f"usage: {' '.join([typed, *filter(None, ends)])}", text]
         if self.keys:
             width = max(map(len, self.keys)) + 3
-            parts.append("\n".join(["keys:", *(_line(key, told, width) for key, told in self.keys.items())]))
+            parts.append("\n".join(["keys:", *(_line(key, meaning, width) for key, meaning in self.keys.items())]))
         if self.settings == ANY:
-            parts.append("All other words are settings of every run, as policy=NAME or trace.rate=8.")
+            parts.append("All other arguments are settings of every run, as policy=NAME or trace.rate=8.")
         elif self.settings not in ((), DIRECTORIES, FILTERS):
             parts.append(f"Settings of a run: {', '.join(f'{group}=' for group in self.settings)}, as gpu.KEY=VALUE.")
         if self.settings not in ((), FILTERS):
@@ -139,7 +139,7 @@ class Command:
             raise InputError(f"{word}: there is no such flag; {written}")
 
 
-def command(text: str | None, **grammar: Any) -> Callable[[Callable[[Words], int | None]], Command]:
+def command(text: str | None, **grammar: Any) -> Callable[[Callable[[Arguments], int | None]], Command]:
     """Make a function a command whose other fields are `grammar`."""
     return lambda work: Command(work, text, **grammar)
 
@@ -151,12 +151,12 @@ class Menu:
     text: str | None
     modules: Mapping[str, str]
 
-    def finish(self, words: Sequence[str], typed: str) -> int:
-        """Hand the words after the first to the command that it names; the exit code."""
-        if not words or words[0] in _HELP:
+    def finish(self, arguments: Sequence[str], typed: str) -> int:
+        """Hand the arguments after the first to the command that it names; the exit code."""
+        if not arguments or arguments[0] in _HELP:
             print((self.text or "").strip())
             return 0
-        name, *others = words
+        name, *others = arguments
         if name not in self.modules:
             return guard(lambda: self._refuse(name))
         code: int = importlib.import_module(self.modules[name]).main.finish(others, f"{typed} {name}")
@@ -171,8 +171,8 @@ class Menu:
         raise InputError(f"{name}: there is no such command{near} choose one of {', '.join(self.modules)}")
 
 
-def _line(key: str, told: str, width: int) -> str:
-    return textwrap.fill(f"  {key + '=':{width}}{told}", _WIDTH, subsequent_indent=" " * (width + 2))
+def _line(key: str, meaning: str, width: int) -> str:
+    return textwrap.fill(f"  {key + '=':{width}}{meaning}", _WIDTH, subsequent_indent=" " * (width + 2))
 
 
 def _typed() -> str:

@@ -1,4 +1,4 @@
-"""The flags of a run: words with a dash, wherever they stand among the settings."""
+"""The flags of a run: arguments with a dash, wherever they stand among the settings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _FLAGS = ("--help", "--version", "--multirun", "--cfg", "--resolve")
 _SHORT = {"-h": "--help", "-V": "--version", "-m": "--multirun", "-c": "--cfg"}
 
 
-def flags_first(words: Sequence[str]) -> list[str]:
-    """The words with the flags, by their long names, before the settings, as Hydra wants them.
+def flags_first(arguments: Sequence[str]) -> list[str]:
+    """The arguments with the flags, by their long names, before the settings, as Hydra wants them.
 
     Raises InputError for a flag that there is not, for a value that it does not take, and for flags that do not go
     together.
     """
     flags: dict[str, str] = {}
     settings: list[str] = []
-    rest = iter(words)
+    rest = iter(arguments)
     for word in rest:
         if not word.startswith("-"):
             settings.append(word)

@@ -97,24 +97,24 @@ def launch(main: Callable[[], int | None]) -> None:
 
 
 def _with_words(main: Callable[[], int | None]) -> int | None:
-    """Call `main` with the words of the command line as Hydra wants them."""
-    words = sys.argv[1:]
-    if any(".py" in word for word in words):
+    """Call `main` with the arguments of the command line as Hydra wants them."""
+    arguments = sys.argv[1:]
+    if any(".py" in word for word in arguments):
         from framework.cli.outside import with_files
 
-        words = with_files(words)
-    words = flags_first(with_config_dirs(words))
-    if "--version" in words:
+        arguments = with_files(arguments)
+    arguments = flags_first(with_config_dirs(arguments))
+    if "--version" in arguments:
         print(VERSION)
         return 0
-    _refuse_left_out_groups(words)
-    sys.argv[1:] = name_files(words)
+    _refuse_left_out_groups(arguments)
+    sys.argv[1:] = name_files(arguments)
     return main()
 
 
-def _refuse_left_out_groups(words: Sequence[str]) -> None:
+def _refuse_left_out_groups(arguments: Sequence[str]) -> None:
     """Raise InputError for ~GROUP: every run has one of each kind of part."""
-    for word in words:
+    for word in arguments:
         group = word.removeprefix("~").partition("=")[0]
         if word.startswith("~") and group in _GROUPS:
             raise InputError(f"{word}: a run needs a {group}; choose one, as in {group}=NAME")
@@ -239,7 +239,7 @@ def _not_instantiated(error: InstantiationException) -> str | None:
         is_misnamed = isinstance(missing, ModuleNotFoundError) and target.startswith(missing.name or target)
         is_no_name = missing is None and str(error).startswith("Error locating")
         if is_misnamed or is_no_name:
-            return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); mend _target_"
+            return f"{where}: there is no {target or 'class without a name'} ({missing or cause}); fix _target_"
         return None
     if isinstance(cause, ValueError) and _innermost_package(cause.__traceback__) == "hydra":
         return f"{where}._target_ must be the name of a class, got {_quoted(error)}"

@@ -27,14 +27,14 @@ _MARK = f"{_FILE}:"
 _CLUSTER = "# @package _global_\ndefaults:\n  - override /cluster: {}\n\n"  # as in the YAMLs of conf/policy
 
 
-def with_files(words: Sequence[str]) -> list[str]:
-    """The words with a YAML, in a directory that is added to Hydra's, for each class of a file.
+def with_files(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a YAML, in a directory that is added to Hydra's, for each class of a file.
 
     Raises InputError for a file or a class that is not there, or whose arguments no YAML can hold.
     """
     kept: list[str] = []
     directories: list[Path] = []
-    for word in words:
+    for word in arguments:
         group, _, value = word.partition("=")
         if group not in _GROUPS or _FILE not in value:
             kept.append(word)
@@ -134,7 +134,7 @@ def settings_of(kind: type) -> dict[str, Any]:
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
-        raise InputError(f"{kind.__name__}: its arguments cannot be told; write a class with an __init__") from None
+        raise InputError(f"{kind.__name__}: its arguments are not known; write a class with an __init__") from None
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue

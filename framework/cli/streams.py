@@ -34,7 +34,7 @@ def reader_has_gone(error: Exception) -> bool:
     if not any(isinstance(link, BrokenPipeError) for link in chain(error)):
         return False
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # that a pipe has no reader, POLLERR, is told unasked
+    poll.register(sys.stdout.fileno(), 0)  # POLLERR, that a pipe has no reader, is reported unasked
     return bool(poll.poll(0))
 
 

@@ -24,5 +24,5 @@ def leave_out_unreadable(environment: MutableMapping[str, str]) -> None:
         if text is not None and not form.fullmatch(text):
             del environment[name]
             print(f"warning: ${name} cannot be {text[:40]!a}; it is taken as not set", file=sys.stderr)
-    # What other variables cannot be is told by numba, with a traceback; it takes them as not set, too.
+    # What other variables cannot be is reported by numba, with a traceback; it takes them as not set, too.
     warnings.filterwarnings("ignore", "Environment variable 'NUMBA_", RuntimeWarning)

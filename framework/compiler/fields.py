@@ -1,7 +1,7 @@
 """The fields of a named tuple, each of one machine word, behind one pointer.
 
 What most functions are handed is passed on with every call: nineteen words are copied each time, one is not. The words
-stay what they are as long as anybody reads them, which LLVM is told: it reads each once in a function.
+stay what they are as long as anybody reads them, which LLVM knows: it reads each once in a function.
 """
 
 from __future__ import annotations

@@ -19,14 +19,20 @@ _LOW = 5.0  # percentile of steps with prefills that stands for steps without, w
 
 @dataclass(frozen=True)
 class DecodeSteps:
-    """Of each request (N,): `interference_s`, what its decode steps with prefills of others take beyond those without;
-    `context_share`, the share of decode steps, where it decodes, that is the reading of contexts.
+    """What decode steps were made of; NaN where there are none.
 
-    Of the run: `step_s`, the mean decode step without prefills, `context_s`, what of it is the reading of contexts,
-    `batch`, requests in it, `context_tokens`, tokens that each of them reads; `growth`, the last quarter of the steps
-    of long outputs relative to the first one, as a ratio; `stall_s` and `stall_every_s`, the median of what a prefill
-    adds to a gap of concurrent decodes, and the mean time from one prefill concurrent with decodes to the
-    next. NaN where there are none.
+    Of each request (N,):
+
+    `interference_s`: what its decode steps with prefills of others take beyond those without.
+    `context_share`: the share of decode steps, on its instance, that is the reading of contexts.
+
+    Of the run:
+
+    `step_s`, `context_s`: the mean decode step without prefills, and the part of it that reads contexts.
+    `batch`, `context_tokens`: requests in such a step, and tokens that each of them reads.
+    `growth`: the last quarter of the steps of long outputs relative to the first one, as a ratio.
+    `stall_s`, `stall_every_s`: the median of what a prefill adds to a gap of concurrent decodes, and the mean time from
+    one such prefill to the next.
     """
 
     interference_s: Floats

@@ -15,7 +15,7 @@ from framework.metrics.summary import Evaluation
 from framework.result import Result
 
 Flags = NDArray[np.bool_]
-LEAST_SHARE, LEAST = 0.01, 3  # of the offered requests, and requests, that a cause must cost to be told
+LEAST_SHARE, LEAST = 0.01, 3  # of the offered requests, and requests, that a cause must cost to be reported
 _NORMAL = 0.05  # at most this share of the requests missed a limit: it is normal
 
 
@@ -64,14 +64,14 @@ def diagnose(result: Result, evaluation: Evaluation, slo: Slo) -> Diagnosis:
 def _signature(losses: Losses) -> str:
     finished = max(1, int((losses.cause != CAUSES.index("unserved")).sum()))
     shares = {"TTFT": losses.ttft_missed.sum() / finished, "TPOT": losses.tpot_missed.sum() / finished}
-    words = [f"{name} {'high' if share > _NORMAL else 'normal'}" for name, share in shares.items()]
+    parts = [f"{name} {'high' if share > _NORMAL else 'normal'}" for name, share in shares.items()]
     missed = [f"{100 * share:.1f} % miss {name}" for name, share in shares.items()]
-    return f"{', '.join(words)} ({', '.join(missed)})"
+    return f"{', '.join(parts)} ({', '.join(missed)})"
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A run, and the sentences that its causes are told in."""
+    """A run, and the sentences that report its causes."""
 
     result: Result
     evaluation: Evaluation

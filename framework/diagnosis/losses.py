@@ -35,7 +35,7 @@ class Losses:
     """What each request lost its SLO to.
 
     `cause` (N,): index into CAUSES, -1 for a good request. `seconds`: of each request in the phases that causes are
-    told from, by the name of the cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of requests that
+    derived from, by the name of the cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of requests that
     finished. `steps`: what decode steps were made of, None where the step log was reduced.
     `phases`: the table of `framework.metrics.phases`, made with `clock`.
     """

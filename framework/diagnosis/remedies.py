@@ -26,7 +26,7 @@ class Remedy:
     acts_on: tuple[str, ...]
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """As on a command line."""
         return " ".join(f"{name}={_text(value)}" for name, value in self.settings.items())
 

@@ -28,7 +28,7 @@ def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[s
     rows = result.token_log[finished[result.token_log["request"]]]
     rows = rows[np.argsort(rows["request"], kind="stable")]
     clock = clock or DecodeClock(result.step_log)
-    rows = _told(rows, clock)
+    rows = _with_gaps(rows, clock)
     alone = rows["instance"] < 0
     counts = np.where(alone, 1, rows["last_step"] - rows["first_step"])
     before = _before(rows["request"], counts)
@@ -48,15 +48,15 @@ def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[s
     return found
 
 
-def _told(rows: NDArray[Any], clock: DecodeClock) -> NDArray[Any]:
+def _with_gaps(rows: NDArray[Any], clock: DecodeClock) -> NDArray[Any]:
     """The rows, those whose first step gave token 1, before which there is no gap, without that step."""
-    untold = np.isnan(rows["previous_token_s"])
-    if not untold.any():
+    pending = np.isnan(rows["previous_token_s"])
+    if not pending.any():
         return rows
     rows = rows.copy()
-    own = rows[untold]
-    rows["previous_token_s"][untold] = clock.time_s(own["instance"], own["first_step"] + 1, ends=True)
-    rows["first_step"][untold] += 1
+    own = rows[pending]
+    rows["previous_token_s"][pending] = clock.time_s(own["instance"], own["first_step"] + 1, ends=True)
+    rows["first_step"][pending] += 1
     return rows[(rows["instance"] < 0) | (rows["last_step"] > rows["first_step"])]
 
 

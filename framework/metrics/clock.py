@@ -1,8 +1,8 @@
 """The seconds that the figures of a run are counted over.
 
 The headline counts good requests a second of a window that trace, load and SLO fix, so that no policy can shorten it:
-arrivals, or the duration of a closed load. Where these fix none, what was turned away counts as time: as if it had been
-served behind the rest.
+arrivals, or the duration of a closed load. If these fix none, rejected requests add time, as if they had been served
+after the rest.
 """
 
 from __future__ import annotations

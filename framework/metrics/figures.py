@@ -32,12 +32,12 @@ class Better(IntEnum):
 class Metric:
     """A key of summary.json, or of one class of requests as KEY@CLASS. Its value times `scale` is in `unit`.
 
-    `words` say in one line what it is. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
+    `meaning` say in one line what it is. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
     readers who know no abbreviation (P99 time to first token); `heading` stands over a narrow column, in lines.
     """
 
     key: str
-    words: str
+    meaning: str
     name: str
     unit: str
     scale: float
@@ -104,7 +104,7 @@ def direction(key: str, where: str, advice: str) -> Better:
     known = metric(key)
     if known.better is not Better.NEITHER:
         return known.better
-    if known.words:
+    if known.meaning:
         raise InputError(f"{where}: neither more nor less of {key} is better; {advice}")
     directed = [one.key for one in METRICS.values() if one.better is not Better.NEITHER and not one.is_latency]
     raise InputError(
@@ -118,7 +118,7 @@ def direction(key: str, where: str, advice: str) -> Better:
 
 def _row(
     key: str,
-    words: str,
+    meaning: str,
     name: str = "",
     unit: str = "",
     better: Better = Better.NEITHER,
@@ -131,25 +131,25 @@ def _row(
     name = name or key
     folded = "\n".join([*re.split(r"[ _]", name), *([unit] if unit else [])])
     scale = 100.0 if unit == "%" else 1.0
-    return Metric(key, words, name, unit, scale, better, short or spoken or name, spoken or name, heading or folded)
+    return Metric(key, meaning, name, unit, scale, better, short or spoken or name, spoken or name, heading or folded)
 
 
 @dataclass(frozen=True)
 class Latency:
     """A latency of which the summary has statistics, in ms; tables and pages of fixed columns show it in `unit`."""
 
-    words: str
+    meaning: str
     unit: str
     short: str
     name: str
     spoken: str
 
     def rows(self, key: str) -> Iterator[Metric]:
-        """One of each statistic: its words, its name, and how it is called behind the name of the latency."""
+        """One of each statistic: its meaning, its name, and how it is called behind the name of the latency."""
         scale = 1e-3 if self.unit == "s" else 1.0
-        for statistic, (words, name, behind) in _STATISTICS.items():
+        for statistic, (meaning, name, behind) in _STATISTICS.items():
             yield Metric(
-                *(f"{statistic}_{key}_ms", f"ms: {words}, {self.words}", f"{name} {self.name}", self.unit, scale),
+                *(f"{statistic}_{key}_ms", f"ms: {meaning}, {self.meaning}", f"{name} {self.name}", self.unit, scale),
                 *(Better.LOWER, f"{self.short} {behind}", f"{name} {self.spoken}"),
                 *(f"{self.short} {self.unit}\n{behind}", True),
             )
@@ -284,14 +284,14 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("capacity_runs", "runs that the search took", "runs of the search"),
     _row("capacity_requests", "requests of the run that is shown", "requests at capacity"),
     _row("capacity_seconds", "s: simulated time of the run that is shown", "time at capacity", "s"),
-    _row("capacity_settled", "whether the last rates of each search, replicates too, could be told to be sustained or "
+    _row("capacity_settled", "whether each search, replicates included, decided if its last rates are sustained or "
          "not"),
     _row("slo_tightness", "by what factor all limits could be divided, with a share of the requests still keeping them",
          "tightness of the SLO", "×", _UP),
     _row("policy", "the scheduling policy"),
     _row("predictor", "the predictor of output lengths"),
     _row("trace", "name of the requests that were played"),
-    _row("trace_source", "where they came from: a recording, a twin, a law"),
+    _row("trace_source", "where they came from: a recording (real), a fitted trace (twin), distributions (synthetic)"),
     _row("trace_sha256", "hash of the file that was read"),
     _row("trace_caveat", "in what the requests that trace.limit kept are unlike the rest"),
     _row("timing_source", "where the step times came from"),

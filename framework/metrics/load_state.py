@@ -32,9 +32,11 @@ _LAST = 3  # parts, at the end
 
 
 class LoadState(NamedTuple):
-    """`name`: one of the three, None where it cannot be determined. `growth`: of the time that requests spend in the
-    system or, where an overload shows in it alone, wait for their first step; seconds a second, over the window or,
-    where it shows at its end alone, over that; NaN where it cannot be determined.
+    """`name`: one of the three states, None where it cannot be determined.
+
+    `growth`: seconds a second, of the time that requests spend in the system or, if an overload shows only there, wait
+    for their first step. It is over the window or, if an overload shows only at its end, over the end. NaN where it
+    cannot be determined.
     """
 
     name: str | None
@@ -42,15 +44,20 @@ class LoadState(NamedTuple):
 
 
 def load_state(result: Result, clock: Clock) -> LoadState:
-    """Overloaded: the time that requests spend in the system, or wait for their first step, grows by more than 1 % of
-    the window, beyond noise, has at least doubled by its end, and still grows by as much in its later half, for a
-    system that only fills up comes to rest, and a burst is worked off (`_keeps_growing`). Or the wait has grown by as
-    much in the last parts alone, by more than a burst of arrivals explains (`_grows_at_last`). Backlogged: neither, but
-    in one of twenty parts of the window requests waited longer for their first step than they were served then. Stable:
-    none of these. In a window that is short (`Clock.is_short`) only growth of the wait for the first step counts.
+    """Whether a run is overloaded, backlogged or stable.
 
-    Requests that were turned away count for nothing, nor do turns of sessions sent after the window. Nothing is told of
-    runs whose window the end of the run decides, and of fewer than 100 requests.
+    1. Overloaded, by trend (`_keeps_growing`): the time that requests spend in the system, or wait for their first
+       step, grows by more than 1 % of the window, beyond noise. It has at least doubled by the end of the window, and
+       grows by as much in its later half: a system that only fills up comes to rest, and a burst is worked off.
+    2. Overloaded, at the end (`_grows_at_last`): the wait has grown by as much in the last parts alone, by more than a
+       burst of arrivals explains.
+    3. Backlogged: neither, but in one of twenty parts of the window requests waited longer for their first step than
+       they were served then.
+    4. Stable: none of these.
+
+    In a short window (`Clock.is_short`) only growth of the wait for the first step counts. Rejected requests do not
+    count, nor do turns of sessions sent after the window. The state is None for a run whose window the end of the run
+    decides, and for fewer than 100 requests.
     """
     requests, window = result.requests, result.window
     if window is None or not clock.is_fixed:

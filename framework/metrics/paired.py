@@ -21,8 +21,8 @@ _LONG = 10  # requests of a batch, at least
 
 @dataclass(frozen=True)
 class Paired:
-    """Of `pairs` differences: the `mean`, half the width of its 95 % interval, NaN where there is none, the `median`,
-    the shares below and above 0; `caveat`: why the interval is none, or cannot be trusted, "" where it can.
+    """Statistics of `pairs` differences: `mean`, half the width of its 95 % interval (NaN: none), `median`, and the
+    shares below and above 0. `caveat`: why there is no interval, or why not to trust it; "" otherwise.
     """
 
     pairs: int
@@ -47,14 +47,14 @@ def paired(differences: Floats) -> Paired:
     else:
         means = np.array([batch.mean() for batch in np.array_split(known, batches)])
         half_width = estimate(means).half_width
-        correlation = _of_neighbours(means)
+        correlation = _of_adjacent(means)
         if correlation > 2 / math.sqrt(batches):
-            caveat = f"too narrow: neighbouring batches of requests go together (correlation {correlation:.2f})"
+            caveat = f"too narrow: adjacent batches of requests go together (correlation {correlation:.2f})"
     shares = float((known < 0).mean()), float((known > 0).mean())
     return Paired(len(known), float(known.mean()), half_width, float(np.median(known)), *shares, caveat)
 
 
-def _of_neighbours(means: Floats) -> float:
+def _of_adjacent(means: Floats) -> float:
     """The correlation of each with the next; 0 where they do not vary."""
     centred = means - means.mean()
     square = float(centred @ centred)

@@ -64,11 +64,17 @@ def time_series(result: Result, good: NDArray[np.bool_], window_s: float) -> pl.
     """Rows in the order of windows, in each the cluster (`pool` null) and then its pools.
 
     `arrivals`, `attainment`: requests that came in the window (of a pool: whose prompts it computed), and the share of
-    them that `good` (N,) says kept their SLOs. `completions`, `good`: requests that ended there (of a pool: on it), and
-    those of them that are good. `queue`: requests that wait for their first admission. From the step log, null where
-    that was reduced: `decoding`, requests in decode steps; `batch`, the same per step; `utilization`, share of the time
-    of all instances in a step; `decode_kv_tokens`, KV tokens that decode steps read, and `decode_kv_share` of what the
-    memory holds, shared prefixes counted for each request; `instances_active`, instances with a step in the window.
+    them that `good` (N,) says kept their SLOs.
+    `completions`, `good`: requests that ended there (of a pool: on it), and those of them that are good.
+    `queue`: requests that wait for their first admission.
+
+    From the step log, null if that was reduced:
+
+    `decoding`, `batch`: requests in decode steps, over time and per step.
+    `utilization`: share of the time of all instances in a step.
+    `decode_kv_tokens`, `decode_kv_share`: KV tokens that decode steps read, and their share of what the memory holds;
+    shared prefixes count for each request.
+    `instances_active`: instances with a step in the window.
     """
     windows = windows_of(result, window_s)
     pools = len(result.cluster.pools)

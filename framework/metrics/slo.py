@@ -30,12 +30,16 @@ _LIMITS = ("ttft_s", "tpot_s", *_FURTHER, "reader_wait_s")
 class Slo:
     """Limits that a good request keeps, in seconds; None: not in force.
 
-    `tbt_p99_s`: the 99th percentile of its gaps between tokens; `tbt_tail_s`: the mean of the slowest tenth of them;
-    `normalized_s`: its latency per output token; `reader_wait_s`: the time that somebody who reads `reading_tokens_s`
-    tokens/s waits behind the first one (`framework.metrics.service.pacing`). `classes` gives a request's `slo_class`
-    limits of its own, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; what a class leaves out is as for all.
-    `slowdown`: limits of all requests, relative to their times alone. Raises InputError for a limit that is not
-    positive and for a name that is none.
+    `tbt_p99_s`: on the 99th percentile of a request's gaps between tokens.
+    `tbt_tail_s`: on the mean of the slowest tenth of these gaps.
+    `normalized_s`: on the latency per output token.
+    `reader_wait_s`: on the time that a reader of `reading_tokens_s` tokens/s waits after the first token
+    (`framework.metrics.service.pacing`).
+    `classes`: limits of their own for values of `slo_class`, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; the
+    other limits of a class are those of all requests.
+    `slowdown`: limits of all requests, relative to their times alone.
+
+    Raises InputError for a limit that is not positive and for an unknown name.
     """
 
     ttft_s: float | None = 2.0
@@ -62,7 +66,7 @@ class Slo:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no limit is in force, so that whoever finishes is good."""
+        """Whether no limit is in force, so that every finished request is good."""
         own = [getattr(self, name) for name in _LIMITS]
         of_classes = [limit for limits in (self.classes or {}).values() for limit in limits.values()]
         return self.slowdown is None and all(limit is None for limit in (*own, *of_classes))

@@ -62,12 +62,14 @@ def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
 def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     """One row a request, in trace order; times in seconds, null where undefined.
 
-    TTFT = first token - arrival; TPOT = (last token - first token) / (tokens - 1), for finished requests of more than
-    one token; TBT are a finished request's gaps between tokens; E2E = last token - arrival. `ttft_ok` is false for a
-    request without a first token, `tpot_ok` for one that did not finish; a single token leaves nothing to hold against
-    TPOT. `good`: finished and all limits kept. `slo_class`, `priority`, `tenant`, `session_id` and `turn` are there
-    where the trace has them, `counted` where a warm-up or a cool-down leaves requests out of the figures, and
-    `reader_wait_s` where the SLO limits that (`framework.metrics.service.pacing`).
+    1. TTFT = first token - arrival. `ttft_ok` is false for a request without a first token.
+    2. TPOT = (last token - first token) / (tokens - 1), for finished requests of several tokens. `tpot_ok` is false
+       for a request that did not finish, and true for a finished one of a single token.
+    3. TBT are a finished request's gaps between tokens. E2E = last token - arrival.
+    4. `good`: finished and all limits kept.
+    5. Columns that depend on the run: `slo_class`, `priority`, `tenant`, `session_id` and `turn` if the trace has them;
+       `counted` if a warm-up or a cool-down leaves requests out of the figures; `reader_wait_s` if the SLO limits that
+       (`framework.metrics.service.pacing`).
     """
     return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
 
@@ -80,22 +82,29 @@ def counted(requests: pl.DataFrame) -> pl.DataFrame:
 def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> dict[str, Any]:
     """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
 
-    Tokens, throughputs and latencies are those of completed requests; `itl` are all gaps between tokens. `duration`
-    runs from the first request sent to the last answer of any kind, rejections included; throughputs and
-    `request_goodput` are over that. The headline `goodput_rps` is good requests per second of `window_s`, which
-    `window` names (`framework.metrics.clock`), `slo_attainment` good / offered, and `goodput_per_gpu` goodput over
-    `gpus_on`. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency
-    includes them. `queue` is the time from arrival to the first step of the prefill; of the offered requests
-    `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were preempted. `cache_hit_rate`
-    prompt tokens found in a cache / prompt tokens of requests that began their prefill, with stores below GPU memory
-    also by tier (`framework.metrics.usage.loaded`). With speculation `accepted_per_step` are drafts accepted / decodes
-    of all steps (a step emits one token more), and `speculation_acceptance` drafts accepted / drafts; with pipeline
-    stages `bubble_share` is the share of the time in steps that stages wait, with ranks that step together the one that
-    these wait for the slowest; with static batches `idle_seat_share` that of the time of their seats in which these are
-    idle. Energy is per output token of completed requests, money per million output tokens of good ones, `good_per_usd`
-    are good requests per dollar, both at `usd_per_hour`, the price of the GPUs that were on (`gpus_on`). `load_state`
-    and `latency_growth` say whether the run kept up (`framework.metrics.load_state`). `classes` has the figures of each
-    class of requests, where the trace has classes (`framework.metrics.parts.figures`). None where undefined.
+    None where undefined.
+
+    1. Tokens, throughputs and latencies are those of completed requests. `itl` are all gaps between tokens. `queue` is
+       the time from arrival to the first step of the prefill.
+    2. `duration` runs from the first request sent to the last answer of any kind, rejections included. Throughputs and
+       `request_goodput` are over it.
+    3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
+       (`framework.metrics.clock`). `slo_attainment` is good / offered, `goodput_per_gpu` goodput over `gpus_on`.
+    4. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency includes
+       them.
+    5. Of the offered requests `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were
+       preempted.
+    6. `cache_hit_rate` is prompt tokens found in a cache / prompt tokens of requests that began their prefill; with
+       stores below GPU memory also by tier (`framework.metrics.usage.loaded`).
+    7. Speculation: `accepted_per_step` is drafts accepted / decodes of all steps (a step emits one token more),
+       `speculation_acceptance` is drafts accepted / drafts.
+    8. `bubble_share` is the share of the time in steps that pipeline stages wait, or that ranks which step together
+       wait for the slowest. `idle_seat_share` is the idle share of the time of seats in static batches.
+    9. Energy is per output token of completed requests, money per million output tokens of good ones. `good_per_usd`
+       is good requests per dollar. Both are at `usd_per_hour`, the price of the GPUs that were on (`gpus_on`).
+    10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
+    11. `classes` has the figures of each class of requests, where the trace has classes
+        (`framework.metrics.parts.figures`).
     """
     return evaluate(result, slo, shortest_s).summary
 

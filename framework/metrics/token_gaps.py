@@ -185,11 +185,11 @@ def _lerp(low: Floats, high: Floats, fraction: Floats) -> Floats:
 
 def _interpolated(count: int, order_statistics: Callable[[Ints], Floats]) -> Floats:
     ranks = (count - 1) * np.array(_QUANTILES)
-    values = order_statistics(_neighbours(count))
+    values = order_statistics(_ranks_around(count))
     return _lerp(values[: len(ranks)], values[len(ranks) :], ranks - np.floor(ranks))
 
 
-def _neighbours(count: int) -> Ints:
+def _ranks_around(count: int) -> Ints:
     """The ranks below and above each quantile, shape (2 * quantiles,)."""
     low = np.floor((count - 1) * np.array(_QUANTILES)).astype(np.int64)
     return np.concatenate([low, np.minimum(low + 1, count - 1)])
@@ -200,7 +200,7 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, 
     says which need to be sorted.
     """
     seen, below = int(counts.sum()) + zeros, np.cumsum(counts) + zeros
-    bins = np.searchsorted(below, _neighbours(seen), side="right")
+    bins = np.searchsorted(below, _ranks_around(seen), side="right")
     marked = np.zeros(BINS, np.bool_)
     marked[bins] = True
     room = int(counts[marked].sum()) + 1

@@ -125,8 +125,8 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
                 return index
             first_gap_s[index] = _end_s(known.rows[begin], 0) - member["previous_token_s"]
             known.rows[begin]["joined"] += 1
-        told = not np.isnan(member["previous_token_s"])
-        tokens = last - first - (not told) + member["accepted"]
+        has_previous = not np.isnan(member["previous_token_s"])
+        tokens = last - first - (not has_previous) + member["accepted"]
         if tokens == 0:  # the first, before which there is no gap
             continue
         if tails.seen[r] + tokens > tails.expected[r]:
@@ -137,7 +137,7 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
         else:
             heap = tails.heap[tails.at[r] : tails.at[r + 1]]
         size = min(tails.seen[r], capacity)
-        if told:
+        if has_previous:
             size = _push(heap, size, first_gap_s[index])
         if last - first > 1:
             for k in range(_row_of(known, i, last - 1), begin - 1, -1):

@@ -21,7 +21,7 @@ from framework.result import FINISHED, Result
 from framework.workload import rate_rps, repeated
 
 _NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
-_FAR = 2.0  # the same of bisection as far as progress is told
+_FAR = 2.0  # the same of bisection as far as progress is reported
 _CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to the capacity
 _LEAST = 1e-9  # of the first rate; below, the search gives up
 _CONFIDENCE = 0.95
@@ -247,7 +247,7 @@ def _kind(aim: Capacity, experiment: Experiment) -> str:
     source = experiment.workload.source
     if source == "real":
         return f"samples of blocks of {aim.resample_s:g} s"
-    return "samples of the twin" if source == "twin" else "samples"
+    return "samples of the fitted trace" if source == "twin" else "samples"
 
 
 def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ class Experiment:
     """What `simulate` needs, and the SLO by which its result is judged.
 
     `renew` makes another policy and predictor of the same configuration, for each of these serves one run.
-    `sample(k, block_s)`, k >= 1, makes other requests of the same kind, each k its own: a distribution or a twin is
-    drawn from again, a recording's blocks of `block_s` seconds are.
+    `sample(k, block_s)`, k >= 1, makes other requests of the same kind, each k its own: a distribution or a fitted
+    trace is drawn from again, a recording's blocks of `block_s` seconds are.
     """
 
     workload: Workload

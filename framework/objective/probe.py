@@ -32,7 +32,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Probe:
-    """A rate and what the longest of its `runs` told: the trace `passes` times in a row, `requests` requests judged.
+    """A rate and what the longest of its `runs` showed: the trace `passes` times in a row, `requests` requests judged.
 
     `settled`: a longer run would tell the same.
     """

@@ -27,9 +27,9 @@ class SetTokenBudget:
 class Plan:
     """How an instance forms its coming steps: tokens of one step, and what goes first.
 
-    `prefill_percent` of the SMs, from 1 to 99, are those of prefills where these run concurrently with decodes
-    ("concurrent": the policy must say `shares_gpus`), each stream taking up its part at its own next step; None: as
-    before.
+    `prefill_percent`: the share of the SMs, from 1 to 99, of prefills that run concurrently with decodes
+    ("concurrent": the policy must declare `shares_gpus`); None: as before. Each stream takes up its part at its own
+    next step.
     """
 
     token_budget: int
@@ -41,9 +41,10 @@ class Plan:
 class SetRole:
     """From now on the instance takes no new work of a phase that `role` does not have; drained, it changes.
 
-    What waits for its prefill there is routed again; what runs ends there, and so does what is on its way. The role
-    takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and `plan` with it
-    (None: as before). Ignored if no other instance could prefill, or decode. The policy must say `changes_roles`.
+    Requests that wait for their prefill there are routed again. Those that decode there, or are on their way, end
+    there. The role takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and
+    `plan` with it (None: as before). Ignored if no other instance could prefill, or decode. The policy must declare
+    `changes_roles`.
     """
 
     instance: int

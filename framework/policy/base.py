@@ -57,7 +57,7 @@ def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
     """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
 
     `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, and
-    `framework.replay.lookups` tells more by `view.engine`. `params` are the policy's `compiled_params`, `state` 16
+    `framework.replay.lookups` has more, by `view.engine`. `params` are the policy's `compiled_params`, `state` 16
     floats of the policy's own that start at 0.
     """
     return lambda function: Decision(function, observes)
@@ -155,8 +155,8 @@ class Policy:
     def fetch_prefix(self, request: Request, cluster: Cluster) -> int:
         """Instance to copy the request's prefix from, -1: none; asked right after `route_prefill` for an arrival.
 
-        The leading blocks that this one has and the chosen one lacks cross the network to the latter's first store
-        (`engine.prefix_stores`), and the request is queued after that. Not asked where there are no stores.
+        The leading blocks that this instance has and the chosen one lacks are copied to the chosen one's first store
+        (`engine.prefix_stores`). The request is queued after that. Not asked if there are no stores.
         """
         return -1
 
@@ -169,17 +169,17 @@ class Policy:
     def split_at(self, request: Request, cluster: Cluster) -> int:
         """The token before which a request just routed is cut in two, 0: not at all.
 
-        Within the prompt, what lies behind is prefilled where `route_prefill`, asked again at the cut, says; in the
-        output (input_tokens + n: after n tokens of it), decoded where `route_decode` then says.
+        A cut in the prompt: `route_prefill`, asked again at the cut, says where the rest is prefilled. A cut in the
+        output (input_tokens + n: after n tokens of it): `route_decode`, asked then, says where the rest is decoded.
         """
         return 0
 
     def prioritize(self, queue: NDArray[np.int64], cluster: Cluster) -> NDArray[np.float64] | float:
         """Sort keys of the requests `queue` (ids), smallest first; equal keys in the order of queueing.
 
-        With `dynamic_keys` these are all that wait on one instance, in the present order of its queue, but for those
-        that were preempted and come first anyway; so a key may be a rank among them. Without, it is asked once for each
-        request, alone, when that is queued, and the key stays.
+        With `dynamic_keys` these are all that wait on one instance, in the present order of its queue, except preempted
+        requests, which come first anyway. So a key may be a rank among them. Without `dynamic_keys` it is asked once
+        for each request, alone, when the request is queued, and the key stays.
         """
         return 0.0
 

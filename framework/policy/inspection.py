@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 def require_decoding(ids: Integers, decodes: NDArray[np.bool_]) -> None:
     """Raise ValueError unless all decode: no rule tells the KV tokens of other requests between two events."""
     if not decodes.all():
-        raise ValueError(f"request {int(ids[~decodes][0])} does not decode now: its KV tokens cannot be told")
+        raise ValueError(f"request {int(ids[~decodes][0])} does not decode now: its KV tokens are not known")
 
 
 class View(NamedTuple):

@@ -38,13 +38,14 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 class Instances:
     """Some instances as columns, each an array of shape (len(self),) in the order of `ids`, as of the present event.
 
-    `queued` requests wait to be prefilled and `queued_tokens` tokens lack prefill; `running` requests decode,
-    `prefilling` ones are under way; `kv_tokens` are held, `incoming_kv_tokens` are on their way here; blocks are the
-    engine's KV blocks (`evictable_blocks`: cached prefixes that nobody uses now). `role` says what an instance takes
-    new work of: the bits PREFILL and DECODE of `framework.codes`. A change is under way where `next_role`, which
-    it will have, is not `draining_role`, which it had. `bandwidth_bytes_s` is that of its network in each direction,
-    which copies under way at once share. `step_times`: for a policy's own compiled functions, which ask
-    `framework.timing.estimate`.
+    `queued`, `queued_tokens`: requests that wait for their prefill, tokens still to be prefilled.
+    `running`, `prefilling`: requests that decode, requests whose prefill is under way.
+    `kv_tokens`, `incoming_kv_tokens`: KV tokens held here, and on their way here.
+    `free_blocks`, `evictable_blocks`, `total_blocks`: KV blocks; evictable are cached prefixes without a reference.
+    `role`: the phases of which it takes new work, as the bits PREFILL and DECODE of `framework.codes`.
+    `draining_role`, `next_role`: its role before and after a change; one is under way while they differ.
+    `bandwidth_bytes_s`: of its network in each direction, which concurrent copies share.
+    `step_times`: for a policy's own compiled functions, which call `framework.timing.estimate`.
     """
 
     pool: Integers

@@ -1,4 +1,4 @@
-"""What arrives: requests (SEMANTICS.md: Arrivals), and what copies bring (Transfers, Prefix tiers, Live migration)."""
+"""Arrivals of requests (SEMANTICS.md: Arrivals) and of copies (Transfers, Prefix tiers, Live migration)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def arrive(s: Simulation, r: Request) -> None:
 
 
 def route(s: Simulation, r: Request) -> None:
-    """Queue r, which may be served, where the policy says, once a prefix that it wants there has come."""
+    """Route r, which may be served, and queue it there; with `fetch_prefix`, once its prefix has come."""
     i = s.ask_route_prefill(r)
     if not s.fits(i, r):
         s.end_request(r, REJECTED, "kv")
@@ -63,7 +63,7 @@ def start_fetch(s: Simulation, r: Request, source: Instance, i: Instance) -> boo
 
 
 def end_fetch(s: Simulation, r: Request) -> None:
-    """The prefix of r has come to its instance: r is queued there, or routed anew if that prefills no more."""
+    """The prefix of r has come to its instance: queue r there, or route it anew if i does not prefill any more."""
     assert r.fetch is not None
     (i, blocks), r.fetch = r.fetch, None
     for id in reversed(blocks):

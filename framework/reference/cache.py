@@ -13,7 +13,7 @@ class Cache:
         self.private: dict[int, int] = {}  # request -> blocks
         self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
         self.references: dict[int, int] = {}  # cached id -> requests that reference it
-        self.unreferenced: list[int] = []  # cached ids nobody references, oldest first
+        self.unreferenced: list[int] = []  # cached ids that no request references, oldest first
 
     @property
     def available(self) -> int:
@@ -85,13 +85,13 @@ class Copy:
 
 
 class BlockCache(Cache):
-    """The same where a block that is known already enters next to the other, behind which it is found."""
+    """As `Cache`, but a block whose name is known already enters too, behind the other."""
 
     def __init__(self, total: int, blocks_per_id: int) -> None:
         super().__init__(total, blocks_per_id)
         self.copies: dict[int, list[Copy]] = {}
         self.held_copies: dict[int, list[Copy]] = {}
-        self.idle: list[Copy] = []  # copies nobody references, oldest first
+        self.idle: list[Copy] = []  # copies that no request references, oldest first
 
     @property
     def evictable(self) -> int:

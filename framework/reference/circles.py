@@ -1,4 +1,4 @@
-"""KV that requests hold while each waits for the other's room (SEMANTICS.md: Circles of held KV, Stalled runs)."""
+"""Deadlock of held KV (SEMANTICS.md: Circles of held KV, Stalled runs)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framework.reference.transfers import kv_there, start_transfers, stop_decodi
 
 
 def break_circle(s: Simulation) -> bool:
-    """Nothing more is due at this time: preempt the last of those in a circle. False: there is none."""
+    """If nothing more is due now, preempt the last-admitted request of a circle. False: there is none."""
     circle = find_circle(s)
     held = [r for i in circle for r in held_on(s, i)]
     if held:
@@ -29,7 +29,7 @@ def held_on(s: Simulation, i: Instance) -> list[Request]:
 
 
 def find_circle(s: Simulation) -> list[Instance]:
-    """The blocked instances from which no held request can go but to another of them."""
+    """The largest set of blocked instances whose held requests all go to one another."""
     circle = [i for i in s.instances if is_blocked(s, i)]
     while left := [i for i in circle if any(r.destination not in circle for r in held_on(s, i))]:
         circle = [i for i in circle if i not in left]
@@ -37,7 +37,7 @@ def find_circle(s: Simulation) -> list[Instance]:
 
 
 def is_blocked(s: Simulation, d: Instance) -> bool:
-    """Whether what is held on d alone leaves no room for the first that waits for it, or bars it for ever."""
+    """Whether the KV held on d alone denies room to the head of its incoming list for ever."""
     if not d.incoming:
         return False
     first = d.incoming[0]
@@ -54,8 +54,9 @@ def is_blocked(s: Simulation, d: Instance) -> bool:
 
 
 def lacks(s: Simulation, d: Instance, r: Request, tokens: int, known: int) -> bool:
-    """Whether so many tokens of r have no room on d beside what is held there; of the first `known` it shares what
-    those that are held have of them.
+    """Whether `tokens` tokens of r lack room on d, given the KV that is held there.
+
+    r shares those blocks of its first `known` tokens that held requests reference.
     """
     held = [other.id for other in held_on(s, d)]
     names, shared = d.cache.names_of_all(held), 0
@@ -91,11 +92,11 @@ def give_up(s: Simulation, r: Request) -> None:
 
 
 def require_withheld(s: Simulation) -> None:
-    """Raise InvariantError for a request that has not ended, though no plan of the policy holds it back."""
-    withheld = [i for i in s.instances if withholds(i)]
-    while more := [i for i in s.instances if i not in withheld and waits_for_one(s, i, withheld)]:
-        withheld += more
-    stuck = [(r, place) for r, place in places(s) if place not in withheld]
+    """Raise InvariantError for a request that has not ended though no plan of the policy withholds it."""
+    withholding = [i for i in s.instances if withholds(i)]
+    while more := [i for i in s.instances if i not in withholding and waits_for_one(s, i, withholding)]:
+        withholding += more
+    stuck = [(r, place) for r, place in places(s) if place not in withholding]
     if stuck:
         raise stuck_error([describe(r, place) for r, place in sorted(stuck, key=lambda entry: entry[0].id)])
 
@@ -127,7 +128,7 @@ def describe(r: Request, place: Instance) -> Stuck:
 
 
 def fail_rest(s: Simulation) -> None:
-    """Nothing can happen any more: whoever has not ended fails, and what they held is free."""
+    """No event is left: fail the requests that have not ended and free what they hold."""
     require_withheld(s)
     for i in s.instances:
         for r in list(i.running):

@@ -1,4 +1,4 @@
-"""What a policy sees of the reference engine: columns that are written anew from its objects before each question.
+"""What a policy sees of the reference engine: columns, written anew from its objects before each question.
 
 `REQUEST_COLUMNS` and `INSTANCE_COLUMNS` list the columns, one row each: name, type, and how an object gives the
 value. Of an instance they hold the totals that results report too. A new mechanism shows a policy something by a row

@@ -1,4 +1,4 @@
-"""Who gets KV blocks and who gives way (SEMANTICS.md: Prefill, Preemption and swapping)."""
+"""Allocation of KV blocks, and preemption (SEMANTICS.md: Prefill, Preemption and swapping)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from framework.reference.transfers import cancel_migration, start_decoding, stop
 
 
 def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """Whether the head of the queue finds a seat, and blocks for so many tokens, None: for all that it has to compute;
-    the budget of the step apart.
+    """Whether the head of the queue finds a seat and blocks for `tokens` tokens (None: all that it has to compute).
+
+    The budget of the step is checked elsewhere.
     """
     return may_come(i) and has_seat(i) and has_blocks(s, i, tokens)
 
@@ -33,7 +34,7 @@ def has_seat(i: Instance) -> bool:
 
 
 def has_blocks(s: Simulation, i: Instance, tokens: int | None) -> bool:
-    """Whether the head of the queue finds blocks for so many tokens, None: for all that it has to compute."""
+    """Whether the head of the queue finds blocks for `tokens` tokens; None: for all that it has to compute."""
     left = left_blocks(s, i, tokens)
     return left >= i.present_watermark and keeps_reserve(s, i, min(i.waiting)[2], left)
 
@@ -47,8 +48,9 @@ def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
 
 
 def finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """Whether a head that lacks nothing else finds a seat and so many blocks. Where it does not, there is a reserve and
-    something decodes, admission closes.
+    """Whether a head that lacks nothing else finds a seat and blocks for `tokens` tokens.
+
+    If it does not, with an output reserve and anything decoding, admission closes.
     """
     found = has_seat(i) and has_blocks(s, i, tokens)
     reserves = s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
@@ -104,7 +106,7 @@ def make_room(s: Simulation, i: Instance) -> bool:
 
 
 def victim(s: Simulation, i: Instance) -> Request:
-    """Who gives way: the last to be admitted, who would be the last of a queue, or who has the least done."""
+    """The request to preempt next, by `engine.victim`."""
     there = i.running + i.prefilling + i.deferred_frees
     if s.options.engine.victim == "fewest_tokens":
         return min(there, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
@@ -114,7 +116,7 @@ def victim(s: Simulation, i: Instance) -> Request:
 
 
 def give_way(s: Simulation, i: Instance, r: Request) -> None:
-    """Preempt r; one that lingers on i is let go, and has nothing to compute again."""
+    """Preempt r; if its free is deferred, free its KV now: it has ended and is not recomputed."""
     if r not in i.deferred_frees:
         preempt(s, i, r)
         return
@@ -125,7 +127,7 @@ def give_way(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def free_deferred(s: Simulation, i: Instance) -> bool:
-    """The next step of i is formed: free the KV of those that defer_free. True: there are some."""
+    """The next step of i is formed: free the KV whose free is deferred. True: there is some."""
     there, i.deferred_frees = i.deferred_frees, []
     for r in there:
         free_kv(s, i, r)
@@ -133,8 +135,9 @@ def free_deferred(s: Simulation, i: Instance) -> bool:
 
 
 def forget_last(s: Simulation, i: Instance, r: Request) -> None:
-    """While the next step is formed it is not known yet which token the last one of i gave r, if r decoded in it: the
-    KV that this step stored enters no cache.
+    """Leave the last token of r out of what the prefix cache learns.
+
+    The scheduler does not know yet which token r got in the step of i that still runs.
     """
     if s.options.asynchronous and r.join_step < int(i.totals["decode_steps"]):
         r.accepted += 1
@@ -163,9 +166,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
 
 
 def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
-    """r, its KV dropped, waits on i again: where `waits_here`, or it is computed there as it has emitted tokens. Else
-    it is routed anew.
-    """
+    """Queue r, its KV dropped, on i again if `waits_here` or if it is recomputed there; else route it anew."""
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)

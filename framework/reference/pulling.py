@@ -15,8 +15,9 @@ from framework.reference.transfers import (
 
 
 def pull(s: Simulation, d: Instance) -> None:
-    """Fetch the KV of those that wait for d and find room, in order, beside what its prompts still need; of a prompt
-    that is being computed each layer once it is there.
+    """Fetch the KV of requests that wait for d, in order, while there is room in addition to what its prompts need.
+
+    A prompt that is still being computed is fetched layer by layer.
     """
     kept = sum(s.blocks_of(d, r.prefill_until) - s.blocks_of(d, r.covered) for r in d.prefilling)
     while d.incoming and reserve(s, d, d.incoming[0], kv_there(s, d, d.incoming[0]), d.incoming[0].coming_kv, kept):
@@ -28,7 +29,7 @@ def pull(s: Simulation, d: Instance) -> None:
 
 
 def may_join(i: Instance) -> bool:
-    """Whether the KV of somebody has come to i who finds a seat there, and the watermark beside others."""
+    """Whether a request with fetched KV may join i: it finds a seat and, unless i is idle, the watermark."""
     alone = not i.running and not i.prefilling and not i.deferred_frees
     keeps = alone or i.cache.available >= i.watermark
     return bool(i.joining) and i.seats + i.late_seats < i.max_batch and keeps

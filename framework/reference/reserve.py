@@ -1,4 +1,4 @@
-"""Room that admissions leave for the output that is still to come (SEMANTICS.md: Output reserve)."""
+"""The output reserve (SEMANTICS.md: Output reserve)."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from framework.reference.state import FAILED, Instance, Request
 
 
 def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] | None) -> None:
-    """Begin to change i's role; ignored if that is its next role, or if nobody would be left for one of the phases."""
+    """Begin to change i's role; ignored if that is its next role, or if a phase would have no instance left."""
     kept = served = i.draining_role & role
     for other in s.instances:
         served |= other.role if other is not i else OFF

@@ -193,12 +193,12 @@ class Simulation:
         return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
 
     def recomputes_here(self, r: Request) -> bool:
-        """Whether r, which waits or prefills, has emitted tokens, and is computed again and decodes where it is."""
+        """Whether r, which waits or prefills, is recomputed on the instance where it decoded."""
         comes_again = self.options.first_token != "prefill" and r.first_token_pending
         return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again)
 
     def gives_way(self, i: Instance) -> bool:
-        """Whether whoever comes to i with KV waits for those that were preempted there while they decoded."""
+        """Whether requests that come to i with KV wait for those that are recomputed there."""
         return any(self.recomputes_here(r) for _, _, r in i.waiting)
 
     def give_admission_number(self, r: Request) -> None:
@@ -241,7 +241,7 @@ class Simulation:
 
     @property
     def gave_way(self) -> int:
-        """How many requests have given up their KV for others so far: preempted ones, and ended ones let go early."""
+        """How many requests have given up their KV for others so far: preempted ones, and deferred frees done early."""
         return self.preemptions + self.freed_early
 
     @property

@@ -90,8 +90,8 @@ class Request:
     fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
     transferred: bool = False
     decoded: bool = False
-    first_token_recomputed: bool = False  # its prompt's token is left to where it is sent
-    first_token_pending: bool = False  # it was sent to where it decodes, and its first token has not come to the client
+    first_token_recomputed: bool = False  # token 1 is computed at its destination
+    first_token_pending: bool = False  # it decodes elsewhere, and token 1 has not been stamped
     prefill_instance: int = -1
     decode_instance: int = -1
     arrival_s: float = math.nan
@@ -287,7 +287,7 @@ class Instance:
 
     @property
     def present_watermark(self) -> int:
-        """Blocks that whoever comes leaves available."""
+        """Blocks that admissions leave available."""
         spared = self.spec.spares_idle and not self.running and not self.prefilling and not self.deferred_frees
         return 0 if spared else self.watermark
 

@@ -1,4 +1,4 @@
-"""Requests on the move with their KV (SEMANTICS.md: Transfers, Live migration), and who decodes where meanwhile."""
+"""Transfers and live migration (SEMANTICS.md: Transfers, Live migration), and the running orders meanwhile."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def kv_of_first_step(s: Simulation, r: Request, kv: int) -> int:
 def room_there(
     s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: int = 0
 ) -> tuple[list[int], int, bool]:
-    """Of KV of r that comes to d: the ids that d has cached of its first `kv` tokens, how many blocks the others of
-    `tokens` tokens need, and whether there is room for these and `kept` blocks more.
+    """Room on d for KV of r that comes from elsewhere.
+
+    Returns the ids that d has cached of its first `kv` tokens, the blocks that the others of `tokens` tokens need, and
+    whether there is room for these and `kept` blocks more.
     """
     ids = cached_run(s, d, r, kv)
     blocks = s.blocks_of(d, tokens) - len(ids) * d.cache.blocks_per_id

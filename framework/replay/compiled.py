@@ -57,9 +57,9 @@ class CompiledEngine:
             workload, setting.cluster, setting.model, setting.timing, setting.engine, setting.load, setting.seed
         )
         self.inspection = MemoryInspection(self._memory)
-        if numba_config.DISABLE_JIT:  # compiled rules are plain Python then, and ask as such
-            plain = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
-            self.inspection.view = self.inspection.view._replace(engine=plain)
+        if numba_config.DISABLE_JIT:  # compiled rules are interpreted Python then, and ask as such
+            interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
+            self.inspection.view = self.inspection.view._replace(engine=interpreted)
         reduced = setting.engine.log == "reduced"
         self._new_log: Callable[[Memory], _FullLog | _ReducedLog]
         self._new_log = partial(_ReducedLog, workload.output_tokens) if reduced else _FullLog

@@ -41,8 +41,8 @@ class ReferenceEngine:
         bytes_per_token = what_holds.copy_bytes_per_token
         assert bytes_per_token is not None
         self.inspection = ReferenceInspection(self._simulation, shown_tables(setting), bytes_per_token)
-        plain = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
-        self.inspection.view = self.inspection.view._replace(engine=plain)
+        interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
+        self.inspection.view = self.inspection.view._replace(engine=interpreted)
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run event by event to the end."""

@@ -30,7 +30,7 @@ _SHAPE = (
 )
 _ROUTERS = ("policy.routing", "policy.placement")
 _OWN_ROUTER = "its own"  # of a policy whose source says how it routes
-_UNSEEN = "\0"  # what follows distinguishes values, and has no words
+_UNSEEN = "\0"  # what follows distinguishes values, and is not shown
 _MOST_ITEMS, _MOST_LABELS, _MOST_VALUES = 12, 3, 4
 
 
@@ -64,13 +64,13 @@ def unlike(arms: Sequence[Arm]) -> str | None:
     if not found:
         return None
     names = sorted(found, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
-    told = [f"{name}{_told(found[name])}" for name in names[:_MOST_ITEMS]]
-    told += [f"{len(names) - _MOST_ITEMS} more"] if len(names) > _MOST_ITEMS else []
-    return printable(f"Besides the policy, runs differ in {', '.join(told)}.")
+    texts = [f"{name}{_values_text(found[name])}" for name in names[:_MOST_ITEMS]]
+    texts += [f"{len(names) - _MOST_ITEMS} more"] if len(names) > _MOST_ITEMS else []
+    return printable(f"Besides the policy, runs differ in {', '.join(texts)}.")
 
 
 def _items(arm: Arm) -> dict[str, str]:
-    """What is compared, by its name: each in words."""
+    """What is compared, by its name: each as text."""
     settings = {
         name: value for name, value in arm.settings.items() if value is not None and not _is_left_out(name, arm)
     }
@@ -106,15 +106,15 @@ def _is_given(name: str, given: Collection[str]) -> bool:
 def _shape(settings: Mapping[str, Any]) -> str:
     """The pools of a cluster, as `5 mixed` or `3 prefill + 2 decode`; degrees of parallelism beyond 1 behind each."""
     kind = str(settings.get("cluster._target_")).rpartition(".")[2]
-    told = []
+    texts = []
     for pool in _POOLS.get(kind, ()):
         degrees = {one: settings.get(f"cluster.{pool}_{one}", settings.get(f"cluster.{one}", 1)) for one in _PARALLEL}
         name = "mixed" if pool == "instances" else pool
         beyond = [f"{key}={one}" for key, one in degrees.items() if one != 1]
-        told.append(" ".join([str(settings.get(f"cluster.{pool}")), name, *beyond]))
+        texts.append(" ".join([str(settings.get(f"cluster.{pool}")), name, *beyond]))
     if settings.get("cluster.prefill") == "auto":
         return f"{settings.get('cluster.instances') or INSTANCES} prefill and decode, split by load"
-    return " + ".join(told) or kind
+    return " + ".join(texts) or kind
 
 
 def _of_part(part: str, own: Sequence[tuple[str, Any]]) -> str:
@@ -125,18 +125,18 @@ def _of_part(part: str, own: Sequence[tuple[str, Any]]) -> str:
     return f"{''.join(names)}{_UNSEEN}{own!r}"
 
 
-def _told(values: Mapping[str, list[str]]) -> str:
-    """The values in brackets, those of more arms first, and who has the others; who has them, where words are equal."""
+def _values_text(values: Mapping[str, list[str]]) -> str:
+    """The values in brackets, those of more arms first, and who has the others; who has them, where texts are equal."""
     ordered = sorted(values, key=lambda value: -len(values[value]))
-    words = [value.partition(_UNSEEN)[0] for value in ordered]
-    if len(set(words) - {""}) < 2 and any(_UNSEEN in value for value in ordered):
+    shown = [value.partition(_UNSEEN)[0] for value in ordered]
+    if len(set(shown) - {""}) < 2 and any(_UNSEEN in value for value in ordered):
         return f" ({_labels([label for value in ordered[1:] for label in values[value]])})"
-    told = [words[0]]
-    told += [
-        f"{word}: {_labels(values[value])}" for word, value in zip(words[1:_MOST_VALUES], ordered[1:], strict=False)
+    texts = [shown[0]]
+    texts += [
+        f"{word}: {_labels(values[value])}" for word, value in zip(shown[1:_MOST_VALUES], ordered[1:], strict=False)
     ]
-    told += ["..."] if len(ordered) > _MOST_VALUES else []
-    return f" ({'; '.join(told)})"
+    texts += ["..."] if len(ordered) > _MOST_VALUES else []
+    return f" ({'; '.join(texts)})"
 
 
 def _labels(labels: Sequence[str]) -> str:

@@ -24,14 +24,14 @@ def capacity_table(summary: Mapping[str, Any], probes: pl.DataFrame) -> Renderab
 
 
 def _figure(summary: Mapping[str, Any]) -> Text:
-    told = Text.assemble(
+    line = Text.assemble(
         (f"capacity  {_rate(summary['capacity'])} req/s", "bold"),
         (f" ({_rate(summary['capacity_per_gpu'])} per GPU)", "dim"),
         f", {100 * summary['capacity_attainment']:.4g} % of requests meeting the SLO",
     )
     if (state := load_state([summary])) is not None:
-        told.append("; at this rate ").append(state, STYLES[state])
-    return told
+        line.append("; at this rate ").append(state, STYLES[state])
+    return line
 
 
 def _interval(summary: Mapping[str, Any]) -> list[Text]:

@@ -24,7 +24,7 @@ MEANS = {
 
 
 def load_state(summaries: Iterable[Summary]) -> str | None:
-    """The worst of these runs, None where that cannot be told of any; summaries of other versions may lack it."""
+    """The worst of these runs, None where none has a state; summaries of other versions may lack it."""
     found = [state for one in summaries if (state := one.get("load_state")) in _ORDER]
     return max(found, key=_ORDER.index, default=None)
 

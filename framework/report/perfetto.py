@@ -84,7 +84,7 @@ def _thread(process: int, number: int, name: str) -> str:
 
 
 def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
-    """Leaps within the window, in time order of each instance; integer nanoseconds, so that neighbours meet exactly."""
+    """Leaps within the window, in time order of each instance; integer nanoseconds: adjacent ones meet exactly."""
     leaps = result.step_log
     steps = leaps["steps"].astype(np.float64)
     duration_s = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]

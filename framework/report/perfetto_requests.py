@@ -52,8 +52,8 @@ def requests_of(result: Result, window_s: Window) -> pl.DataFrame:
         **{name: np.asarray(getattr(result.workload, name)) for name in ("input_tokens", "output_tokens")},
         **{name: np.ascontiguousarray(requests[name]) for name in ("preemptions", "migrations")},
     }
-    told = pl.DataFrame({"request": np.arange(len(requests)), **facts})
-    table = table.join(told, on="request", how="left", maintain_order="left")
+    facts_table = pl.DataFrame({"request": np.arange(len(requests)), **facts})
+    table = table.join(facts_table, on="request", how="left", maintain_order="left")
     return table.select(pl.when(pl.col("phase") == -1).then(_whole(result)).otherwise(_part(result)).alias("event"))
 
 

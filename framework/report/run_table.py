@@ -142,8 +142,8 @@ def _headline(summary: Summary) -> list[RenderableType]:
 
 def _caveats(*summaries: Summary) -> list[RenderableType]:
     """In what the requests of the runs are unlike the trace that they were taken from."""
-    told = dict.fromkeys(summary.get("trace_caveat") for summary in summaries)
-    return [Constrain(Text(f" {one} ", _WARNING), _WIDE) for one in told if one]
+    caveats = dict.fromkeys(summary.get("trace_caveat") for summary in summaries)
+    return [Constrain(Text(f" {one} ", _WARNING), _WIDE) for one in caveats if one]
 
 
 def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:
@@ -193,8 +193,8 @@ def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
             judged = [_scaled(shown, limit_s * _S_MS), _attainment(int(requests[ok].sum()) / len(requests))]
         cells = (_scaled(shown, value_ms) for value_ms in values_ms)
         table.add_row(Text(LATENCIES[key].short, "bold"), shown.unit, *cells, *judged)
-    if told := overload(summary):
-        table.caption, table.caption_justify = Text(told, STYLES[OVERLOADED]), "left"
+    if caption := overload(summary):
+        table.caption, table.caption_justify = Text(caption, STYLES[OVERLOADED]), "left"
     return table
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from framework.cli.arguments import configured, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.report.step_figures import StepFigures, step_figures
@@ -57,16 +57,16 @@ def parse_step(prefill: str | None, decode: str | None) -> Step:
     return Step(chunks, whole("decode: batch", batch), whole("decode: context", context))
 
 
-def run(words: Words) -> StepFigures:
+def run(arguments: Arguments) -> StepFigures:
     """The figures that the command line asks for. Raises InputError, or an error of Hydra's, for what cannot be."""
-    own, overrides = words.own, list(words.settings)
+    own, overrides = arguments.own, list(arguments.settings)
     step = parse_step(own.get("prefill"), own.get("decode"))
     if "backend" in own:
         overrides.append(f"timing.backend={own['backend']}")
-    sizes = {name: words.whole(name, 1) for name in ("tp", "pp", "ep", "dp")}
+    sizes = {name: arguments.whole(name, 1) for name in ("tp", "pp", "ep", "dp")}
     built = configured(overrides, _GROUPS)
     model = _typed(built["model"], own)
-    return step_figures(model, built["gpu"], Parallelism(**sizes), built["timing"], step, words.truth("calibrated"))
+    return step_figures(model, built["gpu"], Parallelism(**sizes), built["timing"], step, arguments.truth("calibrated"))
 
 
 def _typed(model: Model, own: Mapping[str, str]) -> Model:
@@ -79,10 +79,10 @@ def _typed(model: Model, own: Mapping[str, str]) -> Model:
 
 
 @command(__doc__, keys=_KEYS, settings=_GROUPS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Print one step, as a table or as JSON. Raises InputError for what the command line cannot mean."""
-    figures = run(words)
-    if words.truth("json"):
+    figures = run(arguments)
+    if arguments.truth("json"):
         print(json.dumps(figures.as_json(), indent=2, allow_nan=False))
     else:
         results_console().print(step_table(figures))

@@ -47,15 +47,15 @@ def _headline(figures: StepFigures) -> Iterator[Text]:
 
 def _content(figures: StepFigures) -> str:
     chunks = figures.step.chunks
-    words = []
+    parts = []
     if chunks:
         count = f"{len(chunks):,} chunks of " if len(chunks) > 1 else ""
         after = f" after {chunks[0].prefix:,} cached" if chunks[0].prefix else ""
-        words.append(f"prefill of {count}{chunks[0].tokens:,} token{_plural(chunks[0].tokens)}{after}")
+        parts.append(f"prefill of {count}{chunks[0].tokens:,} token{_plural(chunks[0].tokens)}{after}")
     if figures.step.batch:
         batch, context = figures.step.batch, figures.step.context
-        words.append(f"decode of {batch:,} sequence{_plural(batch)} at context {context:,}")
-    return ", ".join(words)
+        parts.append(f"decode of {batch:,} sequence{_plural(batch)} at context {context:,}")
+    return ", ".join(parts)
 
 
 def _plural(count: int) -> str:

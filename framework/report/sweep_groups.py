@@ -16,10 +16,10 @@ _OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share for one 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run of a sweep that has ended: its directory, the words that it was given, its summary."""
+    """A run of a sweep that has ended: its directory, the arguments that it was given, its summary."""
 
     directory: Path
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     summary: Mapping[str, Any]
 
 
@@ -37,15 +37,15 @@ class SweepRow:
 
 
 def rows_of(runs: Sequence[tuple[str, Summary]]) -> list[SweepRow]:
-    """The rows of (label, summary) pairs, groups together, otherwise in their order. Labels are `key=value` words."""
+    """The rows of (label, summary) pairs, groups together, otherwise in their order. Labels are `key=value` parts."""
     alike: dict[tuple[str, ...], list[Summary]] = {}
     for label, summary in runs:
-        words = tuple(word for word in label.split() if not word.startswith("seed="))
-        alike.setdefault(words, []).append(summary)
+        arguments = tuple(word for word in label.split() if not word.startswith("seed="))
+        alike.setdefault(arguments, []).append(summary)
     rows = []
-    for words, summaries in alike.items():
-        group = tuple(word for word in words if word.startswith(_OF_A_GROUP) or word == "(twin)")
-        label = " ".join(words) or str(summaries[0]["policy"])
+    for arguments, summaries in alike.items():
+        group = tuple(word for word in arguments if word.startswith(_OF_A_GROUP) or word == "(fitted)")
+        label = " ".join(arguments) or str(summaries[0]["policy"])
         rows.append(SweepRow(label, mean_of(summaries), group, len(summaries)))
     return in_groups(rows)
 

@@ -61,7 +61,7 @@ def verdict(trials: Trials) -> Iterator[str]:
         best, count = helps[0], len(trials.tried)
         is_most = all(best.trial.worth(base) >= one.trial.worth(base) for one in helps)
         gives = "gives most" if is_most else "gives nearly the most, on fewer GPUs"
-        yield f"Of {count} remedies tried, {best.remedy.words} {gives}: {_kept(best.trial)}, {_gain(best.trial, base)}."
+        yield f"Of {count} remedies tried, {best.remedy.text} {gives}: {_kept(best.trial)}, {_gain(best.trial, base)}."
     elif trials.tried:
         yield f"None of {len(trials.tried)} remedies tried is better than the run."
 
@@ -95,8 +95,8 @@ def _removed(trials: Trials) -> RenderableType:
     for heading in ("SLO\nkept", metric(HEADLINE).heading, "worth\nreq/s"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_row("nothing changed", *_figures(trials.base), "")
-    for words, worth, one in removed_rows(trials):
-        table.add_row(words, *_figures(one.trial), worth)
+    for text, worth, one in removed_rows(trials):
+        table.add_row(text, *_figures(one.trial), worth)
     if trials.indifferent:
         named = ", ".join(cause.without for cause in trials.indifferent)
         table.add_section()
@@ -114,8 +114,8 @@ def _tried(trials: Trials) -> RenderableType:
         trial = one.trial
         per_gpu = number(trial.goodput / trial.gpus)
         cells = (f"{trial.gpus:,}", *_figures(trial), signed(trial.worth(base)), per_gpu)
-        table.add_row(Text(printable(one.remedy.words)), *cells, style="" if number_ else "bold")
-    if rest := [one.remedy.words for one in trials.tried if not one.trial.is_better(base)]:
+        table.add_row(Text(printable(one.remedy.text)), *cells, style="" if number_ else "bold")
+    if rest := [one.remedy.text for one in trials.tried if not one.trial.is_better(base)]:
         table.add_section()
         table.add_row(Text(f"no better with {', '.join(map(printable, rest))}", style="dim"), *[""] * 5)
     return table

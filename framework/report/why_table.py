@@ -20,6 +20,6 @@ def why_table(diagnosis: Diagnosis) -> RenderableType:
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(max_width=_WIDE)
     for finding in diagnosis.findings[:_MOST]:
-        told = Text.assemble((printable(finding.title), "bold"), f". {printable(finding.evidence)}")
-        grid.add_row(f"{finding.lost:,}", told)
+        line = Text.assemble((printable(finding.title), "bold"), f". {printable(finding.evidence)}")
+        grid.add_row(f"{finding.lost:,}", line)
     return Group(Text(), lost.append(diagnosis.signature), grid)

@@ -30,7 +30,7 @@ def arms_line(runs: Sequence[Ended]) -> str | None:
     """In what else than the policy, and what was swept, the runs differ; None where in nothing, or of one policy."""
     first: dict[tuple[str, tuple[str, ...]], Ended] = {}
     for run in runs:
-        group = tuple(word for word in run.words if not word.startswith(_NOT_COMPARED))
+        group = tuple(word for word in run.arguments if not word.startswith(_NOT_COMPARED))
         first.setdefault((str(run.summary["policy"]), group), run)
     if len({policy for policy, _ in first}) < 2:
         return None

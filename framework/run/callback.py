@@ -63,7 +63,7 @@ class Runs(Callback):
         self._process = 0
         self._started_ns = 0
         self._refusals: Refusals | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._held: int | None = None  # the directory of a run or sweep, locked
         self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and how many runs it has
 
@@ -98,7 +98,7 @@ class Runs(Callback):
             return
         if self._refusals is None:
             report_error(line)
-            self._told.add(line)
+            self._reported.add(line)
         else:
             try:
                 self._refusals.add(config.hydra.job.num, line, " ".join(job_return.overrides or ()))
@@ -160,9 +160,9 @@ class Runs(Callback):
     def _tell(self) -> None:
         """Print the lines that have not been printed; those of other processes are found in files."""
         for line, overrides in self._refusals.read() if self._refusals is not None else ():
-            if line not in self._told:
+            if line not in self._reported:
                 report_error(f"{line} [{overrides}]" if overrides else line)
-            self._told.add(line)
+            self._reported.add(line)
 
     def _tell_what_is_kept(self) -> None:
         """Where a sweep ended before its time and some of it is there: how much."""
@@ -174,7 +174,7 @@ class Runs(Callback):
             print(f"{line}; the same command goes on with the others", file=sys.stderr)
 
     def _exit_if_refused(self) -> None:
-        if self._told:
+        if self._reported:
             sys.exit(USER_ERROR)
 
 
@@ -292,13 +292,13 @@ def ended_runs(sweep: Path, since_ns: int = 0) -> list[Ended]:
 
 def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
     """(label, summary) of each. Labels name the overrides that differ."""
-    shared = set.intersection(*(set(run.words) for run in ended)) if len(ended) > 1 else set()
+    shared = set.intersection(*(set(run.arguments) for run in ended)) if len(ended) > 1 else set()
     traces = {(run.summary["trace"], run.summary["trace_source"]) for run in ended}
     runs = []
     for run in ended:
-        own = [word for word in run.words if word not in shared]
+        own = [word for word in run.arguments if word not in shared]
         if len(traces) > 1 and run.summary["trace_source"] == "twin":
-            own.append("(twin)")
+            own.append("(fitted)")
         runs.append((" ".join(own) or str(run.summary["policy"]), run.summary))
     return runs
 

@@ -42,23 +42,23 @@ def execute(config: DictConfig) -> float:
     console.print(run_table(measurement.evaluation, measurement.slo))
     if outcome.limits is not None:
         console.print(outcome.limits.shown)
-    elif (told := why(measurement)) is not None:
-        console.print(told)
+    elif (reason := why(measurement)) is not None:
+        console.print(reason)
     if measurement.probes is not None:
         console.print(capacity_table(measurement.evaluation.summary, measurement.probes))
     for note in measurement.notes:
         console.print(note, markup=False, highlight=False)
     if measurement.probes is None:
         given, added = HydraConfig.get().overrides.task, config_dirs(HydraConfig.get().overrides.hydra)[1:]
-        words = [word for word in given if not word.startswith(("policy=", "predictor=", "report=", "diagnose="))]
-        words += _total(config, words)
-        words += (
+        arguments = [word for word in given if not word.startswith(("policy=", "predictor=", "report=", "diagnose="))]
+        arguments += _total(config, arguments)
+        arguments += (
             [f"predictor={_as_typed(config, 'predictor')}"]
             if any(word.startswith("predictor=") for word in given)
             else []
         )
         command = comparison_command(
-            _as_typed(config, "policy"), words, [path for path in added if not is_of_files(path)]
+            _as_typed(config, "policy"), arguments, [path for path in added if not is_of_files(path)]
         )
         console.print(command, markup=False, highlight=False, style="dim", soft_wrap=True)
     _tell_of_hooks(measurement.result)
@@ -102,21 +102,21 @@ def _tell_of_cuts(result: Result) -> None:
         print(f"warning: {cut:,} outputs were cut where the context ends, {ends}", file=sys.stderr)
 
 
-def _total(config: DictConfig, words: Sequence[str]) -> list[str]:
-    """The setting that gives any cluster as many instances, where these words gave those of each pool."""
+def _total(config: DictConfig, arguments: Sequence[str]) -> list[str]:
+    """The setting that gives any cluster as many instances, where these arguments gave those of each pool."""
     pools = [config.cluster.get(name) for name in ("prefill", "decode")]
-    is_told = any(word.startswith("cluster.instances=") for word in words)
-    return [] if is_told or not all(isinstance(count, int) for count in pools) else [f"cluster.instances={sum(pools)}"]
+    given = any(word.startswith("cluster.instances=") for word in arguments)
+    return [] if given or not all(isinstance(count, int) for count in pools) else [f"cluster.instances={sum(pools)}"]
 
 
-def comparison_command(policy: str, words: Sequence[str], directories: Sequence[Path] = ()) -> str:
-    """The command that compares a run with others: the same words, except those that only its policy or a
+def comparison_command(policy: str, arguments: Sequence[str], directories: Sequence[Path] = ()) -> str:
+    """The command that compares a run with others: the same arguments, except those that only its policy or a
     cluster with two pools has, and the directories of YAMLs that were added.
     """
     here = Path.cwd()
     added = [path.relative_to(here) if path.is_relative_to(here) else path for path in directories]
     config_dirs = [word for path in added for word in ("--config-dir", str(path))]
-    shared = [word for word in words if not word.startswith(_OWN)]
+    shared = [word for word in arguments if not word.startswith(_OWN)]
     policies = dict.fromkeys((policy, *_RIVALS))
     chosen = f"policy={','.join(policies)}"
     return f"with others: {program()} -m {shlex.join([*config_dirs, chosen, *shared])}"

@@ -104,10 +104,10 @@ def _labels(policies: Sequence[str], settings: Sequence[Mapping[str, Any]]) -> l
     labels = []
     for number, (policy, own) in enumerate(zip(policies, settings, strict=True)):
         rivals = [other for name, other in zip(policies, settings, strict=True) if name == policy]
-        told = [
+        parts = [
             f"{name.split('.')[-1]}={value}"
             for name, value in own.items()
             if not name.endswith("_target_") and len({str(other.get(name)) for other in rivals}) > 1
         ]
-        labels.append(" ".join([string.ascii_uppercase[number], policy, *told[:_SAID]]))
+        labels.append(" ".join([string.ascii_uppercase[number], policy, *parts[:_SAID]]))
     return labels

@@ -198,5 +198,5 @@ def _page(measurement: Measurement, settings: Mapping[str, Any], limits: Limits 
     """The report, whose code is loaded only here."""
     from framework.report.page.run_page import run_page
 
-    words = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    return run_page(measurement, settings, f"{program()} {shlex.join(words)}", limits.chapter if limits else None)
+    arguments = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    return run_page(measurement, settings, f"{program()} {shlex.join(arguments)}", limits.chapter if limits else None)

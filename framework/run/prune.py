@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.errors import InputError
 from framework.run.run_key import is_of_this_code
 from framework.run.store import Record, Store
@@ -25,17 +25,17 @@ _KEYS = {
 
 
 @command(__doc__, keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Count, and perhaps remove, the records of other code."""
-    store = Store(words.path("store") or Path("results"))
-    is_asked = words.truth("remove")
+    store = Store(arguments.path("store") or Path("results"))
+    is_asked = arguments.truth("remove")
     records = store.read() if store.directory.is_dir() else []
     if not records:
         raise InputError(f"store={store.directory}: holds no runs")
     useless = [record for record in records if is_useless(record)]
     if is_asked:
         store.remove([record.key for record in useless])
-    print(told(useless, len(records), is_asked))
+    print(count_line(useless, len(records), is_asked))
 
 
 def is_useless(record: Record) -> bool:
@@ -48,7 +48,7 @@ def is_useless(record: Record) -> bool:
         return False
 
 
-def told(useless: Sequence[Record], total: int, is_removed: bool) -> str:
+def count_line(useless: Sequence[Record], total: int, is_removed: bool) -> str:
     """One line: how many of how many, and of which versions."""
     counts = sorted(Counter(record.version for record in useless).items())
     versions = ", ".join(f"{count:,} of version {version}" for version, count in counts)

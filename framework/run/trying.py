@@ -89,7 +89,7 @@ def as_json(found: Trials) -> dict[str, Any]:
         ],
         "no_better_with": [cause.without for cause in found.indifferent],
         "remedies": [
-            {"settings": one.remedy.words, "acts_on": list(one.remedy.acts_on)} | _figures(one.trial, base)
+            {"settings": one.remedy.text, "acts_on": list(one.remedy.acts_on)} | _figures(one.trial, base)
             for one in found.tried
         ],
     }

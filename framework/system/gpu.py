@@ -56,10 +56,10 @@ class Gpu:
     kernels run, and `multiprocessors` counts what they run on, None where it is not known. `linked_gpus` reach each
     other at `link_bytes_s`; all others over the network. `link_efficiency` is the share of `link_bytes_s` that an
     all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU after the first, None where
-    measured times are to be trusted. `neighbour` names the GPU from whose measured times those of this one are
-    scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that large products reach
-    here over the share that they reach there; `bandwidth_gain` is the same of the bandwidth. Raises InputError for
-    a value out of range.
+    measured times are to be trusted. `neighbour` names the reference GPU from whose measured times those of this one
+    are scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that large products reach
+    here over the share that they reach there; `bandwidth_gain` is the same of the bandwidth. Raises InputError for a
+    value out of range.
     """
 
     name: str

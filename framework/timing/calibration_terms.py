@@ -130,7 +130,7 @@ class Fit:
             raise InputError("calibration: rows, note, source and licence must be text")
 
     def excludes(self, place: Place | None) -> str:
-        """Why the fit does not count for a load at `place`, in words; empty where it does, or nobody knows."""
+        """Why the fit does not count for a load at `place`, as text; empty where it does, or nobody knows."""
         return "" if place is None or self.domain is None else self.domain.excludes(place)
 
 

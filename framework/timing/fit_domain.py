@@ -105,20 +105,20 @@ class Domain:
         return cls(**ranges)
 
     def excludes(self, place: Place) -> str:
-        """Why a fit to these loads does not count at that place, in words; empty if it does."""
+        """Why a fit to these loads does not count at that place, as text; empty if it does."""
         beyond = place.cached_share - self.cached_share[1]
         if beyond > _SHARE_BEYOND:
             most = _share(self.cached_share[1])
             return f"{_share(place.cached_share)} of prompt tokens may be cached, where it was fitted to {most}"
-        factor, words = _factor(place.prompt_tokens, self.prompt_tokens)
-        return f"prompts are {factor:.2g} times {words} than any it was fitted to" if factor > _FACTOR_BEYOND else ""
+        factor, relation = _factor(place.prompt_tokens, self.prompt_tokens)
+        return f"prompts are {factor:.2g} times {relation} than any it was fitted to" if factor > _FACTOR_BEYOND else ""
 
     def distance(self, place: Place) -> str:
-        """How far that place lies outside, in words; empty if it does not."""
+        """How far that place lies outside, as text; empty if it does not."""
         found = []
         for name, of in (("prompts", "prompt_tokens"), ("outputs", "output_tokens")):
-            factor, words = _factor(getattr(place, of), getattr(self, of))
-            found += [f"{name} {factor:.2g} times {words}"] if factor > _WITHIN else []
+            factor, relation = _factor(getattr(place, of), getattr(self, of))
+            found += [f"{name} {factor:.2g} times {relation}"] if factor > _WITHIN else []
         low, high = self.cached_share
         away = max(place.cached_share - high, low - place.cached_share)
         found += [f"{_share(away)} {'more' if place.cached_share > high else 'less'} cached"] if away > 0.01 else []

@@ -54,7 +54,7 @@ class Entry:
         return None if self.fit is None else self.fit.calibration
 
     def described(self, calibrated: bool, place: Place | None = None, left_out: str = "") -> str:
-        """The GPU, the backend and its version, and what was done to the measurement, in words.
+        """The GPU, the backend and its version, and what was done to the measurement, as text.
 
         `place` is where the run's load lies, if it is known, and `left_out` why a fit does not count there.
         """
@@ -81,21 +81,21 @@ class Measured:
     """Step times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or one's own.
 
     With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
-    directory of one's own profiles, which is searched first. A GPU without a profile gets those of the GPU `neighbour`,
-    or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was changed.
-    `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the backend
-    runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's link
-    does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
+    directory of one's own profiles, which is searched first. A GPU without a profile gets those of its reference GPU
+    `neighbour`, or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was
+    changed. `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the
+    backend runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's
+    link does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
     tokens, relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where
     they are spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as
     two micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `server` is whose
     software runs the steps. `calibrated_as` names another GPU, whose fitted terms count instead of this one's.
     `outside_fit` is what becomes of fitted terms where the load of a run lies too far outside of those that they were
     fitted to (framework.timing.fit_domain): "kernels" leaves them out, so that kernels and the terms of the server
-    count, "keep" keeps them. `place` is where that load lies, None where it is not known.
-    `missing` is what becomes of a GPU on which nothing was measured and that has no neighbour: "refuse" raises
-    InputError, "roofline" gives the times of a plain `Roofline`. `source` names all rows that one object gave out; each
-    is read only once. Raises InputError for values that cannot be.
+    count, "keep" keeps them. `place` is where that load lies, None where it is not known. `missing` is what becomes of
+    a GPU on which nothing was measured and that has no reference GPU: "refuse" raises InputError, "roofline" gives the
+    times of a plain `Roofline`. `source` names all rows that one object gave out; each is read only once. Raises
+    InputError for values that cannot be.
     """
 
     backend: str = "vllm"
@@ -158,7 +158,7 @@ class Measured:
         return row
 
     def _left_out(self, fit: Fit | None) -> str:
-        """Why what was fitted does not count for the load of the run, in words; empty if it does."""
+        """Why what was fitted does not count for the load of the run, as text; empty if it does."""
         return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
 
     def estimates(self, gpu: Gpu) -> bool:
@@ -264,12 +264,12 @@ def placed(timing: Timing, place: Place) -> Timing:
 
 
 def _options(setup: Setup) -> str:
-    """A setup in the words of a command line."""
+    """A setup in the settings of a command line."""
     sizes = {name: getattr(setup.parallelism, name) for name in ("tp", "pp", "ep", "dp")}
-    words = [f"{name}={size}" for name, size in sizes.items() if name == "tp" or size > 1]
-    words += [f"dtype={setup.dtype}"]
-    words += [f"expert_dtype={setup.expert_dtype}"] if setup.expert_dtype != setup.dtype else []
-    return " ".join([*words, f"kv_dtype={setup.kv_dtype}"])
+    settings = [f"{name}={size}" for name, size in sizes.items() if name == "tp" or size > 1]
+    settings += [f"dtype={setup.dtype}"]
+    settings += [f"expert_dtype={setup.expert_dtype}"] if setup.expert_dtype != setup.dtype else []
+    return " ".join([*settings, f"kv_dtype={setup.kv_dtype}"])
 
 
 def _grouped(setups: Iterable[Setup]) -> str:

@@ -20,11 +20,11 @@ from framework.timing.curves import Curve, Surface
 from framework.timing.step_row import StepRow, Timing
 from framework.timing.table import stack, step_s
 
-_CONTEXTS = (1.0, 2.0**20)  # a decode's time is affine in its context: any two points tell it
+_CONTEXTS = (1.0, 2.0**20)  # a decode's time is affine in its context: any two points determine it
 
 
 @dataclass(frozen=True)
-class Law:
+class PublishedFit:
     """The step times of one model on `tp` GPUs of one kind, in seconds.
 
     A step of prompts costs prefill_base_s + prefill_per_token_s * tokens + prefill_quadratic_s * sum of squared lengths
@@ -95,25 +95,25 @@ def _of_stages(batches: Sequence[float], stages: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Published:
-    """Step times by `laws`, each given as the fields of a `Law`; `source` says where they were published.
+    """Step times by `laws`, each given as the fields of a `PublishedFit`; `source`: where they were published.
 
-    Raises InputError for laws with other fields, and where there is no law of a model, GPU and tp.
+    Raises InputError for fits with other fields, and where there is no fit of a model, GPU and tp.
     """
 
     source: str
-    laws: Sequence[Mapping[str, Any] | Law]
+    laws: Sequence[Mapping[str, Any] | PublishedFit]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "laws", tuple(_law(one) for one in self.laws))
+        object.__setattr__(self, "laws", tuple(_fit_of(one) for one in self.laws))
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance."""
         if parallelism.dp > 1 or parallelism.ep > 1:
             raise InputError(f"timing {self.source} knows tp and pp only, not {parallelism}")
-        known = [one for one in self.laws if isinstance(one, Law)]
-        for law in known:
-            if (law.model, law.gpu, law.tp) == (model.name, gpu.name, parallelism.tp):
-                return law.row(parallelism.pp)
+        known = [one for one in self.laws if isinstance(one, PublishedFit)]
+        for fit in known:
+            if (fit.model, fit.gpu, fit.tp) == (model.name, gpu.name, parallelism.tp):
+                return fit.row(parallelism.pp)
         there = ", ".join(f"{one.model} on {one.gpu} tp {one.tp}" for one in known)
         raise InputError(
             f"timing {self.source} has no times of {model.name} on {gpu.name} tp {parallelism.tp};"
@@ -121,11 +121,11 @@ class Published:
         )
 
 
-def _law(fields: Mapping[str, Any] | Law) -> Law:
-    if isinstance(fields, Law):
+def _fit_of(fields: Mapping[str, Any] | PublishedFit) -> PublishedFit:
+    if isinstance(fields, PublishedFit):
         return fields
     try:
-        return Law(**fields)
+        return PublishedFit(**fields)
     except TypeError as error:  # a key too many or too few
         raise InputError(f"timing.laws: {error}") from error
 

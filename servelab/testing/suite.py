@@ -142,7 +142,7 @@ class PolicyConformance:
     @each_scenario
     def test_every_request_ends_once_on_instances_that_can_serve_it(self, scenario: str) -> None:
         for title, cluster in self.usable_clusters().items():
-            with _told(scenario, title):
+            with _titled(scenario, title):
                 result = self.play(SCENARIOS[scenario], cluster)
                 check_result(result)
                 _require_ends_in_place(result, self.new_policy().changes_roles)
@@ -150,14 +150,14 @@ class PolicyConformance:
     def test_nothing_fails_where_there_is_room(self) -> None:
         """With memory for everything a request is finished, or rejected by the policy's own word."""
         for title, cluster in self.usable_clusters().items():
-            with _told("roomy", title):
+            with _titled("roomy", title):
                 _require_finished_or_rejected(self.play(SCENARIOS["roomy"], cluster))
 
     @pytest.mark.parametrize("name", STORMS)
     def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
         """All requests fit alone: each is finished, or rejected by the policy's own word."""
         for title, cluster in self.usable_clusters().items():
-            with _told(f"storm: {name}", title):
+            with _titled(f"storm: {name}", title):
                 result = self._played_if_it_can(STORMS[name], cluster)
                 if result is not None:
                     check_result(result)
@@ -176,14 +176,14 @@ class PolicyConformance:
         """Predictions are then NaN; the policy must still decide."""
         scenario = SCENARIOS["tight, recompute"]
         for title, cluster in self.usable_clusters().items():
-            with _told("tight, recompute, without a predictor", title):
+            with _titled("tight, recompute, without a predictor", title):
                 check_result(simulate(scenario.workload, cluster, MODEL, TIMING, scenario.engine, self.new_policy()))
 
     @each_scenario
     def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:
         """Also in one process after other runs: nothing may stay in a class or a module."""
         for title, cluster in self.usable_clusters().items():
-            with _told(scenario, title):
+            with _titled(scenario, title):
                 first, second = (self.play(SCENARIOS[scenario], cluster) for _ in range(2))
                 difference = first_difference(first, second)
                 assert difference is None, f"the same run, a second time, is another: {difference}; {_ONE_SEED}"
@@ -201,7 +201,7 @@ class PolicyConformance:
             with _eager_thread_switches(), ThreadPoolExecutor(len(names)) as pool:
                 concurrent = list(pool.map(together, names))
             for name, one, other in zip(names, alone, concurrent, strict=True):
-                with _told(name, title):
+                with _titled(name, title):
                     difference = first_difference(one, other)
                     assert difference is None, f"with another run, in a thread, it is another: {difference}"
 
@@ -218,7 +218,7 @@ class PolicyConformance:
         """A hook that changes what it is shown, past what numpy refuses, is named."""
         suite: Any = type(self)
         for title in self.usable_clusters():
-            with _told(scenario, title):
+            with _titled(scenario, title):
                 _known(suite, scenario, title)
 
     @each_scenario
@@ -230,11 +230,11 @@ class PolicyConformance:
             known, before = _known(suite, scenario, title)
             ends_s = known.requests["end_s"]
             early_s, late_s = np.quantile(ends_s, [0.3, 0.6])
-            # Of any lengths some are shorter than what is told by then, and no decision after them is compared.
+            # Of any lengths some are shorter than what is known by then, and no decision after them is compared.
             for cut_s in (-1.0, early_s, late_s) if change == "longer" else (early_s,):
                 open_then = ends_s > cut_s
                 other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))
-                with _told(scenario, title):
+                with _titled(scenario, title):
                     changed, after = self._recorded(other, cluster, in_machine_code)
                     affected_s = min(ends_s[open_then].min(), changed.requests["end_s"][open_then].min())
                     expected = [answer for answer in before if answer.now_s < affected_s]
@@ -290,7 +290,7 @@ def _ends(result: Result, ids: np.ndarray[Any, Any]) -> str:
 
 
 @contextmanager
-def _told(scenario: str, cluster: str) -> Iterator[None]:
+def _titled(scenario: str, cluster: str) -> Iterator[None]:
     """Add to what goes wrong in a run which one it was."""
     try:
         yield

@@ -334,7 +334,7 @@ def own_benchmark(tmp_path: Path, count: int) -> Path:
     return vllm_json(tmp_path / "bench.json", benchmark, errors=errors)
 
 
-def words(file: Path, *more: str) -> list[str]:
+def arguments(file: Path, *more: str) -> list[str]:
     known = ["model=llama3_8b", "gpu=h100", "tp=1", "backend=own", f"timing.profiles={file.parent}/profiles"]
     known += ["policy=chunked", "server=none"]  # as `own_benchmark` was served
     return [str(file), *known, *more]
@@ -345,7 +345,7 @@ def test_what_is_written_is_what_later_runs_take(tmp_path, capsys):
     path = tmp_path / "cache" / "servelab" / "profiles" / "h100" / "own" / "calibration.json"
     other, stale = Fit(TRUTH, Selector(model="qwen25_7b")), Fit(TRUTH, Selector(model="llama3_8b", dtype="bf16"))
     write_calibrations(path, [other, stale])
-    main(words(own))
+    main(arguments(own))
     shown = capsys.readouterr().out
     assert str(path) in shown.replace("\n", "")
     for part in ("bench.json: 119 requests", "TTFT ms P99", "output tokens/s", "last 40, fitted to the rest", "kernel"):
@@ -378,7 +378,7 @@ def test_a_dry_run_of_two_files_that_say_nothing_of_their_loads_writes_nothing(t
     monkeypatch.setattr(optimise, "_MOVES", 1)  # what it says does not depend on how well the terms are fitted
     own = own_benchmark(tmp_path, 40)
     files = [csv_file(tmp_path / f"{name}.csv", read_benchmark(own)) for name in ("low", "high")]
-    dry = words(own, "dry=true", f"out={tmp_path / 'out'}")[1:]
+    dry = arguments(own, "dry=true", f"out={tmp_path / 'out'}")[1:]
     main([f"{files[0]},concurrency=2", f"{files[1]},concurrency=9", *dry])
     shown = " ".join(capsys.readouterr().out.split())
     assert "calibrated" in shown
@@ -409,7 +409,7 @@ def test_a_dry_run_of_two_files_that_say_nothing_of_their_loads_writes_nothing(t
 )
 def test_mistakes_are_one_line(more, line, tmp_path, monkeypatch, capsys):
     own = own_benchmark(tmp_path, 40)
-    assert typed("calibrate")(words(own, *more)) == 2
+    assert typed("calibrate")(arguments(own, *more)) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -421,7 +421,7 @@ def test_times_in_another_unit_are_refused(tmp_path):
     benchmark = read_benchmark(own)
     slow = replace(benchmark, ttft_s=1e3 * benchmark.ttft_s, tpot_s=1e3 * benchmark.tpot_s)
     with pytest.raises(InputError, match=r"bench.csv: a median TPOT of .* milliseconds given as seconds"):
-        main(words(csv_file(tmp_path / "bench.csv", slow), "load=closed", "concurrency=4"))
+        main(arguments(csv_file(tmp_path / "bench.csv", slow), "load=closed", "concurrency=4"))
 
 
 def test_no_file_and_no_profiles(tmp_path):

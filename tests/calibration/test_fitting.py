@@ -109,7 +109,7 @@ def test_terms_that_are_the_same_thing_are_told_of():
     assert fitted.values["step_s"] + 0.02 * fitted.values["request_s"] == pytest.approx(2e-3, rel=0.02)
     assert not fitted.known["step_s"]
     assert fitted.idle == ("kernel",)
-    assert any("step_s and request_s: hardly told apart" in line for line in fitted.warnings())
+    assert any("step_s and request_s: hardly distinguishable" in line for line in fitted.warnings())
 
 
 def test_terms_stay_within_bounds():
@@ -186,5 +186,5 @@ def test_what_is_known_and_what_is_alike_is_said_by_errors_and_correlations() ->
     assert found.warnings() == (
         "c: has no effect here and stays what it was",
         "b: these measurements hardly tell it; it is near what was assumed",
-        "a and b: hardly told apart (correlation 0.95)",
+        "a and b: hardly distinguishable (correlation 0.95)",
     )

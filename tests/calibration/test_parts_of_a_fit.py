@@ -98,13 +98,13 @@ def test_only_so_many_of_the_first_requests_are_fitted_to(
     targets: list[Floats] = []
     lengths: list[int] = []
 
-    def told(predict: Any, target: Floats, terms: Sequence[Term], weights: Floats, points: int) -> Fitted:
+    def recorded(predict: Any, target: Floats, terms: Sequence[Term], weights: Floats, points: int) -> Fitted:
         targets.append(target)
         lengths.append(len(predict({"kernel": 1.0})))
         assert len(weights) == len(target)
         raise StopIteration
 
-    monkeypatch.setattr(fitting, "fit", told)
+    monkeypatch.setattr(fitting, "fit", recorded)
     one = benchmark(24)
     for changed in (8, 18, None):
         ttft_s = one.ttft_s.copy()
@@ -201,7 +201,7 @@ def test_coefficients_of_a_quadratic_surface(terms: int, coefficients: int) -> N
 
 
 def test_a_surface_through_a_quadratic_function_is_that_function() -> None:
-    """Two residuals over two terms, without scatter; with the points they are told all the same."""
+    """Two residuals over two terms, without scatter; with the points they are known all the same."""
 
     def plain(z: Floats) -> Floats:
         x, y = z
@@ -226,10 +226,10 @@ def test_the_scatter_of_a_surface_is_that_of_what_it_is_laid_through() -> None:
 
 @pytest.mark.parametrize(("scatter", "terms"), [(0.0, 0), (0.3, 0), (0.0, 200)])
 def test_the_noise_is_what_residuals_have_with_the_scatter(scatter: float, terms: int) -> None:
-    """Of a unit normal law times 0.5; of 400 residuals 200 terms have taken half of the variance."""
+    """Of a unit normal distribution times 0.5; of 400 residuals 200 terms have taken half of the variance."""
     residuals = 0.5 * np.random.default_rng(2).standard_normal(400)
     found = added_noise(residuals, np.full(400, scatter), np.ones(400), terms)
-    whole = 0.5 if terms == 0 else 0.5 * 2**0.5 * 1.05  # a cut law loses less of its variance
+    whole = 0.5 if terms == 0 else 0.5 * 2**0.5 * 1.05  # a cut distribution loses less of its variance
     assert found == pytest.approx(math.sqrt(whole**2 - scatter**2), rel=0.08)
 
 

@@ -23,7 +23,7 @@ def test_flags_come_first_by_their_long_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         ("--polcy=ares", "--polcy=ares: there is no such flag; a setting is written without dashes: polcy=ares"),
         ("-x", "-x: there is no such flag; a setting is written without dashes: x=VALUE"),
@@ -38,9 +38,9 @@ def test_flags_come_first_by_their_long_names() -> None:
         ("-m --cfg job", "--cfg shows the settings of one run, and --multirun runs several"),
     ],
 )
-def test_a_flag_that_cannot_be_meant_is_told_in_a_line(words: str, line: str) -> None:
+def test_a_flag_that_cannot_be_meant_is_told_in_a_line(arguments: str, line: str) -> None:
     with pytest.raises(InputError) as refused:
-        flags_first(["policy=ares", *words.split()])
+        flags_first(["policy=ares", *arguments.split()])
     assert str(refused.value).startswith(line)
 
 
@@ -58,13 +58,13 @@ def test_an_added_setting_that_something_reads_is_taken() -> None:
         ["+tuned=x"],
         ["+a=1", "hydra.searchpath=[x]"],
     ]
-    for words in read:
-        assert name_files(words) == words
+    for arguments in read:
+        assert name_files(arguments) == arguments
 
 
 def test_settings_may_stand_on_both_sides_of_a_flag(tmp_path: Path) -> None:
-    def said(*words: str) -> str:
-        command = [sys.executable, str(ROOT / "run.py"), *words]
+    def said(*arguments: str) -> str:
+        command = [sys.executable, str(ROOT / "run.py"), *arguments]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
 

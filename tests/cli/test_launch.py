@@ -113,7 +113,7 @@ def test_a_part_that_every_run_has_is_not_left_out(group: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["chunked", "policy = chunked"])
-def test_how_a_setting_is_written_is_told(word: str) -> None:
+def test_how_a_setting_is_written_is_reported(word: str) -> None:
     with composing(), pytest.raises(HydraException) as refused:
         compose("config", overrides=[word])
     assert explain(refused.value) == f"{word}: a setting is written key=value, without spaces"
@@ -216,7 +216,7 @@ def test_runs_of_an_earlier_sweep_in_the_same_directory_are_left_out(tmp_path: P
 def test_a_twin_among_recordings_is_marked(tmp_path: Path) -> None:
     job(tmp_path, 0, ["trace.path=a"])
     job(tmp_path, 1, ["trace=b"], source="twin")
-    assert [label for label, _ in labelled(ended_runs(tmp_path))] == ["trace.path=a", "trace=b (twin)"]
+    assert [label for label, _ in labelled(ended_runs(tmp_path))] == ["trace.path=a", "trace=b (fitted)"]
 
 
 @pytest.mark.parametrize("count", [40, 41])

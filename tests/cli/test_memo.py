@@ -13,7 +13,7 @@ import pytest
 from framework.cli.files import read_once
 from framework.timing.shipped import profile_files
 from traces import formats
-from traces.fitted.twin import Twin, load_twin
+from traces.fitted.fitted_trace import FittedTrace, load_fitted
 from traces.formats import reading
 from traces.load import load
 from traces.parsing import rows
@@ -123,13 +123,13 @@ def test_workloads_of_one_file_cannot_alter_one_another(tmp_path: Path) -> None:
 def test_a_frame_that_is_altered_in_place_is_the_caller_s_alone(tmp_path: Path, draw: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(LINE * 3)
-    twin = tmp_path / "t.json"
-    load_twin("azure_code").save(twin)
+    fitted = tmp_path / "t.json"
+    load_fitted("azure_code").save(fitted)
 
     def frame() -> pl.DataFrame:
-        from traces.fitted.twin import sample_twin
+        from traces.fitted.fitted_trace import sample_fitted
 
-        return (formats.read(path) if draw == "file" else sample_twin(twin, 3, 1)).frame
+        return (formats.read(path) if draw == "file" else sample_fitted(fitted, 3, 1)).frame
 
     mine, before = frame(), frame().rows()
     mine[0, "output_tokens"] = 99
@@ -140,19 +140,19 @@ def test_a_frame_that_is_altered_in_place_is_the_caller_s_alone(tmp_path: Path, 
 
 def test_a_sample_of_a_twin_is_drawn_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.json"
-    load_twin("azure_code").save(path)
+    load_fitted("azure_code").save(path)
     drawn: list[tuple[int | None, int]] = []
-    sample = Twin.sample
+    sample = FittedTrace.sample
 
-    def spy(self: Twin, requests: int | None = None, seed: int = 0) -> object:
+    def spy(self: FittedTrace, requests: int | None = None, seed: int = 0) -> object:
         drawn.append((requests, seed))
         return sample(self, requests, seed)
 
-    monkeypatch.setattr(Twin, "sample", spy)
+    monkeypatch.setattr(FittedTrace, "sample", spy)
     for seed in (1, 1, 2, 1):
         load(path=str(path), format="twin", requests=20, seed=seed)
     assert drawn == [(20, 1), (20, 2)]
-    load_twin("azure_conv").save(path)
+    load_fitted("azure_conv").save(path)
     assert "azure_conv" in load(path=str(path), format="twin", requests=20, seed=1).notes[0]
 
 

@@ -51,18 +51,18 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(directory: Path, *words: str, unread: bool = False) -> subprocess.CompletedProcess[str]:
+def run(directory: Path, *arguments: str, unread: bool = False) -> subprocess.CompletedProcess[str]:
     """A run; `unread`: nobody reads its output, as behind a `| head -1` that has ended."""
-    told = environment(directory)
-    told["PATH"] = f"{warm.path()}:{told['PATH']}"
-    words = ("python", str(ROOT / "run.py"), "trace=synthetic", "trace.limit=60", *words)
+    variables = environment(directory)
+    variables["PATH"] = f"{warm.path()}:{variables['PATH']}"
+    arguments = ("python", str(ROOT / "run.py"), "trace=synthetic", "trace.limit=60", *arguments)
     if not unread:
-        return subprocess.run(words, cwd=directory, env=told, capture_output=True, text=True, timeout=300)
+        return subprocess.run(arguments, cwd=directory, env=variables, capture_output=True, text=True, timeout=300)
     reads, writes = os.pipe()
     os.close(reads)
     with os.fdopen(writes) as gone:
         return subprocess.run(
-            words, cwd=directory, env=told, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=300
+            arguments, cwd=directory, env=variables, stdout=gone, stderr=subprocess.PIPE, text=True, timeout=300
         )
 
 
@@ -96,8 +96,8 @@ def test_it_is_swept_beside_others(own: Path) -> None:
         ("broken.py:A", "broken.py:1: ZeroDivisionError: division by zero$"),
         ("ends.py:A", r"ends.py:1: SystemExit: sys.exit\(\) would end the process; raise an exception to end the run$"),
         ("deadly.py:A", "deadly.py:1: GeneratorExit: gone$"),
-        ("untold.py:A", r"untold.py:4: Untold: \(its text fails with ValueError\)$"),
-        ("number.py:A", "int: its arguments cannot be told"),
+        ("silent.py:A", r"silent.py:4: Silent: \(its text fails with ValueError\)$"),
+        ("number.py:A", "int: its arguments are not known"),
     ],
 )
 def test_a_mistake_is_one_line(own: Path, choice: str, line: str) -> None:
@@ -111,7 +111,7 @@ MODULES = {
     "broken.py": "1 / 0\n",
     "ends.py": "exit()\n",
     "deadly.py": "raise GeneratorExit('gone')\n",
-    "untold.py": "class Untold(Exception):\n    def __str__(self):\n        raise ValueError\nraise Untold\n",
+    "silent.py": "class Silent(Exception):\n    def __str__(self):\n        raise ValueError\nraise Silent",
     "number.py": "A = int\n",
 }
 
@@ -131,7 +131,7 @@ import sys
 import servelab
 
 
-class UntoldError(Exception):
+class SilentError(Exception):
     def __str__(self):
         raise ValueError("no text")
 
@@ -143,14 +143,14 @@ class Unfinished(servelab.Aggregated, abc.ABC):
     def more(self): ...
 
 
-class UntoldInit(servelab.Aggregated):
+class SilentInit(servelab.Aggregated):
     def __init__(self):
-        raise UntoldError
+        raise SilentError
 
 
-class UntoldHook(servelab.Aggregated):
+class SilentHook(servelab.Aggregated):
     def admit(self, request, cluster):
-        raise UntoldError
+        raise SilentError
 
 
 class ExitInit(servelab.Aggregated):
@@ -207,15 +207,15 @@ class Prints(servelab.Aggregated):
 """
 SAID = {
     "Unfinished": "faulty.py: Unfinished cannot be made: Can't instantiate abstract class Unfinished",
-    "UntoldInit": "policy UntoldInit: __init__, faulty.py:22: UntoldError: (its text fails with ValueError)",
-    "UntoldHook": "policy UntoldHook: admit for request 0 at 0.00634009 s, faulty.py:27: UntoldError: (its text fails",
+    "SilentInit": "policy SilentInit: __init__, faulty.py:22: SilentError: (its text fails with ValueError)",
+    "SilentHook": "policy SilentHook: admit for request 0 at 0.00634009 s, faulty.py:27: SilentError: (its text fails",
     "ExitInit": "policy ExitInit: __init__, faulty.py:32: RuntimeError: sys.exit(0) would end the process",
     "ExitHook": "faulty.py:37: RuntimeError: sys.exit(0) would end the process; raise an exception to end the run",
     "DeadlyLayout": "policy DeadlyLayout: layout, faulty.py:42: RuntimeError: GeneratorExit is no Exception: gone",
     "DeadlyHook": "faulty.py:47: RuntimeError: GeneratorExit is no Exception: gone; raise an exception to end the run",
     "Huge": "route_prefill returned instance 1208925819614629174706176 for request 0; the cluster has instances 0 to 4",
     "Writes": "faulty.py:57: ValueError: cannot set WRITEABLE flag to True of this array",
-    "Asks": "faulty.py:63: ValueError: request 0 does not decode now: its KV tokens cannot be told",
+    "Asks": "faulty.py:63: ValueError: request 0 does not decode now: its KV tokens are not known",
 }
 
 
@@ -270,7 +270,7 @@ class Needs(servelab.Disaggregated):
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         (["policy=./mistaken.py:InInit"], "policy InInit: __init__, mistaken.py:7: RuntimeError: broken; see "),
         (["policy=./mistaken.py:InPrepare"], "policy InPrepare: prepare, mistaken.py:12: AttributeError: 'Cluster'"),
@@ -283,9 +283,9 @@ class Needs(servelab.Disaggregated):
         ),
     ],
 )
-def test_what_it_raises_before_a_run_is_one_line_too(own: Path, words: list[str], line: str) -> None:
+def test_what_it_raises_before_a_run_is_one_line_too(own: Path, arguments: list[str], line: str) -> None:
     (own / "mistaken.py").write_text(MISTAKEN)
-    finished = run(own, *words)
+    finished = run(own, *arguments)
     assert finished.returncode == 2
     assert line in finished.stderr
     assert finished.stderr.count("\n") == 1
@@ -306,5 +306,5 @@ def test_its_defaults_are_settings(own: Path) -> None:
 
 
 def test_other_words_stay(own: Path) -> None:
-    words = ["policy=chunked,ares", "trace.path=mine.py:x", "-m"]
-    assert with_files(words) == words
+    arguments = ["policy=chunked,ares", "trace.path=mine.py:x", "-m"]
+    assert with_files(arguments) == arguments

@@ -58,7 +58,7 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         (
             ["policy=distserve", "cluster.pools=3"],
@@ -74,16 +74,16 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
         (["engine/speculation=drat"], "did you mean draft?"),
     ],
 )
-def test_a_mistake_on_the_command_line(words: list[str], said: str) -> None:
+def test_a_mistake_on_the_command_line(arguments: list[str], said: str) -> None:
     with composing(), pytest.raises((InputError, ConfigCompositionException)) as refused:
-        compose("config", overrides=words)
+        compose("config", overrides=arguments)
     line = explain(refused.value)
     assert line is not None
     assert said in line
 
 
 def test_what_can_be_changed_is() -> None:
-    words = ["+extra.deep=1", "extra.deep=2", "slo.ttft_s=3", "trace.limit=5", "policy={routing: round_robin}"]
+    arguments = ["+extra.deep=1", "extra.deep=2", "slo.ttft_s=3", "trace.limit=5", "policy={routing: round_robin}"]
     with composing():
-        config = compose("config", overrides=["policy=chunked", *words])
+        config = compose("config", overrides=["policy=chunked", *arguments])
     assert (config.extra.deep, config.slo.ttft_s, config.policy.routing) == (2, 3, "round_robin")

@@ -120,10 +120,10 @@ def test_what_a_parameter_cannot_hold_is_refused(kind: str, passed: Any) -> None
 
 
 def test_a_parameter_without_an_annotation_is_refused() -> None:
-    with pytest.raises(TypeError, match="untold: x has no annotation"):
+    with pytest.raises(TypeError, match="unannotated: x has no annotation"):
 
         @inner
-        def untold(x):
+        def unannotated(x):
             return x
 
 

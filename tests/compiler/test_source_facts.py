@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return source
 
 
-def told(file: Path) -> str:
+def facts_of(file: Path) -> str:
     """What another process says: how often it read the file, and the names that it imports."""
     environment = os.environ | {"XDG_CACHE_HOME": str(file.parent / "cache")}
     environment.pop("NUMBA_CACHE_DIR", None)
@@ -47,39 +47,39 @@ def told(file: Path) -> str:
 
 
 def test_a_file_is_read_once_until_it_changes(file: Path) -> None:
-    assert [told(file), told(file)] == ["1 a", "0 a"]
+    assert [facts_of(file), facts_of(file)] == ["1 a", "0 a"]
     write(file, "import b", LONG_AGO_S + 1)
-    assert [told(file), told(file)] == ["1 b", "0 b"]
+    assert [facts_of(file), facts_of(file)] == ["1 b", "0 b"]
     write(file, "import ccc", LONG_AGO_S + 1)
-    assert told(file) == "1 ccc"
+    assert facts_of(file) == "1 ccc"
 
 
 def test_a_file_that_was_just_written_may_change_again_unseen(file: Path) -> None:
     write(file, "import a", time.time())
-    assert [told(file), told(file)] == ["1 a", "1 a"]
+    assert [facts_of(file), facts_of(file)] == ["1 a", "1 a"]
 
 
 @pytest.mark.parametrize("damage", [b"", b"[1]", b'{"', b"\xff", b'{"a": 1}'])
 def test_what_cannot_be_understood_is_read_again(file: Path, damage: bytes) -> None:
-    assert told(file) == "1 a"
+    assert facts_of(file) == "1 a"
     (kept,) = (file.parent / "cache").rglob("facts.json")
     kept.write_bytes(damage)
-    assert told(file) == "1 a"
+    assert facts_of(file) == "1 a"
 
 
 def test_an_entry_that_is_not_one_is_read_again(file: Path) -> None:
-    assert told(file) == "1 a"
+    assert facts_of(file) == "1 a"
     (kept,) = (file.parent / "cache").rglob("facts.json")
     kept.write_text(kept.read_text().replace('["a"]', "7"))
-    assert told(file) == "1 a"
+    assert facts_of(file) == "1 a"
 
 
 def test_files_that_have_gone_are_forgotten(file: Path) -> None:
     other = file.with_name("two.py")
     write(other, "import c")
-    told(other)
+    facts_of(other)
     other.unlink()
-    told(file)
+    facts_of(file)
     (kept,) = (file.parent / "cache").rglob("facts.json")
     assert "one.py" in kept.read_text()
     assert "two.py" not in kept.read_text()

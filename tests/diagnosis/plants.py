@@ -23,16 +23,16 @@ _AFFINE = (
 
 @dataclass(frozen=True)
 class Plant:
-    """`cause` is planted in the configuration of `words`; one of the remedies whose words begin so mends it."""
+    """`cause` is planted in the configuration of `arguments`; one of the remedies whose arguments begin so fixes it."""
 
     cause: str
     remedy: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     workload: Workload
     timing: tuple[str, ...] = _AFFINE
 
     def config(self) -> DictConfig:
-        return configured(*self.words[:1], *self.timing, *self.words[1:])
+        return configured(*self.arguments[:1], *self.timing, *self.arguments[1:])
 
     def trials(self) -> Trials:
         config = self.config()

@@ -105,8 +105,8 @@ def test_the_planted_bottleneck_is_named_first(name: str) -> None:
     diagnosis = PLANTS[name].diagnosis()
     assert diagnosis.findings, name
     first = diagnosis.findings[0]
-    told = [f"{finding.title} ({finding.lost}): {finding.evidence}" for finding in diagnosis.findings]
-    assert name in first.title, told
+    sentences = [f"{finding.title} ({finding.lost}): {finding.evidence}" for finding in diagnosis.findings]
+    assert name in first.title, sentences
     assert first.evidence.endswith(".")
     assert not {"nan", "unknown"} & set(first.evidence.split())
     assert sum((diagnosis.losses.of(cause)).sum() for cause in CAUSES) == diagnosis.lost

@@ -45,8 +45,8 @@ def test_the_planted_cause_is_named_first_and_its_remedy_helps(name: str) -> Non
     plant, trials = PLANTS[name], found(name)
     assert [one.name for one in trials.removed][:1] == [plant.cause]
     assert trials.removed[0].trial.worth(trials.base) > 0
-    helped = [one.remedy.words for one in helping(trials)]
-    assert [words for words in helped if words.startswith(plant.remedy)], helped
+    helped = [one.remedy.text for one in helping(trials)]
+    assert [text for text in helped if text.startswith(plant.remedy)], helped
     said = " ".join(verdict(trials))
     assert REMOVABLE[plant.cause].title in said
     assert not {"nan", "unknown"} & set(said.replace(",", " ").split())
@@ -54,14 +54,14 @@ def test_the_planted_cause_is_named_first_and_its_remedy_helps(name: str) -> Non
 
 @pytest.mark.slow
 def test_of_uneven_loads_nine_in_ten_are_named_first_and_mended() -> None:
-    named, mended = [], []
+    named, fixed = [], []
     for plant in PLANTS.values():
         for seed in range(4):
             trials = replace(plant, workload=uneven(plant.workload, seed)).trials()
             named.append([one.name for one in trials.removed][:1] == [plant.cause])
-            mended.append(any(one.remedy.words.startswith(plant.remedy) for one in helping(trials)))
+            fixed.append(any(one.remedy.text.startswith(plant.remedy) for one in helping(trials)))
     assert np.mean(named) >= 0.9
-    assert np.mean(mended) >= 0.9
+    assert np.mean(fixed) >= 0.9
 
 
 def test_the_run_and_its_remedies_are_what_the_same_settings_come_to() -> None:
@@ -113,8 +113,8 @@ def test_where_no_cause_by_itself_limits_it_says_so() -> None:
 
 
 def test_a_policy_that_cannot_do_without_its_hook_is_not_run_without_it() -> None:
-    words = ("policy=dynaserve", "cluster.instances=2", "slo.ttft_s=0.05")
-    trials = Plant("", "", words, every_fourth(60, 30.0, (800, 40), (9000, 40))).trials()
+    arguments = ("policy=dynaserve", "cluster.instances=2", "slo.ttft_s=0.05")
+    trials = Plant("", "", arguments, every_fourth(60, 30.0, (800, 40), (9000, 40))).trials()
     names = [one.name for one in trials.removed] + [
         name for name, cause in REMOVABLE.items() if cause in trials.indifferent
     ]
@@ -146,9 +146,9 @@ def test_what_a_run_is_worth_says_over_which_time() -> None:
         removed = Removed("network", REMOVABLE["network"], second, "It waits.")
         trials = Trials(first, found("too few prefill instances").seen, (removed,), (), ())
         assert said in " ".join(verdict(trials))
-        told = io.StringIO()
-        Console(file=told, width=120).print(TrialsTable(trials))
-        for shown in (told.getvalue(), limits(trials)):
+        output = io.StringIO()
+        Console(file=output, width=120).print(TrialsTable(trials))
+        for shown in (output.getvalue(), limits(trials)):
             assert ("own window; worth and gain are over" in shown) == (said.endswith("as it is."))
 
 
@@ -208,10 +208,10 @@ def test_remedies_are_settings_that_act_on_the_causes() -> None:
     config = plant.config()
     experiment = compose_on(config, plant.workload)
     chosen = remedies(flattened(config), experiment, ["prefill"])
-    words = [one.words for one in chosen]
-    assert {"cluster.prefill=2", "cluster.prefill=2 cluster.decode=1", "engine.token_budget=1024"} <= set(words)
-    assert not [one for one in words if one.startswith("engine.kv_")]
-    assert len(words) == len(set(words))
+    texts = [one.text for one in chosen]
+    assert {"cluster.prefill=2", "cluster.prefill=2 cluster.decode=1", "engine.token_budget=1024"} <= set(texts)
+    assert not [one for one in texts if one.startswith("engine.kv_")]
+    assert len(texts) == len(set(texts))
     assert remedies(flattened(config), experiment, []) == []
 
 
@@ -222,7 +222,7 @@ def test_a_remedy_may_name_a_file_of_settings() -> None:
     assert changed.engine.kv_compression.memory_share == 0.5
     assert [pool.instances for pool in changed.cluster.pools] == [2, 2]
     assert config.cluster.prefill == 1
-    assert Remedy({"a.b": None, "c": 0.25, "d": True}, ()).words == "a.b=null c=0.25 d=true"
+    assert Remedy({"a.b": None, "c": 0.25, "d": True}, ()).text == "a.b=null c=0.25 d=true"
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def test_terminal_page_and_file_say_the_same() -> None:
         assert cause["without"] in page.text
         assert cause["goodput"] in values
     for one in helping(trials):
-        assert one.remedy.words in shown
-        assert one.remedy.words in page.text
+        assert one.remedy.text in shown
+        assert one.remedy.text in page.text
         assert one.trial.goodput in values
     assert "Routing limits goodput." in page.text
     assert max(map(len, shown.splitlines())) <= 120
@@ -267,10 +267,10 @@ def test_what_others_wrote_stays_text() -> None:
 
 
 def test_the_command_diagnoses_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    law = ("trace=synthetic", "trace.requests=60", "trace.arrivals.law=fixed", "trace.arrivals.rate=4")
+    arrivals = ("trace=synthetic", "trace.requests=60", "trace.arrivals.law=fixed", "trace.arrivals.rate=4")
     sizes = ("trace.input.law=fixed", "trace.input.mean=1000", "trace.output.law=fixed", "trace.output.mean=20")
     plant = PLANTS["slow link"]
-    config = replace(plant, words=(*plant.words, *law, *sizes)).config()
+    config = replace(plant, arguments=(*plant.arguments, *arrivals, *sizes)).config()
     (tmp_path / ".hydra").mkdir()
     OmegaConf.save(config, tmp_path / ".hydra" / "config.yaml")
     (tmp_path / "summary.json").write_text('{"goodput_rps": 123.0}')
@@ -302,15 +302,17 @@ def test_a_run_is_diagnosed_as_it_ends_where_that_is_asked_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("arguments", "part"),
     [
         (("diagnose=maybe",), "diagnose must be true or false"),
         (("diagnose=true", "objective=capacity"), "objective=goodput"),
     ],
 )
-def test_what_cannot_be_diagnosed_is_refused_before_the_run(tmp_path: Path, words: tuple[str, ...], part: str) -> None:
+def test_what_cannot_be_diagnosed_is_refused_before_the_run(
+    tmp_path: Path, arguments: tuple[str, ...], part: str
+) -> None:
     with pytest.raises(InputError, match=part):
-        done(configured(*SMALL, *words), tmp_path)
+        done(configured(*SMALL, *arguments), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -327,9 +329,9 @@ def test_what_is_no_run_is_refused_in_a_line(tmp_path: Path, content: str | None
 
 
 def test_the_command_wants_one_directory() -> None:
-    for words, said in (([], "DIR is missing"), (["a", "b"], "there is one DIR")):
+    for arguments, said in (([], "DIR is missing"), (["a", "b"], "there is one DIR")):
         with pytest.raises(InputError, match=said):
-            main(words)
+            main(arguments)
     assert main(["--help"]) == 0
 
 

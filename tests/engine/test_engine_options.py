@@ -193,7 +193,7 @@ def test_gpus_share_the_packing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "words"),
+    ("kind", "values", "message"),
     [
         (Attention, {"overlap": -0.1}, "engine.attention.overlap must be a finite number of at least 0"),
         (Attention, {"overlap": 1.5}, "engine.attention.overlap must be at most 1, got 1.5"),
@@ -208,8 +208,8 @@ def test_gpus_share_the_packing() -> None:
         (EngineConfig, {"kv_compression": 0.5}, "write engine/kv_compression=NAME"),
     ],
 )
-def test_values_out_of_range_are_refused(kind: type, values: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words.replace(".", r"\.")):
+def test_values_out_of_range_are_refused(kind: type, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
         kind(**values)
 
 
@@ -249,7 +249,7 @@ def test_other_words_stay_as_they_are(word: str) -> None:
 def test_both_spellings_are_one_configuration(config_directory: None) -> None:
     pairs = [name_files(["engine.attention=pod", "engine.kv_compression=hack"])]
     pairs.append(["engine/attention=pod", "engine/kv_compression=hack"])
-    one, other = (flattened(compose_config("config", overrides=words)) for words in pairs)
+    one, other = (flattened(compose_config("config", overrides=arguments)) for arguments in pairs)
     assert one == other
     assert one["engine.attention.overlap"] == 0.74
     settings = ["engine.attention.overlap=0.74", "engine.attention.decode_rows=0"]
@@ -258,8 +258,8 @@ def test_both_spellings_are_one_configuration(config_directory: None) -> None:
 
 
 def test_a_parameter_can_be_tuned_with_the_name(config_directory: None) -> None:
-    words = name_files(["engine.attention.overlap=0.5", "engine.attention=pod"])
-    config = compose_config("config", overrides=words, return_hydra_config=True)
+    arguments = name_files(["engine.attention.overlap=0.5", "engine.attention=pod"])
+    config = compose_config("config", overrides=arguments, return_hydra_config=True)
     assert config.engine.attention.overlap == 0.5
     choices = chosen(config.hydra.runtime.choices)
     assert (choices["engine.attention"], choices["engine.kv_compression"]) == ("pod", "none")

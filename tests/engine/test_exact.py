@@ -1,4 +1,4 @@
-"""The compiled engine against the plain one, over random whole runs; `tests.helpers.differences` says what is equal."""
+"""The compiled engine against the reference engine, on random runs; `tests.helpers.differences` says what is equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The law of one instant in both engines: all that is due at a time comes about before a step begins at that time.
+"""The rule of one instant in both engines: all that is due at a time comes about before a step begins at that time.
 
 A step lasts 1 s, and 0.25 s more for each prompt token that it computes; a token of KV has 16 bytes.
 """

@@ -194,23 +194,23 @@ def test_unlimited_stores_reach_the_hit_rate_of_the_trace(real_trace: Callable[[
     """Of each prompt the blocks that an earlier one had, up to the first that none had: one instance, one at a time."""
     real_trace("conversation_trace.jsonl")
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        words = ["policy=vllm_v1", "trace=mooncake", "trace.limit=1500", "trace.rate=0.02", "cluster.instances=1"]
-        words += [
+        arguments = ["policy=vllm_v1", "trace=mooncake", "trace.limit=1500", "trace.rate=0.02", "cluster.instances=1"]
+        arguments += [
             "engine.prefix_unit=trace",
             "engine.prefix_stores=dram",
             "engine.prefix_stores.tiers.dram.capacity_bytes=null",
         ]
-        rates = [summarize_run(words)]
+        rates = [summarize_run(arguments)]
         for gigabytes in (50, 10, 0):
-            rates.append(summarize_run([*words, f"engine.prefix_stores.tiers.dram.capacity_bytes={gigabytes}e9"]))
-        one = compose(compose_config("config", overrides=name_files(words)))
+            rates.append(summarize_run([*arguments, f"engine.prefix_stores.tiers.dram.capacity_bytes={gigabytes}e9"]))
+        one = compose(compose_config("config", overrides=name_files(arguments)))
     assert rates[0] == ideal_hit_rate(one.workload)
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < rates[0]
 
 
-def summarize_run(words: list[str]) -> float:
-    one = compose(compose_config("config", overrides=name_files(words)))
+def summarize_run(arguments: list[str]) -> float:
+    one = compose(compose_config("config", overrides=name_files(arguments)))
     return float(summarize(one.run(), one.slo)["cache_hit_rate"])
 
 
@@ -229,7 +229,7 @@ def ideal_hit_rate(workload: Workload) -> float:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: Tier(capacity_tokens=-1), "capacity_tokens must be a whole number"),
         (lambda: Tier(capacity_tokens=1, capacity_bytes=1.0), "capacity_tokens or capacity_bytes"),
@@ -238,8 +238,8 @@ def ideal_hit_rate(workload: Workload) -> float:
         (lambda: EngineConfig(prefix_stores=stored(Tier())), "need engine.prefix_cache=true"),
     ],
 )
-def test_bad_options_are_refused(make: Callable[[], Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_bad_options_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         make()
 
 

@@ -48,9 +48,9 @@ class Looks(Aggregated):
         self.streams_s.append(np.concatenate(cluster.streams_s(here)))
         self.lists.append([*cluster.queued(here), -1, *cluster.prefilling(here), -1, *cluster.decoding(here)])
         counts = (cluster.instances.queued, cluster.instances.prefilling, cluster.instances.running)
-        told = cluster.queued(here), cluster.prefilling(here), cluster.decoding(here)
-        assert [int(column[here]) for column in counts] == [len(ids) for ids in told]
-        assert request.id not in [*told[1], *told[2]]
+        ids_of = cluster.queued(here), cluster.prefilling(here), cluster.decoding(here)
+        assert [int(column[here]) for column in counts] == [len(ids) for ids in ids_of]
+        assert request.id not in [*ids_of[1], *ids_of[2]]
         return here
 
 

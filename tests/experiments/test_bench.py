@@ -167,7 +167,7 @@ def test_markdown_without_peer_and_with_a_failed_row() -> None:
     text = bench.as_markdown(entries, list(bench.notes(entries, None)))
     lines = text.splitlines()
     assert len({line.count("|") for line in lines[:4]}) == 1
-    assert "(twin)" in lines[2]
+    assert "(fitted)" in lines[2]
     assert "not installed" in text
     assert "could not be measured (no room)" in text
     assert json.loads(bench.as_json(entries, None))["rows"][1]["failure"] == "no room"

@@ -183,7 +183,9 @@ def test_the_script_runs_rows_of_either_layout(tmp_path: Path, monkeypatch: pyte
     assert found.is_same_work
 
 
-def test_a_short_row_is_made_and_one_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_row_is_made_and_one_that_is_missing_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_checkout(tmp_path, "experiments/validation/bench/rows.py")
     monkeypatch.setattr(against, "ROOT", tmp_path)
     with against._measuring(tmp_path, "round-robin-4096") as measure:
@@ -208,13 +210,13 @@ def test_the_two_of_a_pair_change_places(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(against, "_compile", partial(note, "compile"))
     monkeypatch.setattr(against, "_measuring", measuring)
     monkeypatch.setattr(against, "_PAIRS_OF_A_PROCESS", 2)
-    told: list[str] = []
-    found = against.compare(ROWS["azure-1"], tmp_path, 3, told.append)
+    progress: list[str] = []
+    found = against.compare(ROWS["azure-1"], tmp_path, 3, progress.append)
     both, pairs = ("ours", "theirs"), (("ours", "theirs"), ("theirs", "ours"), ("ours", "theirs"))
     words = [("compile", both), ("start", both), ("run", pairs[0] + pairs[1]), ("start", both), ("run", pairs[2])]
     assert done == [f"{what} {side} azure-1" for what, sides in words for side in sides]
     assert (found.ours_s, found.theirs_s) == ([5, 8, 11], [6, 7, 12])
-    assert told[-1].endswith("pair 3 of 3")
+    assert progress[-1].endswith("pair 3 of 3")
 
 
 @pytest.mark.parametrize(

@@ -13,27 +13,29 @@ from experiments.tune import base
 from experiments.tune.base import Configuration
 from experiments.validation.claims.file import FOLDER, claim_names, read_claims
 from tests.helpers.composing import composing
-from traces.drawn.laws import Law
+from traces.drawn.distributions import Distribution
 
 # Told by their text: to read all rows takes a second, and each worker would do so before its first test.
 NAMES = [name for name in claim_names() if "\nlengths:" in (FOLDER / f"{name}.yaml").read_text()]
 SHARES = (np.arange(200_000) + 0.5) / 200_000  # every share as often, so that nothing is left to chance
 
 
-def figures(law: Law, quoted: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """What is quoted and what the law has, by the name of the figure."""
-    tokens = np.maximum(1, np.rint(law.quantile(SHARES)))
-    told = {f"P{level}": (value, float(np.percentile(tokens, level))) for level, value in percentiles(quoted).items()}
-    return told | ({"mean": (quoted["mean"], float(tokens.mean()))} if "mean" in quoted else {})
+def figures(lengths: Distribution, quoted: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """What is quoted and what the distribution has, by the name of the figure."""
+    tokens = np.maximum(1, np.rint(lengths.quantile(SHARES)))
+    compared = {
+        f"P{level}": (value, float(np.percentile(tokens, level))) for level, value in percentiles(quoted).items()
+    }
+    return compared | ({"mean": (quoted["mean"], float(tokens.mean()))} if "mean" in quoted else {})
 
 
 def percentiles(quoted: Mapping[str, Any]) -> Mapping[float, float]:
     return quoted.get("percentiles", {})
 
 
-def parts(law: Law, quoted: Any) -> list[tuple[Law, Mapping[str, Any]]]:
-    """The law with its figures; each part of a mixture with those of its own data set."""
-    return list(zip(law.laws(), quoted, strict=True)) if isinstance(quoted, Sequence) else [(law, quoted)]
+def parts(lengths: Distribution, quoted: Any) -> list[tuple[Distribution, Mapping[str, Any]]]:
+    """The distribution with its figures; each part of a mixture with those of its own data set."""
+    return list(zip(lengths.components(), quoted, strict=True)) if isinstance(quoted, Sequence) else [(lengths, quoted)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,10 +45,10 @@ def test_a_row_plays_the_quoted_lengths(name: str, monkeypatch: pytest.MonkeyPat
     assert row.lengths is not None
     trace = Configuration((*row.settings, *row.arms["system"])).config.trace
     for side in ("input", "output"):
-        for law, quoted in parts(instantiate(trace[side], _convert_="all"), row.lengths[side]):
-            told = figures(law, quoted)
-            assert told
-            for figure, (wanted, has) in told.items():
+        for lengths, quoted in parts(instantiate(trace[side], _convert_="all"), row.lengths[side]):
+            compared = figures(lengths, quoted)
+            assert compared
+            for figure, (wanted, has) in compared.items():
                 assert has == pytest.approx(wanted, rel=0.01), f"{side} {figure}"
 
 
@@ -64,10 +66,10 @@ def test_rows_with_fewer_replicates_draw_neither_lengths_nor_waits() -> None:
     for row in read_claims():
         if row.replicates is None:
             continue
-        words = " ".join((*row.settings, *row.arms["system"], *row.arms["baseline"]))
-        if "trace=mooncake" in words:
-            assert "trace.resample_s" not in words, row.name
-            assert "trace.poisson" not in words, row.name
+        settings = " ".join((*row.settings, *row.arms["system"], *row.arms["baseline"]))
+        if "trace=mooncake" in settings:
+            assert "trace.resample_s" not in settings, row.name
+            assert "trace.poisson" not in settings, row.name
         else:
-            assert words.count("law:") == words.count("law:fixed") == 2, row.name
-            assert "load=closed" in words or "trace.arrivals.rate=1e6" in words, row.name
+            assert settings.count("law:") == settings.count("law:fixed") == 2, row.name
+            assert "load=closed" in settings or "trace.arrivals.rate=1e6" in settings, row.name

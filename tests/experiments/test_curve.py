@@ -16,11 +16,11 @@ from rich.console import Console
 
 from experiments.curve import command as command
 from experiments.curve import plots
+from experiments.curve.arguments import Job, Plan, Series, read_plan
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, values
 from experiments.curve.figures import ALL, Curve, Line, saturation, tabulated
 from experiments.curve.plots import draw
 from experiments.curve.table import report
-from experiments.curve.words import Job, Plan, Series, read_plan
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.style import lay_out, legend_below, save, series_style, styled
 from framework.errors import InputError
@@ -130,7 +130,7 @@ def test_rates_are_around_that_of_the_trace_if_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["policy=nothing"], "there is no policy of that name"),
         (["series=policy=chunked", "series=policy=nothing"], "there is no policy of that name"),
@@ -164,12 +164,12 @@ def test_rates_are_around_that_of_the_trace_if_nothing_is_said() -> None:
         (["rates=1", "no.such=1"], "no.such: there is no such setting"),
     ],
 )
-def test_a_mistake_is_one_line(words: Sequence[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    own = [] if any("policy=" in word for word in words) else ["policy=chunked"]
-    assert typed("curve")([*words, *own, "trace=synthetic", "trace.limit=10", "out=results_of_this"]) == 2
+def test_a_mistake_is_one_line(arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    own = [] if any("policy=" in word for word in arguments) else ["policy=chunked"]
+    assert typed("curve")([*arguments, *own, "trace=synthetic", "trace.limit=10", "out=results_of_this"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("error: ")
-    assert told in printed.err
+    assert message in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert not Path("results_of_this").exists()
@@ -231,13 +231,13 @@ def test_the_command_prints_a_table_and_leaves_files(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(command, "draw", lambda found, directory: drawn.append(directory))
     assert typed("curve")([*SMALL, "rates=2,4"]) == 0
-    told = capsys.readouterr()
-    directory = Path(told.err.splitlines()[-1].removeprefix("results in "))
+    printed = capsys.readouterr()
+    directory = Path(printed.err.splitlines()[-1].removeprefix("results in "))
     assert directory.parts[0] == "outputs"
     assert drawn == [directory]
     assert [path.name for path in directory.iterdir()] == ["curve.csv"]
-    assert "▸ chunked: at least 90 % meet the SLO up to 4 req/s, the most that was tried" in told.out
-    assert "Besides the policy" not in told.out
+    assert "▸ chunked: at least 90 % meet the SLO up to 4 req/s, the most that was tried" in printed.out
+    assert "Besides the policy" not in printed.out
 
 
 def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,7 +249,7 @@ def test_the_command_says_in_what_else_than_their_words_series_differ(capsys: py
     assert "token_budget" not in line
 
 
-def test_prompts_too_long_for_memory_are_told() -> None:
+def test_prompts_too_long_for_memory_are_reported() -> None:
     words = ["gpu=a10g", "engine.kv_fraction=0.7", "trace.input.mean=8000", "trace.input.cv=2"]
     assert typed("curve")([*SMALL, *words, "rates=1", "out=found"]) == 0
     whole, *parts = pl.read_csv("found/curve.csv").iter_rows(named=True)
@@ -293,7 +293,7 @@ def test_an_interrupt_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def test_refused_points_are_left_out_and_told() -> None:
+def test_refused_points_are_left_out_and_reported() -> None:
     series = Series("one", (), (1.0, 2.0))
     plan = Plan(RATE, (series,), (0,), (), 0.9, None)
     jobs = [Job(series, value, 0, ()) for value in series.values]

@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.data import text_of
-from experiments.guide.families import BY_NAME, FAMILIES, Family, short, told
+from experiments.guide.families import BY_NAME, FAMILIES, Family, described, short
 from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
 from experiments.guide.knobs import Knob, Setting
 from experiments.guide.limits import Front, Hold
@@ -58,10 +58,10 @@ def test_there_are_the_loads_that_are_asked_for() -> None:
 @pytest.mark.parametrize("name", presets())
 def test_a_preset_has_the_lengths_that_it_states(name: str) -> None:
     config = Configuration((f"+guide={name}", "policy=chunked")).config
-    for law in (config.trace.input, config.trace.output):
-        drawn = instantiate(law).quantile((np.arange(200_000) + 0.5) / 200_000)
-        assert drawn.mean() == pytest.approx(law.mean, rel=0.01)
-        assert drawn.std() / drawn.mean() == pytest.approx(law.cv, rel=0.03)
+    for lengths in (config.trace.input, config.trace.output):
+        drawn = instantiate(lengths).quantile((np.arange(200_000) + 0.5) / 200_000)
+        assert drawn.mean() == pytest.approx(lengths.mean, rel=0.01)
+        assert drawn.std() / drawn.mean() == pytest.approx(lengths.cv, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
         assert {"policy.order=fcfs", "policy.queue=fcfs"} & set(family.fixed)
 
 
-def test_settings_are_told() -> None:
-    assert told(CHUNKED) == "8 × TP 1, 512 tokens"
+def test_settings_are_reported() -> None:
+    assert described(CHUNKED) == "8 × TP 1, 512 tokens"
     assert short(CHUNKED) == "512"
     assert short({**CHUNKED, "cluster.tp": 2}) == "512 TP2"
-    assert told(SPLIT) == "P:D 3:2, TP 2 and 1"
+    assert described(SPLIT) == "P:D 3:2, TP 2 and 1"
     assert short(SPLIT) == "3:2 TP2,1"
 
 
@@ -109,8 +109,8 @@ def test_the_prompt_axis_scales_prefix_and_rest() -> None:
 
 def test_hits_keep_the_length_of_prompts() -> None:
     for hits, share in zip(axis("hits", SETTINGS, 1.0).values, (0, 0.25, 0.5, 0.75, 0.9), strict=True):
-        words = dict(word.split("=") for word in hits.overrides)
-        mean, prefix = float(words["trace.input.mean"]), int(words["trace.sessions.prefix_tokens"])
+        settings = dict(word.split("=") for word in hits.overrides)
+        mean, prefix = float(settings["trace.input.mean"]), int(settings["trace.sessions.prefix_tokens"])
         assert mean + prefix == pytest.approx(1156)
         assert prefix % 128 == 0
         assert abs(prefix - share * 1156) <= 64
@@ -166,8 +166,8 @@ class Hill:
         return Record("", {}, {}, {"capacity_high": 1.01 * found, "capacity_settled": found != 7.0}, found)
 
     def worth(self, job: Sequence[str]) -> float:
-        words = dict(word.split("=") for word in job)
-        return 9.0 - sum(abs(math.log2(int(words[name]) / wanted)) for name, wanted in self.top.items())
+        settings = dict(word.split("=") for word in job)
+        return 9.0 - sum(abs(math.log2(int(settings[name]) / wanted)) for name, wanted in self.top.items())
 
 
 @pytest.mark.parametrize("trials", [1, 7, 12])
@@ -382,7 +382,7 @@ def setting(value: float) -> Setting:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "said"),
     [
         ((), "give the load once, as preset=NAME (agents, batch"),
         (("preset=chat", "trace=azure_conv"), "give the load once"),
@@ -398,9 +398,9 @@ def setting(value: float) -> Setting:
     ],
 )
 def test_what_cannot_be_meant_is_one_line(
-    here: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    here: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed("guide")(words) == 2
+    assert typed("guide")(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert said in line

@@ -111,7 +111,7 @@ def test_a_search_of_all_points_finds_the_best(folder: Path) -> None:
     assert list(whole.gaps()) == [0]
 
 
-def test_a_best_that_is_missed_is_told(solved: list[Optimum]) -> None:
+def test_a_best_that_is_missed_is_reported(solved: list[Optimum]) -> None:
     one = solved[1]
     best = one.values[one.best]
     found = (np.array([0.5, 0.9]) * best, np.array([0.5, 0.99]) * best, np.array([1.0, 1.0]) * best)

@@ -1,4 +1,4 @@
-"""Tables from a store: which runs share a cell, what is told of them, how they are written, and how mistakes end."""
+"""Tables from a store: which runs share a cell, what is said of them, how they are written, and how mistakes end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from experiments.table.cells import Figures
-from experiments.table.command import main, read_words, tabulate
+from experiments.table.command import main, read_request, tabulate
 from experiments.table.csv_file import as_csv
 from experiments.table.formats import as_latex, as_markdown, as_text
 from experiments.table.sheet import Sheet, lay_out, with_interval
@@ -90,26 +90,26 @@ DISTSERVE = (7.0, 8.11, 9.02, 9.89, 11.01)
 THREE = [*series("chunked", CHUNKED), *series("ares", ARES), *series("distserve", DISTSERVE)]
 
 
-def table(records: Sequence[Record], *words: str) -> Figures:
-    return tabulate(read_words(main.read(words)), records)
+def table(records: Sequence[Record], *arguments: str) -> Figures:
+    return tabulate(read_request(main.read(arguments)), records)
 
 
-def sheet(records: Sequence[Record], *words: str) -> Sheet:
-    request = read_words(main.read(words))
+def sheet(records: Sequence[Record], *arguments: str) -> Sheet:
+    request = read_request(main.read(arguments))
     return lay_out(tabulate(request, records), request.filters)
 
 
-def text(records: Sequence[Record], *words: str) -> str:
-    return as_text(sheet(records, *words), 100)
+def text(records: Sequence[Record], *arguments: str) -> str:
+    return as_text(sheet(records, *arguments), 100)
 
 
 def rows(found: Figures) -> list[dict[str, str]]:
     return list(csv.DictReader(as_csv(found).splitlines()))
 
 
-def refusal(records: Sequence[Record], *words: str) -> str:
+def refusal(records: Sequence[Record], *arguments: str) -> str:
     with pytest.raises(InputError) as caught:
-        table(records, *words)
+        table(records, *arguments)
     line = str(caught.value)
     assert "\n" not in line
     return line
@@ -148,16 +148,16 @@ def test_a_class_of_requests_has_figures_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "message"),
     [
         ("p99_ttft_ms@bulk", "metric=p99_ttft_ms@bulk: no run has this class of requests; there are batch, chat"),
         ("p99_ttft_ms@", "metric=p99_ttft_ms@: no run has this class of requests; there are batch, chat"),
         ("ttft@batch", "metric=ttft@batch: did you mean p99_ttft_ms? there are p99_ttft_ms"),
     ],
 )
-def test_a_class_that_no_run_has_is_one_line(key: str, told: str) -> None:
+def test_a_class_that_no_run_has_is_one_line(key: str, message: str) -> None:
     own = {"p99_ttft_ms": 900.0}
-    assert refusal([of_classes(0, batch=own, chat=own)], f"metric={key}") == told
+    assert refusal([of_classes(0, batch=own, chat=own)], f"metric={key}") == message
 
 
 def test_runs_without_classes_say_so() -> None:
@@ -222,11 +222,11 @@ def test_one_run_has_no_interval_and_no_test() -> None:
 
 def test_the_table_is_the_same_whatever_the_order_of_the_runs() -> None:
     records = [*THREE, *series("ares", ARES, trace="reasoning"), *series("chunked", CHUNKED, trace="reasoning")]
-    words = ("baseline=chunked", "metric=goodput_rps,p99_ttft_ms")
-    expected = (text(records, *words), as_csv(table(records, *words)))
+    arguments = ("baseline=chunked", "metric=goodput_rps,p99_ttft_ms")
+    expected = (text(records, *arguments), as_csv(table(records, *arguments)))
     for seed in range(5):
         mixed = random.Random(seed).sample(records, len(records))
-        assert (text(mixed, *words), as_csv(table(mixed, *words))) == expected
+        assert (text(mixed, *arguments), as_csv(table(mixed, *arguments))) == expected
 
 
 # --- the best ---------------------------------------------------------------------------------------------------------
@@ -300,11 +300,11 @@ def test_a_baseline_of_one_key_is_held_against_rows_that_share_the_others() -> N
         )
         for seed in SEEDS
     ]
-    words = ("rows=policy,engine.token_budget", "columns=metric")
-    cells = table(budgets, *words, "baseline=chunked").cells["goodput_rps"]
+    arguments = ("rows=policy,engine.token_budget", "columns=metric")
+    cells = table(budgets, *arguments, "baseline=chunked").cells["goodput_rps"]
     changes = {row: cell.difference.comparison.mean for (row, _), cell in cells.items() if cell.difference}
     assert changes == pytest.approx({("ares", 512): 3.0, ("ares", 2048): 6.0})
-    cells = table(budgets, *words, "baseline=chunked,512").cells["goodput_rps"]
+    cells = table(budgets, *arguments, "baseline=chunked,512").cells["goodput_rps"]
     changes = {row: cell.difference.comparison.mean for (row, _), cell in cells.items() if cell.difference}
     assert changes == pytest.approx({("chunked", 2048): 1.0, ("ares", 512): 3.0, ("ares", 2048): 7.0})
 
@@ -339,7 +339,7 @@ def test_the_table_says_what_replicates_are() -> None:
     ]
     shown = " ".join(text(records).split())
     assert (
-        "5 replicates (seed); mooncake: resampled in blocks of 60 s; reasoning: fresh samples of the twin; "
+        "5 replicates (seed); mooncake: resampled in blocks of 60 s; reasoning: fresh samples of the fitted trace; "
         "synthetic: fresh samples of the synthetic load." in shown
     )
     assert "mooncake (real, resample_s 60)" in shown
@@ -471,7 +471,7 @@ def test_an_undefined_figure_is_no_number() -> None:
     assert (line["n"], line["mean"]) == ("5", "")
 
 
-def test_latencies_of_less_than_all_requests_are_told() -> None:
+def test_latencies_of_less_than_all_requests_are_reported() -> None:
     records = [record(completed=80, rejected=20), record("ares")]
     assert "up to 20 % in chunked / synthetic" in " ".join(text(records, "metric=p99_ttft_ms").split())
     assert "rejected" not in text(records)
@@ -506,7 +506,7 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["policy=nonesuch"], ["policy=nonesuch", "ares, chunked, distserve"]),
         (["policy=ares", "engine.token_budget=7"], ["engine.token_budget=7", "2048"]),
@@ -520,17 +520,17 @@ def test_values_of_lists_and_nothing_can_be_chosen() -> None:
         (["rows=policy", "columns=policy"], ["policy", "twice"]),
         (["rows=seed"], ["replicate=seed"]),
     ],
-    ids=lambda words: " ".join(words),
+    ids=lambda arguments: " ".join(arguments),
 )
-def test_words_that_the_store_does_not_know_are_refused(words: list[str], told: list[str]) -> None:
-    line = refusal(THREE, *words)
-    assert all(word in line for word in told), line
+def test_words_that_the_store_does_not_know_are_refused(arguments: list[str], message: list[str]) -> None:
+    line = refusal(THREE, *arguments)
+    assert all(word in line for word in message), line
 
 
-@pytest.mark.parametrize("words", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
-def test_words_that_cannot_be_read_are_refused(words: list[str]) -> None:
-    with pytest.raises(InputError, match=re.escape(words[-1])):
-        read_words(main.read(words))
+@pytest.mark.parametrize("arguments", [["policy"], ["policy="], ["=ares"], ["policy=ares", "policy=chunked"]])
+def test_words_that_cannot_be_read_are_refused(arguments: list[str]) -> None:
+    with pytest.raises(InputError, match=re.escape(arguments[-1])):
+        read_request(main.read(arguments))
 
 
 # --- what is written --------------------------------------------------------------------------------------------------
@@ -574,23 +574,23 @@ def test_shares_are_in_per_cent() -> None:
 def test_the_table_says_in_what_else_than_the_policy_runs_differ() -> None:
     other = {"server.name": "none", "policy.routing": "round_robin"}
     runs = [record("chunked", config={"server.name": "vllm_v1"}), record("ares", config=other)]
-    told = "server (none; vllm_v1: chunked), router (round_robin; least_queued: chunked)"
-    assert f"Besides the policy, runs differ in {told}." in sheet(runs).notes
+    message = "server (none; vllm_v1: chunked), router (round_robin; least_queued: chunked)"
+    assert f"Besides the policy, runs differ in {message}." in sheet(runs).notes
     assert not any("Besides the policy" in note for note in sheet(runs, "rows=server.name", "columns=metric").notes)
 
 
 def test_twins_are_named_where_they_are() -> None:
-    twins = [record(trace="reasoning"), record("ares", trace="reasoning")]
-    mixed = [*twins, record(), record("ares")]
-    assert "fitted trace, not a recording" in text(twins)
-    assert "(fitted trace, not a recording)" in as_markdown(sheet(twins))
-    assert "(fitted trace, not a recording)" in as_latex(sheet(twins))
-    assert sheet(mixed).columns == ("reasoning (twin)", "synthetic")
+    fitted_traces = [record(trace="reasoning"), record("ares", trace="reasoning")]
+    mixed = [*fitted_traces, record(), record("ares")]
+    assert "fitted trace, not a recording" in text(fitted_traces)
+    assert "(fitted trace, not a recording)" in as_markdown(sheet(fitted_traces))
+    assert "(fitted trace, not a recording)" in as_latex(sheet(fitted_traces))
+    assert sheet(mixed).columns == ("reasoning (fitted)", "synthetic")
     assert "fitted trace" not in text(mixed)
     assert sheet(mixed, "rows=trace", "columns=policy").columns == ("ares", "chunked")
-    assert "reasoning (twin) " in text(mixed, "rows=trace", "columns=policy")
+    assert "reasoning (fitted) " in text(mixed, "rows=trace", "columns=policy")
     some = [record(trace="mooncake", source="real"), record("ares", trace="mooncake", source="twin"), *mixed[2:]]
-    assert re.search(r"ares +8\.000 \(twin\) ", text(some))
+    assert re.search(r"ares +8\.000 \(fitted\) ", text(some))
 
 
 def test_wide_tables_stand_in_parts_within_a_hundred_columns() -> None:
@@ -682,7 +682,7 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["store=nonesuch"], ["nonesuch", "is no directory", "run.py -m"]),
         (["store=."], ["holds no runs"]),
@@ -690,22 +690,22 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
         (["out=table"], ["out=table", "format="]),
         (["metric=p99_typo_ms"], ["p99_typo_ms", "p99_ttft_ms"]),
     ],
-    ids=lambda words: " ".join(words),
+    ids=lambda arguments: " ".join(arguments),
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
-    words: list[str],
-    told: list[str],
+    arguments: list[str],
+    message: list[str],
     store: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(store.parent)
-    assert typed("table")(words) == 2
+    assert typed("table")(arguments) == 2
     shown = capsys.readouterr()
     assert not shown.out
     (line,) = shown.err.splitlines()
     assert line.startswith("error: ")
-    assert all(word in line for word in told), line
+    assert all(word in line for word in message), line
 
 
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from experiments.plot import command
+from experiments.plot.arguments import read_request
 from experiments.plot.bars import bars
 from experiments.plot.cdf import cdf
 from experiments.plot.frame import Looks
@@ -31,7 +32,6 @@ from experiments.plot.pareto import pareto
 from experiments.plot.slo import SCALES, attained, slo
 from experiments.plot.source import groups, read_source
 from experiments.plot.style import legible, styled, variant_style
-from experiments.plot.words import read_words
 from experiments.table.select import kept
 from framework.errors import InputError
 from framework.run.job import perform
@@ -119,7 +119,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made(*words: str) -> Figure:
     """The picture of a command line, laid out."""
-    request = read_words(command.main.read(words))
+    request = read_request(command.main.read(words))
     source = read_source(request.places)
     with styled():
         records = kept(source.records, request.filters)
@@ -265,8 +265,8 @@ def test_the_command_says_in_what_else_than_the_policy_runs_differ(
         run_of(tmp_path / "3", "ares", server__name="none", **(alike | {"engine__token_budget": 512})),
     ]
     command.main(["bars", *map(str, places), f"out={tmp_path / 'p'}", "formats=svg"])
-    told = capsys.readouterr().out.splitlines()[-1]  # not what was swept over within a policy
-    assert told == "Besides the policy, runs differ in server (vllm_v1; none: ares)."
+    message = capsys.readouterr().out.splitlines()[-1]  # not what was swept over within a policy
+    assert message == "Besides the policy, runs differ in server (vllm_v1; none: ares)."
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def refusal(words: Sequence[str], out: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["pareta"], "did you mean pareto?"),
         (["cdf", "width=3"], "width=3: choose one of single, double"),
@@ -446,8 +446,8 @@ def refusal(words: Sequence[str], out: Path | None = None) -> str:
         (["cdf", "nowhere"], "nowhere: is no directory"),
     ],
 )
-def test_mistakes_of_words_are_one_line(words: list[str], told: str) -> None:
-    assert told in refusal(words)
+def test_mistakes_of_words_are_one_line(words: list[str], message: str) -> None:
+    assert message in refusal(words)
 
 
 SAID: Mapping[tuple[str, ...], str] = {

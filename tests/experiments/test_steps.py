@@ -5,13 +5,13 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from experiments.validation.steps.command import GPUS, kind, layers, main, one_kernel, slowdowns, spread, step_words
+from experiments.validation.steps.command import GPUS, kind, layers, main, one_kernel, slowdowns, spread, step_arguments
 
 
 def test_a_row_asks_for_its_step() -> None:
     row = {"tokens": 512, "prefix": 4096, "decodes": 64, "context": 1024}
-    assert step_words(row) == ["prefill=512@4096", "decode=64x1024"]
-    assert step_words({**row, "tokens": 0, "prefix": 0}) == ["decode=64x1024"]
+    assert step_arguments(row) == ["prefill=512@4096", "decode=64x1024"]
+    assert step_arguments({**row, "tokens": 0, "prefix": 0}) == ["decode=64x1024"]
     kinds = [kind({**row, **part}) for part in ({}, {"decodes": 0}, {"decodes": 0, "prefix": 0}, {"tokens": 0})]
     assert kinds == ["mixed", "chunk behind prefix", "prompt", "decodes"]
 

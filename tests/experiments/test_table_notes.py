@@ -17,8 +17,8 @@ def notes(*words: str, records: Any) -> str:
 def test_latencies_leave_out_what_was_rejected_and_what_failed() -> None:
     """Seven of a hundred and three of them in one run of two; a goodput leaves nothing out."""
     records = [record(seed=0), record(seed=1, completed=90, rejected=7, failed=3)]
-    told = notes("metric=p99_ttft_ms", records=records)
-    assert "others were rejected or failed: up to 10 % in chunked / synthetic." in told
+    found = notes("metric=p99_ttft_ms", records=records)
+    assert "others were rejected or failed: up to 10 % in chunked / synthetic." in found
     assert "rejected or failed" not in notes("metric=goodput_rps", records=records)
     assert "rejected or failed" not in notes("metric=p99_ttft_ms", records=records[:1])
 
@@ -26,8 +26,8 @@ def test_latencies_leave_out_what_was_rejected_and_what_failed() -> None:
 def test_one_slo_is_stated_and_several_are_said_to_differ() -> None:
     one, other = record(seed=0), record(seed=1, config={"slo.ttft_s": 0.25})
     assert "\nSLO: TTFT ≤ 2 s, TPOT ≤ 50 ms.\n" in notes(records=[one, record(seed=1)])
-    told = notes("rows=policy,slo.ttft_s", records=[one, other])
-    assert "\nSLOs differ: TTFT ≤ 2 s, TPOT ≤ 50 ms; TTFT ≤ 250 ms, TPOT ≤ 50 ms.\n" in told
+    found = notes("rows=policy,slo.ttft_s", records=[one, other])
+    assert "\nSLOs differ: TTFT ≤ 2 s, TPOT ≤ 50 ms; TTFT ≤ 250 ms, TPOT ≤ 50 ms.\n" in found
     assert slo_of(record(config={"slo.ttft_s": None, "slo.tpot_s": 1.0})) == "TPOT ≤ 1 s"
     assert slo_of(record(config={"slo.ttft_s": None, "slo.tpot_s": None})) == "none in force"
     assert slo_of(record(config={"slo.classes.chat.ttft_s": 1.0})).endswith(", limits of their own for classes")
@@ -60,9 +60,9 @@ def test_replicates_are_counted() -> None:
     assert "One run a cell: no intervals, and nothing is tested." in notes(records=[record()])
     five, two = series("chunked", CHUNKED), series("ares", CHUNKED[:2])
     assert "over 5 replicates" in notes(records=five)
-    told = notes(records=[*five, *two])
-    assert "over 2 to 5 replicates" in told
-    assert "Fewer than 5 replicates: ares / synthetic." in told
+    found = notes(records=[*five, *two])
+    assert "over 2 to 5 replicates" in found
+    assert "Fewer than 5 replicates: ares / synthetic." in found
     same = notes(records=series("chunked", [7.0, 7.0, 7.0]))
     assert "No interval where all replicates have the same value." in same
     assert "No interval" not in notes(records=five)
@@ -70,9 +70,9 @@ def test_replicates_are_counted() -> None:
 
 def test_cells_without_runs_and_without_figures_are_named() -> None:
     records = [record(), record("ares"), record(trace="mooncake"), record("ares", seed=1, p99_ttft_ms=None)]
-    told = notes("metric=p99_ttft_ms", records=records)
-    assert "no run in the store (one that is refused, or fails, leaves none): ares / mooncake." in told
-    assert "undefined, as where nothing was completed: ares / synthetic P99 TTFT in 1 of 2 runs." in told
+    found = notes("metric=p99_ttft_ms", records=records)
+    assert "no run in the store (one that is refused, or fails, leaves none): ares / mooncake." in found
+    assert "undefined, as where nothing was completed: ares / synthetic P99 TTFT in 1 of 2 runs." in found
 
 
 def test_headings_are_as_short_as_tells_keys_apart() -> None:

@@ -17,7 +17,7 @@ from experiments.validation.twins.study import Compared, Memory, Study, read_stu
 from framework.cli.composition import composing
 from framework.cli.conf import CONF
 from tests.helpers.launcher import typed
-from traces.fit import fit_twin
+from traces.fit import fit_trace
 from traces.formats import write_parquet
 from traces.frame import Trace
 
@@ -51,20 +51,20 @@ def test_the_study_has_enough_cells_and_keeps_some_out() -> None:
 def test_every_cell_is_played_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = recording()
     write_parquet(trace, tmp_path / "made.parquet")
-    fit_twin(trace).save(tmp_path / "made.json")
+    fit_trace(trace).save(tmp_path / "made.json")
     monkeypatch.setattr(run, "FOLDER", tmp_path)
     monkeypatch.setattr(run, "BLOCK_S", 5.0)
     study = made_study(tmp_path / "made.parquet")
-    told: list[str] = []
+    progress: list[str] = []
     with composing(CONF):
-        found = measure(study, "made", Extent(samples=2, resamples=3, capacity_resamples=1), told.append)
+        found = measure(study, "made", Extent(samples=2, resamples=3, capacity_resamples=1), progress.append)
     assert [cell.span for cell in found.attainment] == list(SPANS) * 2
     for pair in found.attainment.values():
         assert len(pair.fitted) == 2
         assert len(pair.resampled) == 3
         assert 0 <= pair.recorded <= 1
     assert all(len(pair.fitted) == 1 and len(pair.resampled) == 1 for pair in found.capacity.values())
-    assert told == ["made, small, chunked", "made, small, continuous"]
+    assert progress == ["made, small, chunked", "made, small, continuous"]
     assert RULES["attainment"].scores(found.attainment.values()).mean < 0.06
 
 
@@ -108,10 +108,10 @@ def test_mistakes_are_one_line(
     monkeypatch.setenv("TRACES_OFFLINE", "1")
     monkeypatch.setenv("TRACES_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for words, told in (
+    for words, progress in (
         (["mooncak"], "there is no such trace in the study"),
         (["mooncake", "samples=0"], "samples must be a whole number from 1"),
         (["mooncake"], "the recording is not at hand"),
     ):
         assert typed("validation", "twins")(words) == 2
-        assert told in capsys.readouterr().err.splitlines()[-1]
+        assert progress in capsys.readouterr().err.splitlines()[-1]

@@ -2,8 +2,8 @@
 
 EXACT gives the same bytes on every machine: step times, links and gaps between arrivals are short sums of powers of
 two, lengths are drawn from lists, and nothing passes through exp, log or a matrix product, whose last bit depends on
-the library and the processor. SAME_MACHINE does pass through them (twins, laws with a density, measured step times, one
-predictor); it serves to compare two checkouts on one machine.
+the library and the processor. SAME_MACHINE does pass through them (fitted traces, distributions with a density,
+measured step times, one predictor); it serves to compare two checkouts on one machine.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def unreached(golden: Golden, directory: Path, others: Mapping[str, dict[str, st
 def start(checkout: Path, runs: Mapping[str, Golden], folder: Path) -> subprocess.Popen[str]:
     """A process that runs all of `runs` with the run.py of a checkout, each into the subfolder of its name.
 
-    It replays what ships with the project: TRACES_DIR is not told.
+    It replays what ships with the project: TRACES_DIR is not set.
     """
     left_out = ("TRACES_DIR", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}

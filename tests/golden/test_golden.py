@@ -51,7 +51,7 @@ def choices(group: str) -> list[str]:
     return [path.stem for path in (CONF / group).glob("*.yaml") if not path.stem.startswith("_")]
 
 
-def test_a_configuration_that_misses_its_aim_is_told(tmp_path: Path) -> None:
+def test_a_configuration_that_misses_its_aim_is_reported(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"preemptions": 0, "migrations": 2, "mfu": null}')
     pl.DataFrame({"reason": ["tbt", None]}).write_parquet(tmp_path / "requests.parquet")
     aims = ("migrations", "preemptions", "mfu", "hits"), ("reason = 'tbt'", "reason = 'ttft'")

@@ -9,7 +9,7 @@ from tests.helpers.differences import NEAR, expected, has_near_tie, outline, run
 from tests.helpers.drawing import Draw
 from tests.helpers.families import FAMILIES
 from tests.helpers.scenarios import Scenario
-from tests.helpers.shrinking import shrunk, told
+from tests.helpers.shrinking import described, shrunk
 
 _TOLD = 12  # differences of one run
 
@@ -28,7 +28,7 @@ def agree(family: str, seeds: Iterable[int]) -> None:
         if found:
             small = shrunk(scenario, lambda candidate: bool(disagreement(candidate, 0.0)))
             again = disagreement(small, 0.0)
-            raise AssertionError(f"{family} {seed}: {found}\n\nA smaller run: {again}\n{told(small)}")
+            raise AssertionError(f"{family} {seed}: {found}\n\nA smaller run: {again}\n{described(small)}")
 
 
 def agree_in_floats(family: str, seeds: Iterable[int]) -> None:

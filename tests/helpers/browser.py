@@ -55,11 +55,11 @@ class Tab:
 
         Raises RuntimeError where the page raises.
         """
-        told = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
-        if "exceptionDetails" in told:
-            details = told["exceptionDetails"]
+        answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
             raise RuntimeError(details.get("exception", {}).get("description", details["text"]))
-        return told["result"].get("value")
+        return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> None:
         """Until an expression is true in the page; TimeoutError if it is not within two minutes."""

@@ -128,7 +128,7 @@ def expected(scenario: Scenario) -> dict[str, Any]:
 
 
 def unlike(scenario: Scenario, reference: dict[str, Any], tolerance: float) -> list[str]:
-    """Where the compiled engine differs by more than `tolerance` from what the plain one has left, `expected`."""
+    """Where the compiled engine differs by more than `tolerance` from what the reference engine left, `expected`."""
     ours, theirs = dict(reference), outline_of_result(*run_engine(scenario))
     sums = [[{name: row[name] for name in _SUMS} for row in side["instances"]] for side in (ours, theirs)]
     for side in (ours, theirs):

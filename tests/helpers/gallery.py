@@ -48,12 +48,12 @@ def commands() -> list[str]:
 
 def made_by(command: str, picture: str) -> str:
     """Where in its directory a command leaves a picture."""
-    told = dict(word.split("=", 1) for word in command.split() if "=" in word)
-    if "hydra.run.dir" in told:
-        return f"{told['hydra.run.dir']}/{'report.html' if 'report' in told else 'timeline.json.gz'}"
-    if told["out"].endswith(".html"):
-        return told["out"]
-    return f"{told['out']}.png" if "experiments.plot" in command else f"{told['out']}/{Path(picture).name}"
+    settings = dict(word.split("=", 1) for word in command.split() if "=" in word)
+    if "hydra.run.dir" in settings:
+        return f"{settings['hydra.run.dir']}/{'report.html' if 'report' in settings else 'timeline.json.gz'}"
+    if settings["out"].endswith(".html"):
+        return settings["out"]
+    return f"{settings['out']}.png" if "experiments.plot" in command else f"{settings['out']}/{Path(picture).name}"
 
 
 def most_bytes(picture: str) -> int:
@@ -108,10 +108,10 @@ def draw(prefix: str = "") -> None:
     """Run every command in a directory of its own, and put the pictures with the page."""
     PLACE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
-        told = environment(Path(home))
+        settings = environment(Path(home))
         for command in commands():
             line = command.replace(" run.py", f" {ROOT / 'run.py'}")
-            subprocess.run(line, shell=True, cwd=home, env=told, check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(line, shell=True, cwd=home, env=settings, check=True, stdout=subprocess.DEVNULL)
         for picture, command in pictures().items():
             target = ROOT / "docs" / picture
             if target.stem.startswith(prefix):

@@ -27,10 +27,10 @@ def grouped(draw: Draw) -> Scenario:
     model, pools = scenario.model, list[PoolSpec]()
     for k, drawn in enumerate(scenario.cluster.pools):
         pool = replace(drawn, batching=in_one_stream(drawn.batching))
-        kind = "together" if k == 0 else draw.one(["together", "told apart", "staged"])
+        kind = "together" if k == 0 else draw.one(["together", "distinguished", "staged"])
         if pool.role != "off" and kind == "together":
             pool = _of_ranks(pool, model, draw.one([2, 2, 4]), draw.one([1, 1, 2]))
-        elif kind == "told apart":
+        elif kind == "distinguished":
             pool = replace(with_split(pool, model, pp=1, dp=2), rank_choice=draw.one(["kv", "requests"]))
         elif kind == "staged":
             pool = replace(with_split(pool, model, pp=2), rank_choice="even")

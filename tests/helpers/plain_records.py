@@ -11,9 +11,9 @@ from framework.reference import loop
 from framework.reference.simulation import Simulation
 from framework.reference.state import UNSENT, Instance, Step
 from framework.reference.steps import step_end
+from tests.helpers.reported import StepNote
 from tests.helpers.rulers import RuledHooks, Ruler
 from tests.helpers.scenarios import Scenario
-from tests.helpers.told import StepNote
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Records:
 def records(scenario: Scenario) -> Records:
     """Run a scenario in the reference engine."""
     s = scenario.simulation(RuledHooks(Ruler(scenario.rules)))
-    s.marks_s = ()  # what is made of the window is to be told from the notes
+    s.marks_s = ()  # what is made of the window is to be noted from the notes
     steps: list[list[StepNote]] = [[] for _ in s.instances]
     held: list[list[tuple[float, float, int]]] = [[] for _ in s.instances]
     count_step, advance = step_end.count_step, loop.advance
@@ -62,5 +62,5 @@ def _note(s: Simulation, step: Step, added: dict[str, Any]) -> StepNote:
     names = ("weight_passes", "expert_reads", "bubble_s")
     depth, decodes = step.depth, len(step.decodes)
     tokens = decodes * (1 + depth) + step.prefill_tokens
-    told = (s.now_s - step.start_s, s.now_s, tokens, step.context, step.context * (1 + depth))
-    return StepNote(*told, square, *(added[name] for name in names))
+    noted = (s.now_s - step.start_s, s.now_s, tokens, step.context, step.context * (1 + depth))
+    return StepNote(*noted, square, *(added[name] for name in names))

@@ -99,8 +99,8 @@ def printed(name: str = "run", **more: str) -> str:
     line = default_run() if name == "run" else SHOWN[name]
     line = line.replace(" run.py", f" {ROOT / 'run.py'}")
     with tempfile.TemporaryDirectory() as home:
-        told = environment(Path(home)) | more
-        finished = subprocess.run(line, shell=True, cwd=home, env=told, capture_output=True, text=True, check=True)
+        variables = environment(Path(home)) | more
+        finished = subprocess.run(line, shell=True, cwd=home, env=variables, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in finished.stdout.splitlines())
 
 

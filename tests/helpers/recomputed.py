@@ -1,7 +1,7 @@
 """The summary of a run computed a second time, in plain Python, from the files that the run has written.
 
 Definitions are those of docs/results.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What
-follows takes no number from `framework.metrics`, and from the engine only what `Untold` holds.
+follows takes no number from `framework.metrics`, and from the engine only what `Unreported` holds.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tests.helpers.recomputed_clock import Clock, clock
 from tests.helpers.recomputed_load import load
 from tests.helpers.recomputed_tenants import fairness, reader_wait_s
 from tests.helpers.recomputed_work import hardware, mechanisms, work_of
+from tests.helpers.reported import Row, Run, Summary, share
 from tests.helpers.scenarios import Scenario
-from tests.helpers.told import Row, Run, Summary, share
 
 
 def percentile(values: Iterable[float], percent: int) -> float:
@@ -44,8 +44,8 @@ def _of_messages(run: Run) -> Summary:
     """Gaps between messages: an accepted draft comes with the token before it, after no time."""
     if run.scenario.engine.speculation.most == 0:
         return {}
-    accepted = run.untold.accepted
-    every = sorted(gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s))
+    accepted = run.unreported.accepted
+    every = sorted(gap_s for token_s in run.unreported.token_s for gap_s in gaps_s(token_s))
     assert not any(every[:accepted])
     return _of_values("message_itl", every[accepted:])
 
@@ -70,7 +70,7 @@ def limit_s(slo: Slo, name: str, slo_class: str | None) -> float:
 def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
     """`ttft_ok`, `tpot_ok` and `good` of each request."""
     found = []
-    for row, token_s in zip(run.requests, run.untold.token_s, strict=True):
+    for row, token_s in zip(run.requests, run.unreported.token_s, strict=True):
         limits = {
             name: limit_s(run.slo, name, row.get("slo_class"))
             for name in ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
@@ -147,7 +147,7 @@ def _of_readers(run: Run, over: Clock) -> Summary:
     if all("reader_wait_s" not in row for row in run.requests):
         return {}
     numbers = [k for k in over.numbers if run.requests[k]["state"] == "finished"]
-    return _of_values("reader_wait", [reader_wait_s(run.untold.token_s[k], run.slo) for k in numbers])
+    return _of_values("reader_wait", [reader_wait_s(run.unreported.token_s[k], run.slo) for k in numbers])
 
 
 def _tenants(run: Run, good: list[Row], over: Clock) -> Summary:
@@ -203,7 +203,7 @@ def _of_caches(run: Run) -> Summary:
     begun = [row for row in run.requests if row["queue_s"] is not None]
     asked, held = (sum(row[name] for row in begun) for name in ("input_tokens", "cached_tokens"))
     found: Summary = {"cache_hit_rate": share(held, asked)}
-    hits, loaded = run.untold.hit_tokens, run.untold.loaded_bytes
+    hits, loaded = run.unreported.hit_tokens, run.unreported.loaded_bytes
     if hits:
         found["cache_hit_rate_gpu"] = share(held - sum(hits.values()), asked)
         found |= {f"cache_hit_rate_{name}": share(tokens, asked) for name, tokens in hits.items()}
@@ -244,7 +244,7 @@ def summary(run: Run) -> Summary:
     finished = [row for row in over.rows if row["state"] == "finished"]
     works = [work_of(run, instance) for instance in range(len(run.pools))]
     served, used = _served(over.rows, good, over), hardware(run, works, over)
-    ends_s = [run.untold.end_s[k] for k in over.numbers]
+    ends_s = [run.unreported.end_s[k] for k in over.numbers]
     kept_up = load(over.rows, ends_s, (over.from_s, over.to_s), over.is_short)
     paid_usd = used["usd_per_hour"] * over.window_s / 3600
     outputs, good_outputs = (sum(row["output_tokens"] for row in rows) for rows in (finished, good))
@@ -256,7 +256,7 @@ def summary(run: Run) -> Summary:
         **_of_caches(run),
         **_of_values("ttft", [row["ttft_s"] for row in finished]),
         **_of_values("tpot", [row["tpot_s"] for row in finished]),
-        **_of_values("itl", [gap_s for token_s in run.untold.token_s for gap_s in gaps_s(token_s)]),
+        **_of_values("itl", [gap_s for token_s in run.unreported.token_s for gap_s in gaps_s(token_s)]),
         **_of_values("e2el", [row["e2e_s"] for row in finished]),
         **_of_values("queue", [row["queue_s"] for row in finished]),
         "out_of_memory_rate": share(sum(row["reason"] == "kv" for row in over.rows), len(over.rows)),

@@ -9,7 +9,7 @@ from typing import Any
 
 from framework.load import Closed, Open
 from framework.metrics.slo import Slo
-from tests.helpers.told import Row, Run, lasting_s
+from tests.helpers.reported import Row, Run, lasting_s
 
 _LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
 
@@ -42,7 +42,7 @@ def clock(run: Run) -> Clock:
     numbers = [k for k in range(len(run.requests)) if counts[k] or not is_of_window]
     rows = [run.requests[k] for k in numbers]
     window_s, name = _headline(run, numbers)
-    duration_s = lasting_s(rows, [run.untold.end_s[k] for k in numbers])
+    duration_s = lasting_s(rows, [run.unreported.end_s[k] for k in numbers])
     ends = (begin_s, end_s) if is_of_window else (-math.inf, math.inf)
     is_short = window_s < 5 * allowed_latency_s(run) < math.inf
     return Clock(window_s, name, is_short, duration_s, rows, numbers, *ends)
@@ -79,12 +79,12 @@ def _headline(run: Run, numbers: list[int]) -> tuple[float, str]:
     unserved = [counts[k] and row["state"] != "finished" for k, row in enumerate(run.requests)]
     if any(served) and any(unserved):
         name += ", longer for what was not served"
-        window_s += window_s * run.untold.shortest_s(unserved) / run.untold.shortest_s(served)
+        window_s += window_s * run.unreported.shortest_s(unserved) / run.unreported.shortest_s(served)
     return window_s, name
 
 
 def _no_shorter(run: Run, counts: list[bool], window_s: float, name: str) -> tuple[float, str]:
-    least_s = run.untold.shortest_s(counts)
+    least_s = run.unreported.shortest_s(counts)
     return (least_s, "shortest time for all that was offered") if least_s > window_s else (window_s, name)
 
 

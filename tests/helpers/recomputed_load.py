@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.helpers.told import Row
+from tests.helpers.reported import Row
 
 
 class Sent(NamedTuple):

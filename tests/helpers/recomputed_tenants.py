@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from framework.metrics.slo import Slo
-from tests.helpers.told import Row, Run, Summary
+from tests.helpers.reported import Row, Run, Summary
 
 
 def reader_wait_s(token_s: Sequence[float], slo: Slo) -> float:
@@ -22,7 +22,7 @@ def reader_wait_s(token_s: Sequence[float], slo: Slo) -> float:
 
 def fairness(run: Run) -> tuple[Summary, dict[str, Summary]]:
     """Of the run, and of each tenant; but for slowdowns."""
-    rows, tokens = run.requests, run.untold.token_s
+    rows, tokens = run.requests, run.unreported.token_s
     came = [row for row in rows if row["arrival_s"] is not None]
     names = sorted({row["tenant"] for row in rows})
     until_s = max(row["arrival_s"] for row in came)
@@ -68,14 +68,14 @@ def difference(run: Run, names: Sequence[str]) -> float:
     spans = {name: waits(run, name) for name in names}
     begins = [row["arrival_s"] + row["queue_s"] for row in run.requests if row["queue_s"] is not None]
     arrivals = [row["arrival_s"] for row in run.requests if row["arrival_s"] is not None]
-    moments = {*itertools.chain(*run.untold.token_s), *begins, *arrivals}
+    moments = {*itertools.chain(*run.unreported.token_s), *begins, *arrivals}
     times = sorted(moments | {end_s for own in spans.values() for _, end_s in own})
     most = 0.0
     for one, other in itertools.combinations(names, 2):
         window: list[float] = []
         for time_s in times:
             if all(any(begin_s <= time_s < end_s for begin_s, end_s in spans[name]) for name in (one, other)):
-                got = [service(run.requests, run.untold.token_s, name, time_s) for name in (one, other)]
+                got = [service(run.requests, run.unreported.token_s, name, time_s) for name in (one, other)]
                 window.append(got[0] - got[1])
                 most = max(most, max(window) - min(window))
             else:
@@ -87,6 +87,6 @@ def waits(run: Run, name: str) -> list[tuple[float, float]]:
     """From when to when each of its requests waits for its first step."""
     return [
         (row["arrival_s"], row["arrival_s"] + row["queue_s"] if row["queue_s"] is not None else end_s)
-        for row, end_s in zip(run.requests, run.untold.end_s, strict=True)
+        for row, end_s in zip(run.requests, run.unreported.end_s, strict=True)
         if row["tenant"] == name and row["arrival_s"] is not None
     ]

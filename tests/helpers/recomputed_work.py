@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from framework.system.cluster import PoolSpec
 from framework.system.model import kv_capacity_tokens
 from tests.helpers.recomputed_clock import Clock
-from tests.helpers.told import Row, Run, StepNote, Summary, share
+from tests.helpers.reported import Row, Run, StepNote, Summary, share
 
 _DTYPE = "bf16"  # of all models drawn, and what GPUs multiply it as
 
@@ -79,24 +79,24 @@ def _gpus(pool: PoolSpec) -> int:
 
 def _noted(run: Run, instance: int, from_s: float, to_s: float) -> list[StepNote]:
     """What the reference engine has noted of the steps of an instance that end in this time."""
-    return [note for note in run.untold.steps[instance] if from_s < note.end_s <= to_s]
+    return [note for note in run.unreported.steps[instance] if from_s < note.end_s <= to_s]
 
 
 def check_squares(run: Run) -> None:
     """The chunks of one prompt add up, from what a cache held of it, whatever they are."""
-    noted = sum(note.prefill_square for notes in run.untold.steps for note in notes)
-    told = sum(row["input_tokens"] ** 2 - row["cached_tokens"] ** 2 for row in run.finished)
-    assert not run.is_undisturbed or noted == told
+    noted = sum(note.prefill_square for notes in run.unreported.steps for note in notes)
+    expected = sum(row["input_tokens"] ** 2 - row["cached_tokens"] ** 2 for row in run.finished)
+    assert not run.is_undisturbed or noted == expected
 
 
 def _bubble_s(run: Run, instance: int, work: Work) -> float:
-    """How long a rank's own steps would have lasted is not told, nor how chunks were dealt to micro-batches."""
-    is_told = work.prefill_tokens == 0 and _ranks(run.pools[instance]) == 1
-    return work.decode_bubble_s if is_told else sum(note.bubble_s for note in run.untold.steps[instance])
+    """How long a rank's own steps would have lasted is not expected, nor how chunks were dealt to micro-batches."""
+    is_reported = work.prefill_tokens == 0 and _ranks(run.pools[instance]) == 1
+    return work.decode_bubble_s if is_reported else sum(note.bubble_s for note in run.unreported.steps[instance])
 
 
 def _reads(run: Run, instance: int, work: Work, over: Clock) -> tuple[float, float]:
-    """Passes over weights and over experts: how chunks were dealt to micro-batches is not told."""
+    """Passes over weights and over experts: how chunks were dealt to micro-batches is not expected."""
     if run.pools[instance].parallelism.pp == 1 or work.prefill_tokens == 0:
         return work.weight_passes, work.expert_reads
     notes = _noted(run, instance, over.from_s, over.to_s)
@@ -107,7 +107,7 @@ def _off_s(run: Run, instance: int) -> float:
     """Of the run: all or nothing where roles do not change, else what the reference engine counted to its end."""
     if run.scenario.rules.roles == 0:
         return run.run_s if run.pools[instance].role == "off" else 0.0
-    return min(run.untold.off_s[instance], run.run_s)
+    return min(run.unreported.off_s[instance], run.run_s)
 
 
 def _total_blocks(run: Run, pool: PoolSpec) -> int:
@@ -141,7 +141,7 @@ def _used(run: Run, instance: int, over: Clock) -> _Used:
     moved += pool.parallelism.dp / _ranks(pool) * (model.weight_bytes - expert_bytes) * passes
     block_s = sum(
         blocks * max(0.0, min(until_s, over.to_s) - max(since_s, over.from_s))
-        for since_s, until_s, blocks in run.untold.held[instance]
+        for since_s, until_s, blocks in run.unreported.held[instance]
     )
     return _Used(
         flops=2 * model.active_parameters * tokens + model.attention_flops_per_pair * (square / 2 + work.attended),
@@ -220,11 +220,11 @@ def mechanisms(run: Run, works: list[Work]) -> Summary:
         found["bubble_share"] = share(waited_s, stage_s)
     drafts, decodes = sum(work.drafts for work in works), sum(work.decodes for work in works)
     if drafts > 0:
-        accepted = run.untold.accepted
+        accepted = run.unreported.accepted
         if run.is_undisturbed:
             accepted = sum(row["output_tokens"] - 1 for row in run.finished) - decodes
         found |= {"accepted_per_step": accepted / decodes, "speculation_acceptance": accepted / drafts}
-    beyond_s = sum(seconds for seconds, _ in run.untold.extrapolation)
+    beyond_s = sum(seconds for seconds, _ in run.unreported.extrapolation)
     found["extrapolated"] = share(beyond_s, sum(work.busy_s for work in works)) or 0.0
-    found["extrapolation"] = max(1.0, *(far for _, far in run.untold.extrapolation))
+    found["extrapolation"] = max(1.0, *(far for _, far in run.unreported.extrapolation))
     return found

@@ -53,15 +53,15 @@ def token_times(result: Result, steps: dict[int, list[Step]] | None = None) -> l
         if instance < 0:
             own.append(own[-1] + previous_s)
             continue
-        untold = math.isnan(previous_s)  # its first step gave token 1
-        first_s = own.pop() if untold else 0.0
-        assert not own if untold else abs(previous_s - own[-1]) <= 1e-9 * (1 + previous_s)
+        unreported = math.isnan(previous_s)  # its first step gave token 1
+        first_s = own.pop() if unreported else 0.0
+        assert not own if unreported else abs(previous_s - own[-1]) <= 1e-9 * (1 + previous_s)
         begun = len(own)
         for step in range(first_step, last_step):
             count = drafts.emitted(int(ids[request]), len(own), outputs[request] - len(own), depths[instance][step])
             own += [ends[instance][step]] * count
         assert len(own) - begun == last_step - first_step + accepted
-        assert not untold or abs(first_s - own[0]) <= 1e-9 * (1 + first_s)
+        assert not unreported or abs(first_s - own[0]) <= 1e-9 * (1 + first_s)
     return times
 
 

@@ -34,7 +34,7 @@ def shrunk(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
     return scenario
 
 
-def told(scenario: Scenario) -> str:
+def described(scenario: Scenario) -> str:
     """What of a scenario is not as it is by default, over a few lines."""
     parts = {"engine": scenario.engine, "rules": scenario.rules, "load": scenario.load}
     lines = [f"{name}: {_unlike_default(part)}" for name, part in parts.items()]

@@ -51,12 +51,12 @@ _IMPORTED = (
 _CLIENT = """
 import json, os, socket, sys
 
-words, server = sys.argv[1:], socket.socket(socket.AF_UNIX)
-if not words or words[0].startswith("-") and words[0] != "-m":
-    os.execv({python!r}, [{python!r}, *words])
+arguments, server = sys.argv[1:], socket.socket(socket.AF_UNIX)
+if not arguments or arguments[0].startswith("-") and arguments[0] != "-m":
+    os.execv({python!r}, [{python!r}, *arguments])
 server.connect({address!r})
 socket.send_fds(server, [b"!"], [0, 1, 2])
-server.sendall(json.dumps([words, os.getcwd(), dict(os.environ)]).encode())
+server.sendall(json.dumps([arguments, os.getcwd(), dict(os.environ)]).encode())
 server.shutdown(socket.SHUT_WR)
 code = server.recv(1)
 sys.exit(code[0] if code else "the command was killed")
@@ -73,8 +73,8 @@ def path() -> Path:
     python.parent.mkdir()
     python.write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS '{client}' \"$@\"\n")
     python.chmod(0o700)
-    words = [sys.executable, "-m", "tests.helpers.warm", str(address)]
-    server = subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    arguments = [sys.executable, "-m", "tests.helpers.warm", str(address)]
+    server = subprocess.Popen(arguments, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
     atexit.register(server.communicate)  # ends it
@@ -124,14 +124,14 @@ def _forget(*_: object) -> None:
 def _become_command(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-    words, directory, environment = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
+    arguments, directory, environment = json.loads(b"".join(iter(lambda: connection.recv(1 << 16), b"")))
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    code = _run(words)
+    code = _run(arguments)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -140,11 +140,11 @@ def _become_command(connection: socket.socket) -> None:
     os._exit(code)
 
 
-def _run(words: list[str]) -> int:
+def _run(arguments: list[str]) -> int:
     """The exit code."""
-    is_module = words[0] == "-m"
-    sys.argv = words[is_module:]
-    first = os.getcwd() if is_module else str(Path(words[0]).resolve().parent)
+    is_module = arguments[0] == "-m"
+    sys.argv = arguments[is_module:]
+    first = os.getcwd() if is_module else str(Path(arguments[0]).resolve().parent)
     sys.path[:1] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     try:
         if is_module:

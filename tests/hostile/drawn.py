@@ -21,7 +21,7 @@ class Command:
     """A command to be given; `kind` is what is hostile in it."""
 
     kind: str
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     environment: Mapping[str, str | None] = field(default_factory=dict)
     files: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)  # by path: what it is, and its content
     damage: bytes | None = None  # what is done to each file of the cache between two runs
@@ -35,7 +35,7 @@ class Command:
         parts = [f"{name}={value!r}" for name, value in self.environment.items()]
         files = [f"[{name}: {kind} {content[:60]!r}]" for name, (kind, content) in self.files.items()]
         damage = [] if self.damage is None else [f"[cache: {self.damage[:20]!r}]"]
-        return " ".join([self.kind, *parts, *(repr(word[:120]) for word in self.words), *files, *damage])
+        return " ".join([self.kind, *parts, *(repr(word[:120]) for word in self.arguments), *files, *damage])
 
 
 def commands(count: int, seed: int) -> list[Command]:
@@ -55,8 +55,8 @@ def _policy(draws: np.random.Generator) -> str:
 def _settings(draws: np.random.Generator) -> Command:
     policy = _policy(draws)
     keys = keys_of((policy,))
-    words = dict.fromkeys(_one(draws, keys) for _ in range(int(draws.integers(1, 4))))
-    return Command("settings", (policy, *BEGIN, *(f"{key}={_one(draws, TEXTS)}" for key in words)))
+    arguments = dict.fromkeys(_one(draws, keys) for _ in range(int(draws.integers(1, 4))))
+    return Command("settings", (policy, *BEGIN, *(f"{key}={_one(draws, TEXTS)}" for key in arguments)))
 
 
 def _choices(draws: np.random.Generator) -> Command:
@@ -93,14 +93,14 @@ def _yamls(draws: np.random.Generator) -> Command:
     content, kind = YAMLS[int(draws.integers(len(YAMLS)))], _one(draws, KINDS_OF_FILE)
     if group == ".":
         return Command("yamls", (*BEGIN, "--config-dir=own"), files={"own/config.yaml": (kind, content)})
-    words = tuple(word for word in BEGIN if group != "trace" or not word.startswith("trace="))
+    arguments = tuple(word for word in BEGIN if group != "trace" or not word.startswith("trace="))
     beginning = _one(
         draws,
         ("", "", {"model": "defaults: [llama3_8b, _self_]\n", "gpu": "defaults: [h100, _self_]\n"}.get(group, "")),
     )
     return Command(
         "yamls",
-        (*words, f"{group}=own", "--config-dir=own"),
+        (*arguments, f"{group}=own", "--config-dir=own"),
         files={f"own/{group}/own.yaml": (kind, beginning.encode() + content)},
     )
 

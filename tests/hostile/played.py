@@ -31,7 +31,7 @@ LIMIT_S = 20.0  # of processor time: the machine may be busy
 _PATIENCE = 6  # times as long on the clock
 LOADED = (  # of a run; none of them starts a thread
     *("framework.run.command", "framework.run.callback", "framework.cli.outside", "servelab.run_command"),
-    *("traces.load", "traces.fitted.twin", "traces.drawn.synthetic", "framework.report.run_table"),
+    *("traces.load", "traces.fitted.fitted_trace", "traces.drawn.synthetic", "framework.report.run_table"),
     *("framework.diagnosis.findings", "framework.report.why_table", "framework.timing.measured"),
     *("framework.timing.roofline", "framework.sizing.by_load", "framework.objective.goodput", "framework.run.store"),
     *("hydra._internal.core_plugins.basic_launcher", "hydra._internal.core_plugins.basic_sweeper"),
@@ -149,10 +149,10 @@ def _as_child(folder: Path, command: Command) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for name, value in _environment(folder, command).items():
             os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
-        words = [word.replace("\x00", "") for word in command.words]
+        arguments = [word.replace("\x00", "") for word in command.arguments]
         if command.is_apart:
-            os.execv(sys.executable, [sys.executable, "-m", "servelab", *words])
-        code = _main(words)
+            os.execv(sys.executable, [sys.executable, "-m", "servelab", *arguments])
+        code = _main(arguments)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -163,13 +163,13 @@ def _as_child(folder: Path, command: Command) -> None:
         os._exit(code)
 
 
-def _main(words: Sequence[str]) -> int:
+def _main(arguments: Sequence[str]) -> int:
     """What `python -m servelab` does."""
     import atexit
 
     from servelab.__main__ import main
 
-    sys.argv = [str(ROOT / "servelab" / "__main__.py"), *words]
+    sys.argv = [str(ROOT / "servelab" / "__main__.py"), *arguments]
     try:
         code: object = main()
     except SystemExit as end:
@@ -188,7 +188,7 @@ def _environment(folder: Path, command: Command) -> Mapping[str, str | None]:
 def _judged(folder: Path, command: Command, code: int, seconds: float, limit_s: float) -> str | None:
     out, err = ((folder / name).read_bytes().decode(errors="replace") for name in ("out", "err"))
     text, last = out + err, (err.strip().splitlines() or [""])[-1][:300]
-    typed = " ".join([*command.words, *map(str, command.environment.values())])
+    typed = " ".join([*command.arguments, *map(str, command.environment.values())])
     if code == -9 or (seconds > limit_s and "compil" not in err):
         return f"hang: {seconds:.0f} s; {last}"
     if "Traceback" in text:

@@ -24,7 +24,7 @@ from framework.timing.shipped.profile_files import read_profile, shipped_directo
 from framework.workload import Workload
 from tests.hostile.damage import Damaged, damaged_bytes, damaged_csv, damaged_json, given
 from tests.hostile.outcomes import NonsenseError
-from traces.fitted.twin import Twin
+from traces.fitted.fitted_trace import FittedTrace
 from traces.frame import to_workload
 from traces.load import from_file, load
 
@@ -107,8 +107,8 @@ def _columns(path: Path, **columns: str) -> None:
 
 
 def _twin(path: Path) -> None:
-    twin = Twin.load(path)
-    sane(to_workload(twin.sample(min(twin.requests, 300))))
+    fitted = FittedTrace.load(path)
+    sane(to_workload(fitted.sample(min(fitted.requests, 300))))
 
 
 def _store(path: Path) -> None:
@@ -266,13 +266,13 @@ def _text(text: str) -> Iterator[Damaged]:
 
 
 def _small_twin() -> Any:
-    """The shipped twin with prefixes, its tables cut to a few entries where that leaves it whole."""
+    """The shipped fitted trace with prefixes, its tables cut to a few entries where that leaves it whole."""
     path = Path(__file__).resolve().parents[2] / "traces" / "twins" / "mooncake.json"
-    twin = json.loads(path.read_text())
-    arrivals, windows = twin["arrivals"], 3
-    for table, name in ((arrivals, "cells"), (arrivals, "counts"), (twin["lengths"], "drift")):
+    fitted = json.loads(path.read_text())
+    arrivals, windows = fitted["arrivals"], 3
+    for table, name in ((arrivals, "cells"), (arrivals, "counts"), (fitted["lengths"], "drift")):
         table[name] = table[name][:windows]
-    return twin | {"requests": sum(arrivals["counts"])}
+    return fitted | {"requests": sum(arrivals["counts"])}
 
 
 def _profile() -> Any:
@@ -304,7 +304,9 @@ def _servegen() -> Iterator[Damaged]:
     yield from _document(dataset)
     deep = "{1: " * 300 + "1" + "}" * 300
     for name, text in {"deep": deep, "call": "__import__('os').getcwd()", "long": "{1: " + "9" * 5001 + "}"}.items():
-        yield given(f"a law as {name}", json.dumps({"0": {"input_tokens": text, "output_tokens": text}}).encode())
+        yield given(
+            f"a distribution as {name}", json.dumps({"0": {"input_tokens": text, "output_tokens": text}}).encode()
+        )
 
 
 def _servegen_dataset(path: Path) -> None:
@@ -313,8 +315,8 @@ def _servegen_dataset(path: Path) -> None:
 
 
 def _servegen_windows(path: Path) -> None:
-    laws = {"0": {"input_tokens": "{10: 1.0}", "output_tokens": "{5: 1.0}"}}
-    path.with_name("chunk-0-dataset.json").write_text(json.dumps(laws))
+    lengths = {"0": {"input_tokens": "{10: 1.0}", "output_tokens": "{5: 1.0}"}}
+    path.with_name("chunk-0-dataset.json").write_text(json.dumps(lengths))
     _trace(path.parent)
 
 
@@ -349,7 +351,7 @@ READERS: Mapping[str, Reader] = {
         partial(_lines, _MOONCAKE),
     ),
     "unknown lines": Reader("trace.jsonl", _trace, partial(_lines, _NESTED)),
-    "servegen laws": Reader("clients/chunk-0-dataset.json", _servegen_dataset, _servegen),
+    "servegen lengths": Reader("clients/chunk-0-dataset.json", _servegen_dataset, _servegen),
     "servegen windows": Reader(
         "clients/chunk-0-trace.csv",
         _servegen_windows,

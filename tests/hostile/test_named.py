@@ -131,9 +131,9 @@ def test_two_processes_do_not_share_a_directory(what: str, own: list[str], tmp_p
     runs = [
         subprocess.Popen([*words, f"seed={seed}"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for seed in (0, 1)
     ]
-    told = [run.communicate()[1] for run in runs]
-    assert sorted(run.returncode for run in runs) == [0, 2], told
-    assert f"another {what} writes there now" in "".join(told)
+    errors = [run.communicate()[1] for run in runs]
+    assert sorted(run.returncode for run in runs) == [0, 2], errors
+    assert f"another {what} writes there now" in "".join(errors)
     assert list((tmp_path / "same").rglob(".hydra/overrides.yaml")), "what the one made, the other has removed"
 
 
@@ -181,7 +181,7 @@ def test_a_text_of_any_kind_is_shown() -> None:
 # --- words that mean something else -----------------------------------------------------------------------------------
 
 
-def test_a_range_that_may_be_meant_as_steps_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_range_that_may_be_meant_as_steps_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(values(RATE, "20:80:20")) == 20
     assert "means 20 values from 20 to 80, 3.16 apart; 20:80:4 are 20 apart" in capsys.readouterr().err
     for plain in ("10:100:10", "1:8:8", "20:120:6", "1:4:3"):

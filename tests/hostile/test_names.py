@@ -147,5 +147,5 @@ def test_a_name_of_a_gpu_or_a_model_is_one() -> None:
             replace(experiment.model, name=name)  # type: ignore[arg-type]
 
 
-def test_an_address_in_memory_is_not_told() -> None:
+def test_an_address_in_memory_is_not_reported() -> None:
     assert one_line(f"got {[object()]!r}, and 0x10 at 0x7fff0000") == "got [<object object>], and 0x10 at 0x7fff0000"

@@ -66,7 +66,7 @@ def refusal(path: Path, format_name: str | None = None) -> str:
     return str(refused.value)
 
 
-def told(capsys: pytest.CaptureFixture[str], path: Path, format_name: str | None = None) -> str:
+def stderr_of(capsys: pytest.CaptureFixture[str], path: Path, format_name: str | None = None) -> str:
     """What reading a trace says on stderr; it is in the notes too."""
     warn_once.cache_clear()
     trace = from_file(str(path), format_name)
@@ -180,14 +180,14 @@ def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
 def test_seconds_in_a_format_of_milliseconds_are_doubted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text("".join(MOONCAKE % k for k in range(200)))
-    assert "set trace.unit=s" in told(capsys, file)
+    assert "set trace.unit=s" in stderr_of(capsys, file)
     file.write_text("".join(MOONCAKE.replace("%d", f"{0.31 * k}") for k in range(20)))
-    assert "set trace.unit=s" in told(capsys, file)
+    assert "set trace.unit=s" in stderr_of(capsys, file)
     file.write_text("".join(MOONCAKE % (1000 * k) for k in range(200)))
-    assert told(capsys, file) == ""
+    assert stderr_of(capsys, file) == ""
 
 
-def test_a_key_given_twice_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_given_twice_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(MOONCAKE % 0 + '{"timestamp": 1000, "timestamp": 2000, "input_length": 1, "output_length": 1}\n')
     warn_once.cache_clear()
@@ -199,13 +199,13 @@ def test_a_key_given_twice_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "twice" not in capsys.readouterr().err
 
 
-def test_an_id_behind_two_others_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_id_behind_two_others_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "trace.jsonl"
     row = '{"timestamp": %d, "input_length": 1500, "output_length": 5, "hash_ids": [%d, %d, %d]}\n'
     file.write_text(row % (0, 1, 2, 3) + row % (1000, 1, 2, 4) + row % (2000, 5, 6, 7))
-    assert told(capsys, file) == ""
+    assert stderr_of(capsys, file) == ""
     file.write_text(row % (0, 1, 2, 3) + row % (1000, 1, 4, 3) + row % (2000, 4, 6, 7))
-    assert "2 hash ids stand behind several others" in told(capsys, file)
+    assert "2 hash ids stand behind several others" in stderr_of(capsys, file)
 
 
 def test_parquet_is_checked(tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_every_policy_is_among_them() -> None:
 
 
 @pytest.mark.parametrize("word", ["slo.ttft_s=1000", "slo.tpot_s=601"])
-def test_a_limit_of_many_minutes_is_told(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_of_many_minutes_is_reported(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     warn_once.cache_clear()
     _parts(configured("policy=chunked", *SMALL, word))
     assert word.partition("=")[0] in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Words that nobody should give: values of settings, names of choices, whole words, environment variables."""
+"""Arguments that nobody should give: values of settings, names of choices, whole words, environment variables."""
 
 from __future__ import annotations
 

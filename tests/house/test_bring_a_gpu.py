@@ -1,6 +1,6 @@
 """The ten commands of docs/bring_a_gpu.md in an empty directory, each as a process of its own, as a new user runs them.
 
-The fifth needs a GPU: here it is told what is missing, and the times of the card's datasheet take the place of its own.
+The fifth needs a GPU: here it reports what is missing, and the times of the card's datasheet take the place of its own.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_there_are_ten_and_each_finds_the_card() -> None:
 def test_all_of_them_run_in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shell(CARD, tmp_path).returncode == 0
     (tmp_path / "bench.csv").write_text(SERVED + "".join(f"{0.5 * k},600,21,0.05,0.009\n" for k in range(2, 60)))
-    told = []
+    printed = []
     for line in TEN:
         finished = shell(line, tmp_path)
         if MEASURES in line and finished.returncode == 2:
@@ -82,11 +82,11 @@ def test_all_of_them_run_in_an_empty_directory(tmp_path: Path, monkeypatch: pyte
             assert finished.returncode == 0, finished.stderr
             assert finished.stdout.strip()
         assert "Traceback" not in finished.stderr
-        told.append(finished.stdout)
-    assert "box scaled from h200" in told[2]
-    assert "with others: servelab -m --config-dir own policy=" in told[2]
-    assert "timing measured (box, torch 2.9.0; server vllm_v1)" in told[7]
-    assert re.search(r"note: never tested: closed loops", told[8])
-    line = next(line for line in told[2].splitlines() if line.startswith("with others: "))
+        printed.append(finished.stdout)
+    assert "box scaled from h200" in printed[2]
+    assert "with others: servelab -m --config-dir own policy=" in printed[2]
+    assert "timing measured (box, torch 2.9.0; server vllm_v1)" in printed[7]
+    assert re.search(r"note: never tested: closed loops", printed[8])
+    line = next(line for line in printed[2].splitlines() if line.startswith("with others: "))
     again = shell(line.removeprefix("with others: ").replace("servelab", "python -m servelab", 1), tmp_path)
     assert again.returncode == 0, again.stderr

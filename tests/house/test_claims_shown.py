@@ -51,8 +51,8 @@ LINES = [plain(line) for line in PAGE.splitlines()]
 
 def tally(lines: Sequence[Shown]) -> tuple[int, int, int, int]:
     """Rows, and of them those that pass, that have the sign without, and that have it not."""
-    told = [line.verdict for line in lines]
-    return len(told), told.count(PASS), told.count(SIGN), told.count(NO_SIGN)
+    counts = [line.verdict for line in lines]
+    return len(counts), counts.count(PASS), counts.count(SIGN), counts.count(NO_SIGN)
 
 
 def counted(number: int) -> str:
@@ -108,8 +108,8 @@ def test_a_row_that_could_pass_and_does_not_says_what_was_found() -> None:
 
 
 def test_the_counts_are_those_of_the_tables() -> None:
-    told = [[int(number) for number in re.findall(r"\d+", line)] for line in LINES if "By this rule" in line]
-    sums = [sum(numbers) for numbers in zip(*told, strict=True)]
+    counts = [[int(number) for number in re.findall(r"\d+", line)] for line in LINES if "By this rule" in line]
+    sums = [sum(numbers) for numbers in zip(*counts, strict=True)]
     rows, passing, signs, neither = PUBLISHED
     assert sums == [passing, rows, signs, neither, OTHERS[2], OTHERS[0]]
 

@@ -54,15 +54,15 @@ def test_each_picture_has_its_command_and_is_small() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_warm", [True, False])
 def test_the_commands_make_the_pictures(is_warm: bool, tmp_path: Path) -> None:
-    told = environment(tmp_path)
+    variables = environment(tmp_path)
     if is_warm:
-        told["PATH"] = f"{warm.path()}{os.pathsep}{told['PATH']}"
+        variables["PATH"] = f"{warm.path()}{os.pathsep}{variables['PATH']}"
     for command in commands():
         if is_warm and any(module in command for module in _LONG):
             continue
         words = quick(command)
         finished = subprocess.run(
-            words, shell=True, cwd=tmp_path, env=told, capture_output=True, text=True, timeout=300
+            words, shell=True, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300
         )
         assert finished.returncode == 0, finished.stderr
         assert finished.stdout.strip() or "servelab report" in command, command  # which names its page on stderr

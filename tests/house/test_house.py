@@ -141,7 +141,7 @@ SHARED = (
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "framework/reference").rglob("*.py")), ids=lambda path: path.stem)
-def test_the_plain_engine_imports_nothing_of_the_compiled_one(path: Path) -> None:
+def test_the_reference_engine_imports_nothing_of_the_compiled_one(path: Path) -> None:
     names = imported(ast.parse(path.read_text()))
     foreign = [name for name in names if name.startswith("framework") and not is_among(name, SHARED)]
     assert not foreign, "not for the reference engine"

@@ -108,8 +108,10 @@ def benchmark(count: int = 30) -> dict[str, list[object]]:
 @pytest.fixture(params=warm.STARTS)
 def shell(checkout: Path, request: pytest.FixtureRequest) -> Callable[[str], Finished]:
     def run(line: str) -> Finished:
-        told = environment(checkout) | (warmed() if request.param else {})
-        return subprocess.run(line, shell=True, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
+        variables = environment(checkout) | (warmed() if request.param else {})
+        return subprocess.run(
+            line, shell=True, cwd=checkout, env=variables, capture_output=True, text=True, timeout=300
+        )
 
     return run
 
@@ -203,7 +205,7 @@ def test_the_example_admits_and_rejects(shell: Callable[[str], Finished]) -> Non
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_output_shown_is_that_of_today(name: str) -> None:
-    """Words are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
+    """Arguments are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
     shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(name), printed(name, **warmed())))
     assert [re.sub(r"\d.*", "0", word) for word in shown] == [re.sub(r"\d.*", "0", word) for word in found], (
         "run python -m tests.helpers.readme"
@@ -259,8 +261,8 @@ def test_a_script_runs(script: str, checkout: Path) -> None:
     shorter = script.replace("limit=2000", "limit=100")
     (checkout / "script.py").write_text(shorter)
     words = [str(warm.path() / "python"), "script.py"]
-    told = environment(checkout)
-    finished = subprocess.run(words, cwd=checkout, env=told, capture_output=True, text=True, timeout=300)
+    variables = environment(checkout)
+    finished = subprocess.run(words, cwd=checkout, env=variables, capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
     assert "metric" in finished.stdout
 

@@ -70,4 +70,4 @@ def test_every_key_of_the_summary_is_explained() -> None:
     """All that runs write are in METRICS, which test_figures holds; the page says of each what METRICS says."""
     assert explained("summary.json") == list(METRICS)
     for key, known in METRICS.items():
-        assert f"\n| `{key}` | {known.words} |\n" in PAGE
+        assert f"\n| `{key}` | {known.meaning} |\n" in PAGE

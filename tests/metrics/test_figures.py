@@ -74,7 +74,7 @@ def test_nothing_else_is(keys: set[str]) -> None:
 
 
 def test_every_key_has_a_row_of_its_own(keys: set[str]) -> None:
-    assert all(metric(key).key == key and metric(key).words for key in keys)
+    assert all(metric(key).key == key and metric(key).meaning for key in keys)
     assert len({metric(key).in_table for key in keys}) == len(keys)
 
 

@@ -31,7 +31,7 @@ def requests(waited_s: Any, served_s: Any, arrival_s: Any = ARRIVAL_S, state: An
     return made
 
 
-def told(made: np.ndarray, is_fixed: bool = True, counted: np.ndarray | None = None) -> LoadState:
+def state_of(made: np.ndarray, is_fixed: bool = True, counted: np.ndarray | None = None) -> LoadState:
     """Of a run of these requests, over a window of 100 s."""
     result = replace(small_result(), requests=made, window=Window(0.0, LENGTH_S, "hand-made", offer_is_fixed=True))
     everything = np.ones(len(made), np.bool_) if counted is None else counted
@@ -39,19 +39,19 @@ def told(made: np.ndarray, is_fixed: bool = True, counted: np.ndarray | None = N
 
 
 def test_a_steady_system_is_stable() -> None:
-    state = told(requests(0.1 * NOISE, 2.0 + NOISE))
+    state = state_of(requests(0.1 * NOISE, 2.0 + NOISE))
     assert state.name == STABLE
     assert abs(state.growth) < 0.005
 
 
 def test_a_queue_that_grows_is_an_overload_by_as_much() -> None:
-    state = told(requests(0.2 * ARRIVAL_S, 2.0 + NOISE))
+    state = state_of(requests(0.2 * ARRIVAL_S, 2.0 + NOISE))
     assert state.name == OVERLOADED
     assert state.growth == pytest.approx(0.2, abs=0.01)
 
 
 def test_decodes_that_slow_down_are_an_overload_without_a_queue() -> None:
-    state = told(requests(0.01, 2.0 + 0.2 * ARRIVAL_S))
+    state = state_of(requests(0.01, 2.0 + 0.2 * ARRIVAL_S))
     assert state.name == OVERLOADED
     assert state.growth == pytest.approx(0.2, abs=0.01)
 
@@ -60,39 +60,39 @@ def test_the_last_requests_are_served_faster_and_hide_no_overload() -> None:
     """The whole time no longer grows in the later half, for nothing arrives any more; the wait does."""
     waited_s = 0.1 * ARRIVAL_S
     served_s = np.where(ARRIVAL_S < 50.0, 6.0, 11.0 - waited_s)
-    state = told(requests(waited_s, served_s + 0.1 * NOISE))
+    state = state_of(requests(waited_s, served_s + 0.1 * NOISE))
     assert state.name == OVERLOADED
     assert state.growth == pytest.approx(0.1, abs=0.01)
 
 
 def test_growth_of_a_small_part_is_none() -> None:
     """30 s to begin with become 33 s: more than 1 % of the window, and far from twice as long."""
-    assert told(requests(0.1, 30.0 + 0.03 * ARRIVAL_S)).name == STABLE
+    assert state_of(requests(0.1, 30.0 + 0.03 * ARRIVAL_S)).name == STABLE
 
 
 def test_growth_of_less_than_a_hundredth_of_the_window_is_none() -> None:
     """0.1 s to begin with become 0.9 s, in 100 s."""
-    assert told(requests(0.0, 0.1 + 0.008 * ARRIVAL_S)).name == STABLE
+    assert state_of(requests(0.0, 0.1 + 0.008 * ARRIVAL_S)).name == STABLE
 
 
 def test_growth_that_noise_explains_is_none() -> None:
     """Twentieths of the window that alternate between 0 and 30 s, higher in the later half."""
     parts = (ARRIVAL_S // 5.0).astype(int)
     served_s = np.where(parts % 2 == 0, 0.1, 20.0 + 0.1 * ARRIVAL_S)
-    state = told(requests(0.0, served_s))
+    state = state_of(requests(0.0, served_s))
     assert state.growth > 0.01
     assert state.name == STABLE
 
 
 def test_a_burst_that_is_worked_off_is_a_backlog() -> None:
     burst_s = np.interp(ARRIVAL_S, [30.0, 50.0, 70.0], [0.0, 8.0, 0.0])
-    assert told(requests(burst_s, 2.0 + NOISE)).name == BACKLOGGED
-    assert told(requests(0.2 * burst_s, 2.0 + NOISE)).name == STABLE
+    assert state_of(requests(burst_s, 2.0 + NOISE)).name == BACKLOGGED
+    assert state_of(requests(0.2 * burst_s, 2.0 + NOISE)).name == STABLE
 
 
 def test_a_system_that_fills_up_and_comes_to_rest_is_stable() -> None:
     filling_s = np.interp(ARRIVAL_S, [0.0, 40.0], [2.0, 10.0])
-    state = told(requests(0.01, filling_s + 0.1 * NOISE))
+    state = state_of(requests(0.01, filling_s + 0.1 * NOISE))
     assert state.growth > 0.05
     assert state.name == STABLE
 
@@ -107,11 +107,11 @@ CALM = np.full(17, 0.2)
 
 def test_a_wait_that_begins_to_grow_late_is_an_overload_by_as_much() -> None:
     """As where KV memory is full at last: 4 s in the last part, of a window of 100 s. No line fits that."""
-    state = told(requests(waits([*CALM, 1.0, 2.5, 4.0]), 6.0 + NOISE))
+    state = state_of(requests(waits([*CALM, 1.0, 2.5, 4.0]), 6.0 + NOISE))
     assert state.name == OVERLOADED
     assert state.growth == pytest.approx(3.0 / 10.0, abs=0.05)
     ramp_s = np.where(ARRIVAL_S < 70.0, 0.2, 0.2 + 0.3 * (ARRIVAL_S - 70.0))
-    assert told(requests(ramp_s + 0.1 * NOISE, 6.0 + NOISE)).name == OVERLOADED
+    assert state_of(requests(ramp_s + 0.1 * NOISE, 6.0 + NOISE)).name == OVERLOADED
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_a_wait_that_begins_to_grow_late_is_an_overload_by_as_much() -> None:
     ids=["it falls", "it fell between", "it was as long before", "it is short"],
 )
 def test_what_is_no_growth_at_the_end(last: tuple[float, float, float]) -> None:
-    assert told(requests(waits([*CALM, *last]), 6.0 + NOISE)).name == STABLE
+    assert state_of(requests(waits([*CALM, *last]), 6.0 + NOISE)).name == STABLE
 
 
 def test_a_wait_that_was_long_before_has_not_doubled_at_the_end() -> None:
     before = np.tile([3.0, 2.6], 9)[:17]
-    assert told(requests(waits([*before, 3.4, 4.0, 4.8]), 9.0 + NOISE)).name == STABLE
+    assert state_of(requests(waits([*before, 3.4, 4.0, 4.8]), 9.0 + NOISE)).name == STABLE
 
 
 @pytest.mark.parametrize(("times", "name"), [(1, OVERLOADED), (2, BACKLOGGED)])
@@ -135,7 +135,7 @@ def test_a_burst_at_the_end_is_no_overload(times: int, name: str) -> None:
     """
     sent_s = np.sort(np.concatenate([ARRIVAL_S, *[ARRIVAL_S[ARRIVAL_S >= 85.0]] * (times - 1)]))
     waited_s = np.where(sent_s < 85.0, 0.1, 0.1 + 0.6 * (sent_s - 85.0))
-    assert told(requests(waited_s, 2.0, sent_s)).name == name
+    assert state_of(requests(waited_s, 2.0, sent_s)).name == name
 
 
 @pytest.mark.parametrize(("follows", "most"), [(0.0, 8), (0.5, 32)])
@@ -146,7 +146,7 @@ def test_of_drawn_series_that_are_at_rest_few_are_overloaded(follows: float, mos
         means_s = rng.exponential(3.0, 20)
         for k in range(1, 20):
             means_s[k] = follows * means_s[k - 1] + (1 - follows) * means_s[k]
-        overloaded += told(requests(np.repeat(means_s, 50), 2.0)).name == OVERLOADED
+        overloaded += state_of(requests(np.repeat(means_s, 50), 2.0)).name == OVERLOADED
     assert overloaded <= most
 
 
@@ -155,37 +155,37 @@ def test_of_drawn_series_those_that_grow_late_are_overloaded() -> None:
     for _ in range(400):
         begin, growth = rng.uniform(0.0, 80.0), rng.uniform(0.3, 1.0)
         waited_s = 0.2 * rng.exponential(size=len(ARRIVAL_S)) + growth * np.maximum(ARRIVAL_S - begin, 0.0)
-        overloaded += told(requests(waited_s, 5.0)).name == OVERLOADED
+        overloaded += state_of(requests(waited_s, 5.0)).name == OVERLOADED
     assert overloaded == 400
 
 
 def test_requests_that_were_turned_away_count_for_nothing() -> None:
     away = ARRIVAL_S % 1.0 > 0.45
     mixed = requests(np.where(away, 0.0, 0.2 * ARRIVAL_S), np.where(away, 0.0, 2.0), state=np.where(away, REJECTED, 1))
-    assert told(mixed).name == OVERLOADED
+    assert state_of(mixed).name == OVERLOADED
     late = requests(np.where(away, 0.2 * ARRIVAL_S, 0.01), 2.0, state=np.where(away, REJECTED, FINISHED))
-    assert told(late).name == STABLE
-    assert told(requests(0.0, 0.0, state=REJECTED)).name is None
+    assert state_of(late).name == STABLE
+    assert state_of(requests(0.0, 0.0, state=REJECTED)).name is None
 
 
 def test_requests_that_never_began_waited_to_their_end() -> None:
     stalled = requests(0.0, 0.2 * ARRIVAL_S, state=np.where(ARRIVAL_S < 1.0, FINISHED, FAILED))
     stalled["start_s"] = np.nan
-    assert told(stalled).name == OVERLOADED
+    assert state_of(stalled).name == OVERLOADED
 
 
 def test_nothing_is_told_of_too_little() -> None:
     few = np.linspace(0.0, LENGTH_S, 100)
-    assert told(requests(0.1, 2.0, few)).name == STABLE
-    nothing = told(requests(0.1, 2.0, few[1:]))
+    assert state_of(requests(0.1, 2.0, few)).name == STABLE
+    nothing = state_of(requests(0.1, 2.0, few[1:]))
     assert nothing.name is None
     assert np.isnan(nothing.growth)
-    assert told(requests(0.1, 2.0, ARRIVAL_S / 2.3)).name is None  # fewer than half of the window
-    assert told(requests(0.1, 2.0), counted=ARRIVAL_S < 9.0).name is None
+    assert state_of(requests(0.1, 2.0, ARRIVAL_S / 2.3)).name is None  # fewer than half of the window
+    assert state_of(requests(0.1, 2.0), counted=ARRIVAL_S < 9.0).name is None
 
 
 def test_nothing_is_told_where_the_end_of_the_run_decides() -> None:
-    assert told(requests(0.2 * ARRIVAL_S, 2.0), is_fixed=False).name is None
+    assert state_of(requests(0.2 * ARRIVAL_S, 2.0), is_fixed=False).name is None
 
 
 def test_turns_after_the_window_count_for_nothing() -> None:
@@ -193,7 +193,7 @@ def test_turns_after_the_window_count_for_nothing() -> None:
     opening, later = requests(0.2 * ARRIVAL_S, 2.0), requests(0.0, 0.1, LENGTH_S + 0.1 + ARRIVAL_S)
     never = records(REQUEST_FIELDS, [{"arrival_s": np.nan, "state": FAILED}] * 500)
     made = np.concatenate([opening, later, never])
-    assert told(made) == told(opening)
+    assert state_of(made) == state_of(opening)
 
 
 @pytest.mark.parametrize(("rate", "name"), [(2, STABLE), (200, OVERLOADED)])

@@ -41,13 +41,13 @@ def test_the_interval_is_students_over_means_of_successive_requests(count: int, 
     ("step", "trusted"), [([3.0, 3.0, 3.0, 3.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0], False), ([3.0, 1.0] * 5, True)]
 )
 @pytest.mark.parametrize("unit", [1.0, 2.0**-10])
-def test_batches_that_go_with_their_neighbours_are_told(step: list[float], trusted: bool, unit: float) -> None:
-    """About a mean of 2 each neighbour but one has the same sign: of ten squares of 1 that leaves (8 - 1) / 10."""
+def test_batches_that_are_correlated_are_reported(step: list[float], trusted: bool, unit: float) -> None:
+    """About a mean of 2 each adjacent mean but one has the same sign: of ten squares of 1 that leaves (8 - 1) / 10."""
     found = paired(unit * np.repeat(step, 10))
     assert found.mean == 2.0 * unit
     assert (found.caveat == "") == trusted
     if not trusted:
-        assert found.caveat == "too narrow: neighbouring batches of requests go together (correlation 0.70)"
+        assert found.caveat == "too narrow: adjacent batches of requests go together (correlation 0.70)"
 
 
 def test_differences_that_do_not_vary_have_an_interval_of_nothing() -> None:

@@ -40,9 +40,9 @@ from tests.helpers.recomputed_clock import clock
 from tests.helpers.recomputed_tenants import reader_wait_s
 from tests.helpers.recomputed_work import of_pools
 from tests.helpers.recovery import token_times
+from tests.helpers.reported import Alone, Run, Summary, Unreported
 from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
 from tests.helpers.scenarios import RowTiming, Scenario
-from tests.helpers.told import Alone, Run, Summary, Untold
 
 _NOT_RECOMPUTED = {
     "versions": "what is installed",
@@ -329,7 +329,7 @@ def told_by(directory: Path, scenario: Scenario, result: Result, settings: Setti
     """The run as its files tell it."""
     requests, steps = (pl.read_parquet(directory / f"{name}.parquet").to_dicts() for name in ("requests", "steps"))
     tiers = list(scenario.engine.prefix_stores.tiers) if len(result.tiers) > 0 else []
-    untold = Untold(
+    unreported = Unreported(
         token_s=token_times(result),
         accepted=sum(result.token_log["accepted"].tolist()),
         sent=noted.sent,
@@ -344,7 +344,7 @@ def told_by(directory: Path, scenario: Scenario, result: Result, settings: Setti
         },
         shortest_s=lambda some: shortest_s(scenario, result, settings.slo, some),
     )
-    return Run(requests, steps, scenario, settings.slo, settings.alone, settings.edges, untold)
+    return Run(requests, steps, scenario, settings.slo, settings.alone, settings.edges, unreported)
 
 
 def shortest_s(scenario: Scenario, result: Result, slo: Slo, some: Sequence[bool]) -> float:
@@ -391,12 +391,12 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
         name: [None if value != value or value < 0 else value for value in rows[engine_name].tolist()]
         for name, engine_name in _NOTED.items()
     }
-    workload, sent = run.scenario.workload, run.untold.sent
+    workload, sent = run.scenario.workload, run.unreported.sent
     found |= {name: getattr(workload, name)[sent].tolist() for name in ("input_tokens", "output_tokens")}
     found |= {name: [values[k] for k in sent] for name, values in of_the_trace(workload).items()}
     found["request_id"] = sent
     if "reader_wait_s" in run.requests[0]:
-        waits_s = [reader_wait_s(token_s, run.slo) for token_s in run.untold.token_s]
+        waits_s = [reader_wait_s(token_s, run.slo) for token_s in run.unreported.token_s]
         finished = (rows["state"] == 1).tolist()
         found["reader_wait_s"] = [one if ended else None for one, ended in zip(waits_s, finished, strict=True)]
     over = clock(run)

@@ -1,7 +1,7 @@
-"""Runs tests in a process of its own: `python -m tests.mutants.alone ASKED TOLD TEMPORARY`.
+"""Runs tests in a process of its own: `python -m tests.mutants.alone ASKED RESULT TEMPORARY`.
 
 ASKED has a module's file and the tests as JSON. The module is imported first, and its compiled functions are plain
-Python. The first test that fails is written to TOLD.
+Python. The first test that fails is written to RESULT.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.mutants.seeding import run_as_python
 from tests.mutants.trial import first_failure
 
 if __name__ == "__main__":
-    asked, told, temporary = map(Path, sys.argv[1:])
+    asked, result, temporary = map(Path, sys.argv[1:])
     file, tests = json.loads(asked.read_text())
     import_module(module_name(Path(file)))
     run_as_python(Path(file))
-    told.write_text(first_failure(tests, temporary, {}))
+    result.write_text(first_failure(tests, temporary, {}))

@@ -111,10 +111,10 @@ def hunted(mutants: Sequence[Mutant | Drawn], examples: int, jobs: int) -> int:
                 _keep(before)
             lives = found == SURVIVED
             living += lives and not mutant.equivalent
-            mark, told = ("LIVES", found) if lives else ("seen ", found)
+            mark, text = ("LIVES", found) if lives else ("seen ", found)
             if lives and mutant.equivalent:
-                mark, told = "same ", mutant.equivalent
-            console.print(f"{mark}  {mutant.name}: {told}", markup=False)
+                mark, text = "same ", mutant.equivalent
+            console.print(f"{mark}  {mutant.name}: {text}", markup=False)
     return living
 
 

@@ -117,7 +117,7 @@ def _tried(room: Room, bugs: Sequence[Bug], fates: Fates, jobs: int, anew: bool,
     left = [bug for bug in bugs if bug.key not in found]
     console.print(f"{room.name}: {len(bugs)} bugs, {len(left)} of them to try", markup=False)
 
-    def told(bug: Bug, fate: str) -> None:
+    def reported(bug: Bug, fate: str) -> None:
         found[bug.key] = fate
         fates.keep(bug, room, fate)
         mark = "LIVES" if fate == LIVES else "dies "
@@ -125,7 +125,7 @@ def _tried(room: Room, bugs: Sequence[Bug], fates: Fates, jobs: int, anew: bool,
         console.file.flush()
 
     if left:
-        Trials(room, fates.first(), jobs, told).of(left)
+        Trials(room, fates.first(), jobs, reported).of(left)
     return found
 
 

@@ -136,7 +136,7 @@ MUTANTS = (
         "inst.running + inst.prefilling == 0:",
     ),
     Mutant(
-        "who is swapped out is not told of KV that came free late",
+        "who is swapped out does not learn of KV that came free late",
         "requests/asynchronous.py",
         "inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0",
         "inst.waiting_root >= 0 or inst.joining_head >= 0",
@@ -334,7 +334,7 @@ MUTANTS = (
         "_known_from(s, r, token)\n    return",
         "_known_from(s, r, token + 1)\n    return",
     ),
-    # --- the law of one instant ---
+    # --- the rule of one instant ---
     Mutant(
         "an instance schedules before the other events of its time",
         "events/order.py",

@@ -44,7 +44,7 @@ def test_runs_that_hunts_begin_with_are_of_mutants_and_families_that_there_are()
     assert {run.split()[0] for run in seen_before().values()} <= set(FAMILIES)
 
 
-def test_one_that_cannot_be_seeded_is_told() -> None:
+def test_one_that_cannot_be_seeded_is_reported() -> None:
     with pytest.raises(ValueError, match=r"gone: durations/leap\.py has 0 times 'not there'"):
         Mutant("gone", "durations/leap.py", "not there", "").text()
 

@@ -99,7 +99,7 @@ def test_a_bug_is_one_change(site: Site) -> None:
     assert is_outside_functions(TEXT, after) == (site.name in ("shift 1", "Box.put shift 1"))
 
 
-def test_a_place_that_is_gone_is_told() -> None:
+def test_a_place_that_is_gone_is_reported() -> None:
     with pytest.raises(KeyError, match=r"Box\.put drop 9"):
         mutated(TEXT, Site("Box.put", "drop", 9, 1))
 
@@ -137,7 +137,7 @@ def test_a_named_bug_can_be_put_into_its_function(named: Named, modules: set[Pat
     assert named.file in modules
 
 
-def test_a_named_bug_that_is_not_there_is_told() -> None:
+def test_a_named_bug_that_is_not_there_is_reported() -> None:
     with pytest.raises(ValueError, match=r"gone: framework\.metrics\.slo judge has 0 times 'x / y'"):
         Named("gone", "framework.metrics.slo", "judge", "x / y", "x").text()
 
@@ -205,7 +205,7 @@ def test_bugs_inside_and_outside_of_functions_are_seen() -> None:
     assert set(fates) == {
         "framework.metrics.paired shift 1",
         "framework.metrics.paired.paired edge 1",
-        "framework.metrics.paired._of_neighbours shift 1",
+        "framework.metrics.paired._of_adjacent shift 1",
     }
     for fate in fates.values():
         assert fate.startswith("tests/metrics/test_paired.py::")

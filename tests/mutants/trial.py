@@ -59,7 +59,7 @@ class Reach:
     modules: list[str] = field(default_factory=list)
 
     def of(self, bug: Bug) -> list[str]:
-        """The tests that come to a bug, or to its module, or else all: what a constant does is told by no statement."""
+        """The tests that come to a bug, or to its module, or else all: no statement shows what a constant does."""
         lines = self.tests.get(str(bug.file), {})
         found = lines.get(str(bug.line)) or [test for tests in lines.values() for test in tests]
         return sorted(set(found or self.seconds), key=lambda test: self.seconds[test])
@@ -68,12 +68,12 @@ class Reach:
 class Trials:
     """Tries bugs of a room, so many `jobs` at a time.
 
-    `told` gets each with its fate: the test that failed, how the run broke, or LIVES. `first` is, by bug, the test to
+    `report` gets each with its fate: the test that failed, how the run broke, or LIVES. `first` is, by bug, the test to
     begin with.
     """
 
-    def __init__(self, room: Room, first: dict[str, str], jobs: int, told: Callable[[Bug, str], None]) -> None:
-        self.room, self.first, self.jobs, self.told = room, first, jobs, told
+    def __init__(self, room: Room, first: dict[str, str], jobs: int, report: Callable[[Bug, str], None]) -> None:
+        self.room, self.first, self.jobs, self.report = room, first, jobs, report
         self.folder = Path(tempfile.mkdtemp(prefix="mutants-"))
 
     def of(self, bugs: Sequence[Bug]) -> None:
@@ -109,7 +109,7 @@ class Trials:
                 running[self._begin(reach, bug)] = (bug, time.monotonic() + _LONGEST_S)
             child, status = os.waitpid(-1, os.WNOHANG)
             if child in running:
-                self.told(running.pop(child)[0], self._fate(child, status))
+                self.report(running.pop(child)[0], self._fate(child, status))
                 continue
             for late in [child for child, (_, latest) in running.items() if time.monotonic() > latest]:
                 with suppress(ProcessLookupError):
@@ -241,11 +241,11 @@ class _FirstFailure(_Quick):
 
 def _judged_anew(bug: Bug, tests: list[str], own: Path) -> str:
     """The same in a process of its own, which imports the module with the bug."""
-    asked, told = own / "asked", own / "told"
+    asked, report = own / "asked", own / "told"
     asked.write_text(json.dumps([str(bug.file), tests]))
-    words = [sys.executable, "-m", "tests.mutants.alone", str(asked), str(told), str(own / "tmp")]
+    words = [sys.executable, "-m", "tests.mutants.alone", str(asked), str(report), str(own / "tmp")]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
-    return told.read_text() if told.exists() else f"breaks: exit code {ended.returncode}"
+    return report.read_text() if report.exists() else f"breaks: exit code {ended.returncode}"
 
 
 class _Reaching(_Quick):

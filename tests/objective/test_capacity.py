@@ -145,11 +145,11 @@ def searched(monkeypatch: pytest.MonkeyPatch, passes: Judged, start_rps: float, 
     one = experiment(requests(regular(10)), ttft_within(1.0))
     result = one.run()
 
-    def told(_: Experiment, rate_rps: float, __: Criterion) -> tuple[Probe, Result]:
+    def recorded(_: Experiment, rate_rps: float, __: Criterion) -> tuple[Probe, Result]:
         reading = Reading((1.0, 1.0), 0.0, 0.0, SUSTAINED if passes(rate_rps) else MISSED)
         return Probe(rate_rps, 1, 2, 20, 1.0, reading, settled=True), result
 
-    monkeypatch.setattr(capacity, "probe", told)
+    monkeypatch.setattr(capacity, "probe", recorded)
     monkeypatch.setattr(capacity, "undisturbed_misses", lambda *_: 0.0)
     search = Search(one, CRITERION, lambda done, total: None)
     search.find(start_rps, step)
@@ -204,16 +204,16 @@ def test_a_replicate_that_is_undecided_is_said(monkeypatch: pytest.MonkeyPatch) 
     one = experiment(requests(regular(1000)), ttft_within(10.0))
     other = replace(one, sample=lambda number, block_s: requests(regular(500)))
 
-    def told(experiment: Experiment, rate_rps: float, criterion: Criterion) -> tuple[Probe, Result]:
+    def recorded(experiment: Experiment, rate_rps: float, criterion: Criterion) -> tuple[Probe, Result]:
         found, result = probe(experiment, rate_rps, criterion)
         return replace(found, settled=found.passed or len(experiment.workload) == 1000), result
 
-    monkeypatch.setattr(capacity, "probe", told)
+    monkeypatch.setattr(capacity, "probe", recorded)
     assert Capacity(tolerance=0.1).measure(other).evaluation.summary["capacity_settled"]
     assert not Capacity(tolerance=0.1, replicates=2).measure(other).evaluation.summary["capacity_settled"]
 
 
-def test_attainment_that_rises_with_the_rate_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attainment_that_rises_with_the_rate_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     search = searched(monkeypatch, lambda rate: 3.0 <= rate <= 5.0 or 5.3 <= rate < 5.6, 4.0)
     assert 4.95 < search.low_rps <= 5.0
     one = experiment(requests(regular(10)), ttft_within(1.0))
@@ -311,7 +311,7 @@ def test_run_prints_and_keeps_every_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "kind"),
-    [("real", "samples of blocks of 30 s"), ("twin", "samples of the twin"), ("synthetic", "samples")],
+    [("real", "samples of blocks of 30 s"), ("twin", "samples of the fitted trace"), ("synthetic", "samples")],
 )
 def test_it_is_said_what_replicates_are_of(source: str, kind: str) -> None:
     one = experiment(replace(requests(regular(20)), source=source), ttft_within(10.0))
@@ -329,7 +329,7 @@ def test_a_probe_plays_the_trace_twice_and_says_how_long_that_took() -> None:
 
 
 def test_a_probe_ends_at_the_most_requests() -> None:
-    """A rate that 5 % too high needs 4 passes to be told; two of them are 80 requests."""
+    """A rate that 5 % too high needs 4 passes to be settled; two of them are 80 requests."""
     one = experiment(requests(regular(40)), ttft_within(1e6))
     found = [probe(one, 1.05 / SERVICE_S, replace(CRITERION, most_requests=most))[0] for most in (159, 160)]
     assert [(each.passes, each.settled) for each in found] == [(2, False), (4, True)]

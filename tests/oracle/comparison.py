@@ -132,14 +132,14 @@ def differing(
     theirs: Oracle, drawn: Callable[[int], R], compared: Callable[[R, Any], Verdict], seeds: range
 ) -> list[str]:
     """Of the runs of these seeds those whose tokens or preemptions are not theirs, with what differs first."""
-    told = []
+    lines = []
     for seed in seeds:
         run = drawn(seed)
         verdict = compared(run, theirs.play(run))
         here, there = verdict.preemptions
         if not verdict.equal or here != there:
-            told.append(f"{seed} ({', '.join(run.regimes)}): {verdict.where}; preemptions {here} here, {there} there")
-    return told
+            lines.append(f"{seed} ({', '.join(run.regimes)}): {verdict.where}; preemptions {here} here, {there} there")
+    return lines
 
 
 def _apart(ours: list[list[float]], theirs: list[list[float]]) -> Iterable[tuple[float, int, int, float, float]]:

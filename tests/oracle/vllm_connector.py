@@ -99,8 +99,8 @@ class Server:
             self.decoding.discard(name)
 
     def end_step(self) -> list[tuple[str, dict[str, Any] | None, bool]]:
-        """Of the step under way, and of copies: who has emitted a token, what its decode server is told, and whether
-        it was its last.
+        """Of the step under way, and of copies: the requests that emitted a token, what the decode server of each gets,
+        and whether it was its last.
         """
         output, names, sampled = self.step or (SchedulerOutput.make_empty(), [], [])
         self.step = None
@@ -117,12 +117,12 @@ class Server:
             ),
         )
         self.sent, self.received = [], []
-        told = [one for group in emitted.values() for one in group.outputs if one.new_token_ids]
-        for one in told:
+        emitting = [one for group in emitted.values() for one in group.outputs if one.new_token_ids]
+        for one in emitting:
             if one.finish_reason is not None:
                 del self.present[one.request_id]
                 self.decoding.discard(one.request_id)
-        return [(one.request_id, one.kv_transfer_params, one.finish_reason is not None) for one in told]
+        return [(one.request_id, one.kv_transfer_params, one.finish_reason is not None) for one in emitting]
 
 
 def _is_fetched(request: Request) -> bool:

@@ -22,7 +22,7 @@ from predictors.empirical import Empirical
 from predictors.lognormal import LogNormal, relative_mae
 from predictors.oracle import Oracle
 from tests.conftest import ROOT
-from traces.fitted.twin import load_twin
+from traces.fitted.fitted_trace import load_fitted
 from traces.frame import to_workload
 
 Ints = NDArray[np.int64]
@@ -281,7 +281,7 @@ def test_lognormal_errors_over_whole_lives_are_those_that_are_documented() -> No
 
 
 def test_the_published_overall_error_is_more_than_the_mean_remaining_length_of_the_reasoning_twin() -> None:
-    lengths = to_workload(load_twin("reasoning").sample(5_000, seed=3)).output_tokens
+    lengths = to_workload(load_fitted("reasoning").sample(5_000, seed=3)).output_tokens
     mean_remaining = (lengths * (lengths + 1.0)).sum() / 2 / lengths.sum()
     assert overall_mae(prepared(LogNormal(), lengths), lengths) < mean_remaining < 3_873
 

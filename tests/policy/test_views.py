@@ -271,7 +271,7 @@ def test_no_column_can_be_made_writable() -> None:
         (lambda view: view.remaining_tokens([60]), "no request has that number"),
         (lambda view: view.predictions.remaining([-1], [0]), "no request has that number"),
         (lambda view: view.predictions.remaining([0, 1], [0]), "one number for each"),
-        (lambda view: view.requests.kv_tokens([59]), "request 59 does not decode now: its KV tokens cannot be told"),
+        (lambda view: view.requests.kv_tokens([59]), "request 59 does not decode now: its KV tokens are not known"),
         (lambda view: view.instances.prefill_s(Request(0, view.requests), [0]), r"cached_tokens has shape \(1,\)"),
         (lambda view: view.instances.prefill_s(Request(0, view.requests), chunk_tokens=0), "1 token or more"),
     ],
@@ -436,7 +436,7 @@ def test_whole_numbers_of_any_type_name_an_instance(answer: Any) -> None:
     assert set(rows["prefill_instance"]) == {1}
 
 
-def test_a_hook_whose_name_is_misspelt_is_told() -> None:
+def test_a_hook_whose_name_is_misspelt_is_reported() -> None:
     class Misspelt(Aggregated):
         def prioritise(self, queue: Any, cluster: Cluster) -> float:
             return 0.0
@@ -445,7 +445,7 @@ def test_a_hook_whose_name_is_misspelt_is_told() -> None:
         play(Misspelt())
 
 
-def test_a_hook_in_other_letters_is_told() -> None:
+def test_a_hook_in_other_letters_is_reported() -> None:
     class Camel(Aggregated):
         def onTick(self, cluster: Cluster) -> tuple[()]:  # noqa: N802
             return ()
@@ -454,7 +454,7 @@ def test_a_hook_in_other_letters_is_told() -> None:
         play(Camel())
 
 
-def test_a_hook_that_does_not_take_what_it_is_called_with_is_told() -> None:
+def test_a_hook_that_does_not_take_what_it_is_called_with_is_reported() -> None:
     class Few(Aggregated):
         def route_prefill(self, request: Any) -> int:
             return 0

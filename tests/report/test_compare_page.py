@@ -56,8 +56,8 @@ def test_the_page_has_the_figures_of_the_summaries() -> None:
 
 
 def test_the_page_says_in_one_line_in_what_else_than_the_policy_runs_differ() -> None:
-    told = "Besides the policy, runs differ in slo (C other), engine.token_budget (2048; 512: B chunked)."
-    assert told in Page(compare_page(RUNS)).text
+    line = "Besides the policy, runs differ in slo (C other), engine.token_budget (2048; 512: B chunked)."
+    assert line in Page(compare_page(RUNS)).text
     assert "Besides the policy" not in Page(compare_page([RUNS[0], run("B other", 0.25)])).text
 
 

@@ -122,8 +122,8 @@ def test_each_request_is_a_slice_with_its_phases(events: Events) -> None:
         (3, "prefill", 2e6, 2.5e6),
         (3, "failed", 2e6, 2.5e6),
     ]
-    told = next(event["args"] for event in events if event["ph"] == "b" and event["name"] == "finished")
-    assert told == {"request": 0, "input_tokens": 100, "output_tokens": 3, "preemptions": 0, "migrations": 1}
+    shown = next(event["args"] for event in events if event["ph"] == "b" and event["name"] == "finished")
+    assert shown == {"request": 0, "input_tokens": 100, "output_tokens": 3, "preemptions": 0, "migrations": 1}
 
 
 def test_requests_that_wait_and_that_are_served_are_counted(events: Events) -> None:

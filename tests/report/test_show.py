@@ -41,8 +41,8 @@ POINTS = [
 
 
 @functools.cache
-def asked(words: str) -> StepFigures:
-    return run(command.main.read(["gpu=h100", *words.split()]))
+def asked(arguments: str) -> StepFigures:
+    return run(command.main.read(["gpu=h100", *arguments.split()]))
 
 
 # --- reference points -----------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def test_a_roofline_without_losses_is_fully_used() -> None:
 def test_calibrated_times_are_named_and_asked_for(tmp_path: Any) -> None:
     put(tmp_path, "llama3_8b", "h100", "own", made_up())
     write_calibrations(calibration_path(tmp_path, "h100", "own"), [Fit(Calibration(kernel=0.5, step_s=1e-3))])
-    words = f"backend=own timing.profiles={tmp_path} prefill=2048"
-    plain, calibrated = asked(words), asked(f"{words} calibrated=true")
+    arguments = f"backend=own timing.profiles={tmp_path} prefill=2048"
+    plain, calibrated = asked(arguments), asked(f"{arguments} calibrated=true")
     assert plain.step_ms == plain.kernels_ms == calibrated.kernels_ms
     assert calibrated.step_ms == calibrated.calibrated_ms == plain.calibrated_ms
     assert plain.source == "measured (h100, own 0.1)"
@@ -209,14 +209,14 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("words", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("timing")(words.split()) == USER_ERROR
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("timing")(arguments.split()) == USER_ERROR
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert MISTAKES[words] in err
+    assert MISTAKES[arguments] in err
 
 
 def test_json_has_the_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
@@ -238,7 +238,7 @@ def test_help_is_the_module_s(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 160])
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         "prefill=2048",
         "decode=1x1",
@@ -249,8 +249,8 @@ def test_help_is_the_module_s(capsys: pytest.CaptureFixture[str]) -> None:
         "model=gpt_oss_120b tp=2 prefill=100000",
     ],
 )
-def test_the_table_fits_and_marks_the_step(words: str, width: int) -> None:
-    shown = run(command.main.read(words.split()))
+def test_the_table_fits_and_marks_the_step(arguments: str, width: int) -> None:
+    shown = run(command.main.read(arguments.split()))
     console = Console(width=width, record=True, force_terminal=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(step_table(shown))
     text = console.export_text()

@@ -23,8 +23,8 @@ from tests.report.test_run_page import _HOSTILE, SLO, Page
 SUMMARY = evaluate(small_result(), SLO).summary
 
 
-def point(goodput: float, usd: float = 1.0, **words: str) -> Point:
-    named = {name.replace("__", "."): value for name, value in words.items()}
+def point(goodput: float, usd: float = 1.0, **settings: str) -> Point:
+    named = {name.replace("__", "."): value for name, value in settings.items()}
     return Point(named, SUMMARY | {"goodput_rps": goodput, "usd_per_hour": usd})
 
 
@@ -93,8 +93,8 @@ def test_the_frontier_is_of_points_that_none_is_cheaper_and_better_than() -> Non
 
 
 def test_what_others_wrote_stays_text() -> None:
-    words = [{_HOSTILE: f"{_HOSTILE}{rate % 2}", "trace.rate": str(rate)} for rate in range(1, 5)]
-    hostile = [Point(one, SUMMARY) for one in words]
+    settings = [{_HOSTILE: f"{_HOSTILE}{rate % 2}", "trace.rate": str(rate)} for rate in range(1, 5)]
+    hostile = [Point(one, SUMMARY) for one in settings]
     content = sweep_page(hostile, _HOSTILE, 0)
     page = Page(content)
     assert len(page.every("script")) == 1
@@ -114,9 +114,9 @@ def test_a_browser_shows_it_without_a_bar_to_scroll_aside(tmp_path: Path, width:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def job(directory: Path, words: list[str], summary: dict[str, Any] | None) -> None:
+def job(directory: Path, arguments: list[str], summary: dict[str, Any] | None) -> None:
     (directory / ".hydra").mkdir(parents=True)
-    (directory / ".hydra" / "overrides.yaml").write_text("".join(f"- {word}\n" for word in words))
+    (directory / ".hydra" / "overrides.yaml").write_text("".join(f"- {word}\n" for word in arguments))
     if summary is not None:
         (directory / "summary.json").write_text(json.dumps(summary))
 

@@ -196,10 +196,10 @@ def test_runs_are_called_by_what_tells_them_apart() -> None:
     assert "distserve mooncake twin seed 1" in text
 
 
-def test_a_beginning_that_is_unlike_the_rest_is_told() -> None:
+def test_a_beginning_that_is_unlike_the_rest_is_reported() -> None:
     result = small_result()
-    told = replace(result, workload=replace(result.workload, caveat="unlike [all]"))
-    evaluation = evaluate(told, SLO)
+    doubtful = replace(result, workload=replace(result.workload, caveat="unlike [all]"))
+    evaluation = evaluate(doubtful, SLO)
     assert "unlike [all]" in printed(run_table(evaluation, SLO))
     assert "unlike [all]" in printed(comparison_table([evaluation.summary, summarize(result, SLO)]))
     assert "trace_caveat" not in summarize(result, SLO)

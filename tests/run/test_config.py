@@ -114,11 +114,11 @@ def test_a_timing_source_times_steps(group: str, name: str) -> None:
     config = configured(f"timing={name}")
     anything = {"model": "llama3_8b", "gpu": "h100", "tp": 1}
     one = config.timing if "model" in config.timing else anything
-    for law in config.timing.get("laws", [one]):  # of what they name
-        config = configured(f"timing={name}", f"model={law['model']}", f"gpu={law['gpu']}")
+    for fit in config.timing.get("laws", [one]):  # of what they name
+        config = configured(f"timing={name}", f"model={fit['model']}", f"gpu={fit['gpu']}")
         timing, model, gpu = (instantiate(config[part], _convert_="all") for part in ("timing", "model", "gpu"))
         assert isinstance(timing.source, str)
-        assert isinstance(timing.row(model, gpu, Parallelism(law["tp"])), StepRow)
+        assert isinstance(timing.row(model, gpu, Parallelism(fit["tp"])), StepRow)
 
 
 @pytest.mark.parametrize("name", names("model"))
@@ -182,7 +182,7 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "words"),
+    ("overrides", "message"),
     [
         (["output.steps=true", "engine.log=reduced"], "engine.log=full"),
         (["output.timeline=maybe"], "output.timeline"),
@@ -210,8 +210,8 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
         (["output.window_s=[1,5]"], "add output.timeline=true"),
     ],
 )
-def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], words: str) -> None:
-    with pytest.raises(InputError, match=words):
+def test_outputs_that_cannot_be_are_refused_before_the_run(overrides: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         compose(configured(*SMALL, *overrides))
 
 
@@ -287,9 +287,9 @@ def mistake_in(*overrides: str) -> str:
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_explained_in_one_line(mistake: str) -> None:
-    overrides, words = MISTAKES[mistake]
+    overrides, fragments = MISTAKES[mistake]
     line = mistake_in("trace.limit=20", *overrides)
-    assert [word for word in words if word not in line] == []
+    assert [word for word in fragments if word not in line] == []
 
 
 GOOD_ROW = {"timestamp": 0, "input_length": 600, "output_length": 20, "hash_ids": [0, 1]}
@@ -303,11 +303,11 @@ BAD_ROWS = {
 
 @pytest.mark.parametrize("kind", BAD_ROWS)
 def test_a_bad_row_is_named(kind: str, tmp_path: Path) -> None:
-    row, words = BAD_ROWS[kind]
+    row, fragments = BAD_ROWS[kind]
     path = tmp_path / "trace.jsonl"
     path.write_text(f"{json.dumps(GOOD_ROW)}\n{json.dumps(row)}\n")
     line = mistake_in(f"trace.path={path}", "trace.format=mooncake")
-    assert [word for word in ("trace.jsonl", *words) if word not in line] == []
+    assert [word for word in ("trace.jsonl", *fragments) if word not in line] == []
 
 
 def test_a_row_without_tokens_is_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -323,7 +323,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("arguments", "line"),
     [
         (("slo.classes={batch:{ttft_s:30}}",), "its requests have no classes"),
         (
@@ -332,6 +332,6 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_limits_of_a_class_that_the_trace_lacks_are_refused(words: tuple[str, ...], line: str) -> None:
+def test_limits_of_a_class_that_the_trace_lacks_are_refused(arguments: tuple[str, ...], line: str) -> None:
     with pytest.raises(InputError, match=rf"slo\.classes\.batch: no request of trace \w+ has this class; {line}"):
-        compose(configured("trace=synthetic", "trace.requests=50", *words))
+        compose(configured("trace=synthetic", "trace.requests=50", *arguments))

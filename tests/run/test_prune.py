@@ -74,7 +74,7 @@ def test_records_of_other_code_are_counted_and_then_removed(
     ("words", "said"),
     [(["store=nowhere"], "holds no runs"), (["force=true"], "force=true: not understood"), (["remove=1"], "remove")],
 )
-def test_mistakes_are_told(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_reported(words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=said):
         main(words)

@@ -156,9 +156,9 @@ def test_a_capacity() -> None:
     ],
 )
 def test_mistakes_are_told_in_one_line(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(servelab.InputError, match=words) as told:
+    with pytest.raises(servelab.InputError, match=words) as raised:
         servelab.run(**arguments)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_the_stub_lists_what_there_is() -> None:

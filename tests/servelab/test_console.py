@@ -19,9 +19,9 @@ from tests.helpers import warm
 from tests.helpers.launcher import typed
 
 
-def servelab(directory: Path, *words: str, module: str = "servelab") -> subprocess.CompletedProcess[str]:
+def servelab(directory: Path, *arguments: str, module: str = "servelab") -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [str(warm.path() / "python"), "-m", *filter(None, [module]), *words]
+    command = [str(warm.path() / "python"), "-m", *filter(None, [module]), *arguments]
     return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -39,8 +39,8 @@ def test_a_sweep_from_any_directory(tmp_path: Path) -> None:
 
 
 def test_help_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["--help"], ["-h"]):
-        assert main(words) == 0
+    for arguments in ([], ["--help"], ["-h"]):
+        assert main(arguments) == 0
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) <= 40
         assert max(map(len, lines)) <= 100
@@ -146,12 +146,12 @@ def test_a_wheel_has_all_that_it_needs(tmp_path: Path) -> None:
     subprocess.run(install, check=True)
     assert not [*target.glob("experiments/validation"), *target.glob("conf/experiment")], "a checkout's alone"
     environment = os.environ | {"PYTHONPATH": str(target)}
-    for words in (
+    for arguments in (
         ["policy=ares", "trace=mooncake", "trace.limit=100"],
         ["list", "policies"],
         ["timing", "decode=8x512"],
     ):
-        command = [sys.executable, "-m", "servelab", *words]
+        command = [sys.executable, "-m", "servelab", *arguments]
         finished = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
         assert finished.returncode == 0, finished.stderr
         assert str(ROOT) not in finished.stdout + finished.stderr

@@ -177,9 +177,9 @@ def test_a_run_within_a_run(plain: servelab.Run) -> None:
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(servelab.InputError, match=words) as told:
+    with pytest.raises(servelab.InputError, match=words) as raised:
         servelab.run(**{"policy": "chunked", **arguments})
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_setting_of_the_trace_beside_a_workload_is_refused(plain: servelab.Run) -> None:

@@ -35,14 +35,14 @@ def run(folder: Path, *words: str, path: str | None = str(ROOT)) -> subprocess.C
     return finished
 
 
-def told(folder: Path, *words: str, path: str | None = str(ROOT)) -> tuple[str, list[str]]:
+def output_of(folder: Path, *words: str, path: str | None = str(ROOT)) -> tuple[str, list[str]]:
     """What a command that ends well prints in `folder`, and the lines in which it says what it hides."""
     finished = run(folder, *words, path=path)
     return finished.stdout, [line for line in finished.stderr.splitlines() if "with servelab" in line]
 
 
 def test_a_script_finds_the_packages_of_servelab(folder: Path) -> None:
-    printed, lines = told(folder, sys.executable, "script.py")
+    printed, lines = output_of(folder, sys.executable, "script.py")
     assert printed == "20\n"
     assert len(lines) == 1
     assert all(str(folder / name) in lines[0] for name in ROOMS)
@@ -53,22 +53,25 @@ def test_a_package_that_was_imported_before_gives_way(folder: Path) -> None:
         (folder / name / "__init__.py").unlink()  # without one it hides nothing
     (folder / ROOMS[0] / "__init__.py").write_text("MINE = 1\n")
     line = f"import {ROOMS[0]} as mine, servelab; import {ROOMS[0]} as theirs; print(mine.MINE, theirs.__file__)"
-    printed, lines = told(folder, sys.executable, "-c", line)
+    printed, lines = output_of(folder, sys.executable, "-c", line)
     assert printed == f"1 {ROOT / ROOMS[0] / '__init__.py'}\n"
     assert len(lines) == 1
     assert lines[0].count(str(folder)) == 1
 
 
-def test_a_folder_without_modules_is_not_told(folder: Path) -> None:
+def test_a_folder_without_modules_is_not_reported(folder: Path) -> None:
     for name in ROOMS:
         (folder / name / "__init__.py").rename(folder / name / "table.csv")
-    assert told(folder, sys.executable, "-c", "import servelab; print(servelab.Policy.__name__)") == ("Policy\n", [])
+    assert output_of(folder, sys.executable, "-c", "import servelab; print(servelab.Policy.__name__)") == (
+        "Policy\n",
+        [],
+    )
 
 
 def test_a_policy_in_a_file_of_such_a_name(folder: Path) -> None:
     policy = "from policies.chunked import Chunked\nclass Mine(Chunked):\n    pass\n"
     (folder / "policies.py").write_text(policy)
-    printed, _ = told(folder, sys.executable, "-m", "servelab", "policy=./policies.py:Mine", *RUN[1:])
+    printed, _ = output_of(folder, sys.executable, "-m", "servelab", "policy=./policies.py:Mine", *RUN[1:])
     assert "Mine on synthetic" in printed
 
 
@@ -115,14 +118,14 @@ def test_what_is_needed_is_not_hidden() -> None:
 def test_each_package_puts_the_others_first(folder: Path, words: tuple[str, str]) -> None:
     first = "framework" if words[0] == "-c" else words[1].partition(".")[0]
     (folder / first / "__init__.py").unlink()  # of two, Python itself takes the one in the working directory
-    printed, lines = told(folder, sys.executable, *words)
+    printed, lines = output_of(folder, sys.executable, *words)
     assert printed
     assert len(lines) == 1
 
 
 @pytest.mark.slow
 def test_workers_find_the_packages_of_servelab(folder: Path) -> None:
-    printed, lines = told(folder, sys.executable, "-m", "servelab", *SWEEP)
+    printed, lines = output_of(folder, sys.executable, "-m", "servelab", *SWEEP)
     assert "2 seeds" in printed
     assert len(lines) == 1
 
@@ -131,10 +134,10 @@ def test_workers_find_the_packages_of_servelab(folder: Path) -> None:
 def test_an_installed_wheel_finds_its_packages(folder: Path, installed: Path) -> None:
     console = str(installed.with_name("servelab"))
     for words in ((str(installed), "script.py"), (str(installed), "-m", "servelab", *RUN)):
-        printed, lines = told(folder, *words, path=None)
+        printed, lines = output_of(folder, *words, path=None)
         assert "20" in printed
         assert len(lines) == 1
     for more in (RUN, SWEEP):
-        printed, lines = told(folder, console, *more, path=None)
+        printed, lines = output_of(folder, console, *more, path=None)
         assert "chunked" in printed
         assert not lines, "the working directory is not on the path of a console command"

@@ -375,12 +375,12 @@ def test_remedies_of_a_run_that_was_divided_set_both_numbers() -> None:
     config = configured("policy=distserve", *PROMPTS, "cluster.instances=4")
     experiment = compose(config)
     assert [pool.instances for pool in experiment.cluster.pools] == [3, 1]
-    words = [one.words for one in remedies(flattened(config), experiment, ["prefill", "decode"])]
+    words = [one.text for one in remedies(flattened(config), experiment, ["prefill", "decode"])]
     assert "cluster.instances=null cluster.prefill=4 cluster.decode=1" in words
     assert "cluster.instances=null cluster.prefill=3 cluster.decode=2" in words
     assert "cluster.instances=null cluster.prefill=2 cluster.decode=2" in words
     config = configured("policy=distserve", *PROMPTS, "cluster.prefill=2", "cluster.decode=2")
-    words = [one.words for one in remedies(flattened(config), compose(config), ["prefill"])]
+    words = [one.text for one in remedies(flattened(config), compose(config), ["prefill"])]
     assert "cluster.prefill=3" in words
     assert "cluster.prefill=3 cluster.decode=1" in words
 

@@ -349,7 +349,7 @@ def test_a_gpu_that_nobody_measured_has_the_datasheet_s_times_and_says_so(own: P
 
 @pytest.mark.parametrize("changes", [{"name": "mine", "neighbour": "h1000"}, {"dtype": "fp8"}])
 def test_what_was_measured_of_another_kind_is_still_refused(own: Path, changes: dict[str, str]) -> None:
-    """A neighbour that is not there, or a type that was not measured on that GPU, is an error and no estimate."""
+    """A reference GPU that is not there, or a type that was not measured on that GPU, is an error and no estimate."""
     dtype = changes.pop("dtype", "bf16")
     with pytest.raises(InputError, match="no measured times"):
         measured(own, missing="roofline").row(model(dtype=dtype), replace(gpu("h100"), **changes), TP1)

@@ -63,8 +63,8 @@ ORIGIN = Origin("h200", "2.9.0+cu128", "CC0-1.0")
 SKEW_S = 3e-11
 
 
-def options(*words: str) -> Options:
-    return Options.parse(main.read(["model=llama3_8b", *words]))
+def options(*arguments: str) -> Options:
+    return Options.parse(main.read(["model=llama3_8b", *arguments]))
 
 
 LLAMA: Model = load("model", "llama3_8b")
@@ -536,7 +536,7 @@ def test_help_is_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (["model=gpt9"], "model=gpt9: there is no model of that name; choose one of"),
         ([], "model= needs names"),
@@ -552,9 +552,9 @@ def test_help_is_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
         (["model=llama3_8b", "speed=1"], "speed=1: not understood"),
     ],
 )
-def test_mistakes_are_named(words: list[str], message: str) -> None:
+def test_mistakes_are_named(arguments: list[str], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        Options.parse(main.read(words))
+        Options.parse(main.read(arguments))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -590,8 +590,8 @@ def test_other_devices_must_be_named(device: str, memory: float, message: str) -
     assert gpu_named("h100", device, memory).name == "h100"
 
 
-def command_line(*words: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "framework.timing.microbench", *words]
+def command_line(*arguments: str, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "framework.timing.microbench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=path, timeout=60)
 
 

@@ -12,7 +12,7 @@ from framework.timing.published import Published
 from framework.timing.table import stack, step_s
 from tests.timing.test_timing import H100, LLAMA_8B, LLAMA_70B
 
-LAW: dict[str, Any] = {
+FIT: dict[str, Any] = {
     "model": "llama3_8b",
     "gpu": "h100",
     "tp": 2,
@@ -41,8 +41,8 @@ def seconds(timing: Any, parallelism: Parallelism, *step: Any) -> float:
         (([0], [3], 1, 8), 3 + 3 * 0.5 + 9 * 0.25 + 8 * 0.125),  # one step's cost, the dearer, not both
     ],
 )
-def test_a_step_costs_what_its_law_says(step: Any, expected_s: float) -> None:
-    assert seconds(Published("a test", [LAW]), Parallelism(2), *step) == expected_s
+def test_a_step_costs_what_its_fit_says(step: Any, expected_s: float) -> None:
+    assert seconds(Published("a test", [FIT]), Parallelism(2), *step) == expected_s
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_a_step_costs_what_its_law_says(step: Any, expected_s: float) -> None:
     ],
 )
 def test_stages_run_equal_micro_batches(step: Any, expected_s: float) -> None:
-    assert seconds(Published("a test", [LAW]), Parallelism(2, 2), *step) == expected_s
+    assert seconds(Published("a test", [FIT]), Parallelism(2, 2), *step) == expected_s
 
 
 @pytest.mark.parametrize(
-    ("law", "words"),
+    ("fit", "words"),
     [
         ({"tp": 4}, ["no times of llama3_8b on h100 tp 2", "llama3_8b on h100 tp 4", "timing=roofline"]),
         ({"decode_s": [[1, 2.0]]}, ["decode_s must have rows of 3 numbers"]),
@@ -69,14 +69,14 @@ def test_stages_run_equal_micro_batches(step: Any, expected_s: float) -> None:
         ({"speed": 1}, ["speed"]),
     ],
 )
-def test_what_is_no_law_is_refused(law: dict[str, Any], words: list[str]) -> None:
+def test_what_is_no_fit_is_refused(fit: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(InputError) as error:
-        seconds(Published("a test", [LAW | law]), Parallelism(2), [0], [4], 0, 0)
+        seconds(Published("a test", [FIT | fit]), Parallelism(2), [0], [4], 0, 0)
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_laws_are_of_one_model_and_know_no_data_parallelism() -> None:
+def test_fits_are_of_one_model_and_know_no_data_parallelism() -> None:
     with pytest.raises(InputError, match="no times of llama3_70b"):
-        Published("a test", [LAW]).row(LLAMA_70B, H100, Parallelism(2))
+        Published("a test", [FIT]).row(LLAMA_70B, H100, Parallelism(2))
     with pytest.raises(InputError, match="tp and pp only"):
-        Published("a test", [LAW]).row(LLAMA_8B, H100, Parallelism(2, dp=2))
+        Published("a test", [FIT]).row(LLAMA_8B, H100, Parallelism(2, dp=2))

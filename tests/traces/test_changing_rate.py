@@ -9,7 +9,7 @@ import pytest
 
 from framework.errors import InputError
 from traces.drawn.changing_rate import ChangingRate
-from traces.drawn.laws import Arrivals
+from traces.drawn.distributions import Arrivals
 
 RATES = {
     "swing": {"rate": 5.0, "swing": 0.8, "period_s": 60.0, "peak_s": 12.0},
@@ -35,9 +35,9 @@ def test_expected_arrivals_are_the_integral_of_the_rate(name: str) -> None:
     np.testing.assert_allclose(changing.times_s(changing.expected(time_s[1::1000])), time_s[1::1000], rtol=1e-9)
 
 
-@pytest.mark.parametrize("law", ["poisson", "gamma", "fixed"])
-def test_more_arrive_where_the_rate_is_higher(law: str) -> None:
-    arrivals = Arrivals(law, 20.0, swing=0.9, period_s=100.0, peak_s=50.0)
+@pytest.mark.parametrize("name", ["poisson", "gamma", "fixed"])
+def test_more_arrive_where_the_rate_is_higher(name: str) -> None:
+    arrivals = Arrivals(name, 20.0, swing=0.9, period_s=100.0, peak_s=50.0)
     times_s = arrivals.sample(20_000, np.random.default_rng(0))
     assert times_s[0] == 0.0
     assert np.all(np.diff(times_s) >= 0)

@@ -193,7 +193,7 @@ def test_lines_are_counted_as_they_stand(tmp_path: Path) -> None:
         ("turn", "  ", None),
     ],
 )
-def test_what_is_lost_in_a_column_is_told(name: str, value: str, words: str | None, tmp_path: Path) -> None:
+def test_what_is_lost_in_a_column_is_reported(name: str, value: str, words: str | None, tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", f"time,prompt,answer,s,t,{name}\n1,2,3,1,0,0\n2,3,4,2,0,{value}\n")
     names = NAMES | {"session_id": "s", "think_s": "t"} | {name: name}
     if words is None:
@@ -236,7 +236,7 @@ def test_names_of_columns_may_hold_anything(tmp_path: Path) -> None:
         read_columns(path, {"arrival_s": "{0}", "input_tokens": "{prompt:x}", "output_tokens": "a"})
 
 
-def test_a_column_that_stands_twice_is_refused_or_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_that_stands_twice_is_refused_or_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="prompt stands twice"):
         read_columns(written(tmp_path, "a.csv", "time,prompt,answer,prompt\n1,2,3,4\n"), NAMES)
     row = '{"time": 1, "prompt": 2, "answer": 3, "prompt": 5}\n'

@@ -11,7 +11,7 @@ import pytest
 from framework.cli.terminal import warn_once
 from tests.helpers.launcher import typed
 from traces import describe
-from traces.fitted.twin import load_twin, sample_twin
+from traces.fitted.fitted_trace import load_fitted, sample_fitted
 from traces.statistics import clock_tick, dispersion, ideal_hit_ratio, lru_hit_ratio, rank_correlation
 
 
@@ -71,7 +71,7 @@ def test_finite_cache_evicts_the_oldest_leaf_first() -> None:
 
 
 def test_finite_cache_grows_into_the_ideal_one() -> None:
-    trace = sample_twin("mooncake", 400)
+    trace = sample_fitted("mooncake", 400)
     paths, inputs = trace.frame["hash_ids"].to_list(), trace.frame["input_tokens"].to_numpy().astype(float)
     ratios = [lru_hit_ratio(paths, inputs, 512, size) for size in (10**4, 10**5, 10**6, 10**9)]
     assert ratios == sorted(ratios)
@@ -116,7 +116,7 @@ def test_without_the_recording_the_published_figures_stand_in(capsys: pytest.Cap
     assert typed("traces", "describe")(["azure_conv", "twin=own"]) == 0
     captured = capsys.readouterr()
     assert "published" in captured.out
-    assert f"{load_twin('azure_conv').statistics['requests']:,.0f}" in captured.out
+    assert f"{load_fitted('azure_conv').statistics['requests']:,.0f}" in captured.out
     assert "fitted trace" in captured.err
     assert typed("traces", "fit")(["azure_conv"]) == 2
     assert "not at hand" in capsys.readouterr().err

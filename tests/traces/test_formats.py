@@ -86,7 +86,7 @@ def test_shares_that_cannot_be(value: object, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ticks", "unit", "words"),
+    ("ticks", "unit", "note"),
     [
         (1, None, "requests/s over"),  # seconds that are milliseconds: 0.0005 requests/s
         (1_800_000_000_000, None, "the first is of the year 59,009; as ms"),
@@ -94,14 +94,14 @@ def test_shares_that_cannot_be(value: object, tmp_path: Path) -> None:
         (1_800_000_000, None, ""),
     ],
 )
-def test_absurd_clocks_are_doubted(ticks: int, unit: str | None, words: str, tmp_path: Path) -> None:
+def test_absurd_clocks_are_doubted(ticks: int, unit: str | None, note: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     gap = 1 if ticks == 1_800_000_000 else 2000
     lines = [f"{ticks + gap * k},7,3\n" for k in range(5)]
     path.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "".join(lines))
     notes = [note for note in load(path=path, unit=unit).notes if "arrivals are read as" in note]
-    assert bool(notes) == bool(words)
-    assert words in "".join(notes)
+    assert bool(notes) == bool(note)
+    assert note in "".join(notes)
 
 
 def test_clocks_that_reach_too_far_are_told_the_setting(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_lines_of_later_parts_are_counted_from_the_beginning(tmp_path: Path) -> 
 
 def test_images_count_as_tokens_of_the_prompt(tmp_path: Path) -> None:
     (tmp_path / "chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1.0,2.0\n600,0.5,1.0,Gamma,1.0,2.0\n")
-    law = {"text_tokens": "{0: 0.5, 50: 0.5}", "image_count": "{0: 0.5, 3: 0.5}", "image_tokens": "{400: 1.0}"}
-    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": law | {"output_tokens": "{20: 1.0}"}}))
+    lengths = {"text_tokens": "{0: 0.5, 50: 0.5}", "image_count": "{0: 0.5, 3: 0.5}", "image_tokens": "{400: 1.0}"}
+    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths | {"output_tokens": "{20: 1.0}"}}))
     drawn = draw_requests(read_clients(tmp_path), 0.0, 600, seed=0).frame
     assert set(drawn["input_tokens"].to_list()) == {1, 50, 1200, 1250}
     assert len(load(path=tmp_path).arrival_s) == 600  # all that the clients send
@@ -209,11 +209,11 @@ def test_check_says_how_a_file_is_read(tmp_path: Path, capsys: pytest.CaptureFix
     )
     assert typed("traces", "check")([str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in (
+    for note in (
         *("format aiperf", "unit of arrivals ns", "requests 2 over 3 s", "sessions 1, with 1 later turns"),
         *("blocks of 16 tokens", "note 1 of 1 later turns carry what was said before"),
     ):
-        assert words in said
+        assert note in said
     path.write_text("t,a,b\n1000,5,6\n2000,5,6\n3000,5,6\n")
     assert typed("traces", "check")([str(path)]) == 2
     assert "in no known format" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from framework.errors import InputError
 from tests.helpers.launcher import typed
 from traces.drawn.servegen import BUSY_REQUESTS, busy_requests, draw_requests, folder_sha256, read_clients
-from traces.fitted.twin import load_twin
+from traces.fitted.fitted_trace import load_fitted
 
 
 def write_client(
@@ -21,8 +21,8 @@ def write_client(
     rows = [f"{600 * k},{rate},1.0,{family if rate else ''},{0.8 if rate else 0},1" for k, rate in enumerate(rates)]
     (folder / f"chunk-{number}-trace.csv").write_text("\n".join(rows) + "\n")
     empty = {"input_tokens": "{}", "output_tokens": "{}", "reason_ratio": "{}"}
-    law = {"input_tokens": str(inputs), "output_tokens": "{5: 0.25, 900: 0.75}", "reason_ratio": "{}"}
-    (folder / f"chunk-{number}-dataset.json").write_text(json.dumps({"0": empty, "600": law}))
+    lengths = {"input_tokens": str(inputs), "output_tokens": "{5: 0.25, 900: 0.75}", "reason_ratio": "{}"}
+    (folder / f"chunk-{number}-dataset.json").write_text(json.dumps({"0": empty, "600": lengths}))
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_a_client_without_lengths_cannot_send(folder: Path) -> None:
 
 def test_the_reasoning_twin_is_what_the_fit_command_writes(real_trace: Callable[[str], Path], tmp_path: Path) -> None:
     clients = real_trace("servegen_deepseek_r1")
-    shipped = load_twin("reasoning")
+    shipped = load_fitted("reasoning")
     assert folder_sha256(clients) == shipped.original_sha256
     provenance = [f"{key}={getattr(shipped, key)}" for key in ("original", "licence", "citation")]
     out = ["name=reasoning", f"out={tmp_path / 'reasoning.json'}"]

@@ -1,4 +1,4 @@
-"""Laws, synthetic traces, and the config nodes of all traces."""
+"""Distributions, synthetic traces, and the config nodes of all traces."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from scipy import stats
 
 from framework.errors import InputError
 from framework.workload import Workload
-from traces.drawn.laws import Arrivals, Law
+from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.names import with_tenants
 from traces.drawn.synthetic import Lengths, Sessions, conversations, independent, load, with_classes
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 N = 20_000
-FIXED = Lengths(Law("fixed", mean=100), Law("fixed", mean=10))
+FIXED = Lengths(Distribution("fixed", mean=100), Distribution("fixed", mean=10))
 
 
 def draws(**parameters: Any) -> np.ndarray:
-    return Law(**parameters).sample(N, np.random.default_rng(0))
+    return Distribution(**parameters).sample(N, np.random.default_rng(0))
 
 
 def node(*overrides: str) -> Workload:
@@ -46,7 +46,7 @@ def node(*overrides: str) -> Workload:
         ),
     ],
 )
-def test_laws_have_their_distribution(parameters, expected):
+def test_draws_have_their_distribution(parameters, expected):
     assert stats.kstest(draws(**parameters), expected.cdf).pvalue > 0.01
 
 
@@ -58,8 +58,8 @@ def test_laws_have_their_distribution(parameters, expected):
         {"law": "lognormal", "mean": 5, "cv": 1.5},
     ],
 )
-def test_truncation_is_the_law_given_the_bounds(parameters):
-    free = Law(**parameters).sample(10 * N, np.random.default_rng(1))
+def test_truncation_is_the_distribution_given_the_bounds(parameters):
+    free = Distribution(**parameters).sample(10 * N, np.random.default_rng(1))
     inside = free[(free >= 4.5) & (free <= 9)]
     bounded = draws(**parameters, low=4.5, high=9)
     assert bounded.min() >= 4.5
@@ -82,10 +82,10 @@ def test_empirical_with_weights():
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"law": "normal"}, "law 'normal' is not known; the laws are fixed, uniform"),
-        ({"law": "lognormal", "mean": 5}, "law lognormal needs mean, cv: cv is not set"),
-        ({"law": "fixed", "mean": "x"}, "law fixed: mean is 'x'"),
-        ({"law": "fixed", "mean": -1}, "law fixed: mean is -1"),
+        ({"law": "normal"}, "law='normal' is not a known distribution; choose fixed, uniform"),
+        ({"law": "lognormal", "mean": 5}, "distribution lognormal needs mean, cv: cv is not set"),
+        ({"law": "fixed", "mean": "x"}, "distribution fixed: mean is 'x'"),
+        ({"law": "fixed", "mean": -1}, "distribution fixed: mean is -1"),
         ({"law": "exponential", "mean": 0}, "mean is 0, must be positive"),
         ({"law": "pareto", "mean": 5, "shape": 1.0}, "shape is 1"),
         ({"law": "uniform", "low": 3, "high": 2}, "low is 3, more than high, 2"),
@@ -96,24 +96,24 @@ def test_empirical_with_weights():
         ({"law": "pareto", "mean": 6, "shape": 3, "high": 2}, "no mass between low 0 and high 2"),
     ],
 )
-def test_bad_laws(parameters, reason):
+def test_bad_distributions(parameters, reason):
     with pytest.raises(InputError, match=reason):
         draws(**parameters)
 
 
 @pytest.mark.parametrize(
-    ("law", "cv", "gap"),
+    ("name", "cv", "gap"),
     [("poisson", 9.0, stats.expon(scale=0.25)), ("gamma", 2.0, stats.gamma(0.25, scale=1.0))],
 )
-def test_arrivals(law, cv, gap):
-    arrival = Arrivals(law, rate=4.0, cv=cv).sample(N, np.random.default_rng(3))
+def test_arrivals(name, cv, gap):
+    arrival = Arrivals(name, rate=4.0, cv=cv).sample(N, np.random.default_rng(3))
     assert arrival[0] == 0
     assert stats.kstest(np.diff(arrival), gap.cdf).pvalue > 0.01
 
 
 def test_fixed_arrivals_and_mistakes():
     assert Arrivals("fixed", rate=4.0).sample(3, np.random.default_rng(0)).tolist() == [0.0, 0.25, 0.5]
-    with pytest.raises(InputError, match="arrivals: law 'weibull' is not known"):
+    with pytest.raises(InputError, match="arrivals: law='weibull' is not a known distribution"):
         Arrivals("weibull", rate=4.0)
     with pytest.raises(InputError, match="arrivals: rate is 0"):
         Arrivals("poisson", rate=0)
@@ -128,7 +128,7 @@ def test_independent_requests():
 
 
 def test_prompts_of_too_many_blocks_are_refused():
-    turns, think_s = Law("fixed", mean=3), Law("exponential", mean=10)
+    turns, think_s = Distribution("fixed", mean=3), Distribution("exponential", mean=10)
     sessions = Sessions(turns, think_s, prefix_tokens=10**9, block_tokens=1)
     with pytest.raises(InputError, match="prefix blocks, at most 500,000,000 are drawn"):
         conversations(30, FIXED, Arrivals("fixed", 1.0), sessions, seed=0)
@@ -138,7 +138,11 @@ def test_prompts_of_too_many_blocks_are_refused():
 
 def test_conversations_grow_and_share_prefixes():
     sessions = Sessions(
-        Law("fixed", mean=3), Law("exponential", mean=10), prefix_tokens=40, prefixes=2, block_tokens=16
+        Distribution("fixed", mean=3),
+        Distribution("exponential", mean=10),
+        prefix_tokens=40,
+        prefixes=2,
+        block_tokens=16,
     )
     trace = conversations(300, FIXED, Arrivals("fixed", 1.0), sessions, seed=0)
     rows = trace.frame.sort("session_id", "turn").to_dicts()
@@ -160,9 +164,9 @@ def test_conversations_grow_and_share_prefixes():
 
 
 def test_conversations_become_closed_loop_workloads():
-    sessions = Sessions(Law("uniform", low=1, high=6), Law("fixed", mean=5))
-    law = Law("lognormal", mean=50, cv=1.0)
-    workload = load(400, law, law, Arrivals("poisson", 2.0), sessions, slo_classes={"a": 1, "b": 3}, rate=50.0)
+    sessions = Sessions(Distribution("uniform", low=1, high=6), Distribution("fixed", mean=5))
+    lengths = Distribution("lognormal", mean=50, cv=1.0)
+    workload = load(400, lengths, lengths, Arrivals("poisson", 2.0), sessions, slo_classes={"a": 1, "b": 3}, rate=50.0)
     assert len(workload) == 400
     assert workload.previous is not None
     assert workload.session_id is not None
@@ -186,22 +190,22 @@ def test_classes_have_their_shares():
 
 
 def test_tenants_are_drawn_by_shares_or_evenly_for_whole_sessions():
-    sessions = Sessions(Law("uniform", low=1, high=6), Law("fixed", mean=5))
-    law = Law("lognormal", mean=50, cv=1.0)
-    workload = load(2000, law, law, Arrivals("poisson", 2.0), sessions, tenants={"a": 1, "b": 3})
+    sessions = Sessions(Distribution("uniform", low=1, high=6), Distribution("fixed", mean=5))
+    lengths = Distribution("lognormal", mean=50, cv=1.0)
+    workload = load(2000, lengths, lengths, Arrivals("poisson", 2.0), sessions, tenants={"a": 1, "b": 3})
     assert workload.previous is not None
     assert workload.tenant is not None
     later = np.flatnonzero(workload.previous >= 0)
     assert all(workload.tenant[r] == workload.tenant[workload.previous[r]] for r in later)
     assert workload.tenant.count("b") / 2000 == pytest.approx(0.75, abs=0.08)
     assert "2 tenants drawn" in workload.notes[-1]
-    even = load(N, law, law, Arrivals("poisson", 2.0), tenants=12)
+    even = load(N, lengths, lengths, Arrivals("poisson", 2.0), tenants=12)
     assert even.tenant is not None
     assert sorted(set(even.tenant)) == [f"t{number:02}" for number in range(12)]
     with pytest.raises(InputError, match=r"trace.tenants is 0, must be a whole number of at least 1"):
-        load(5, law, law, Arrivals("poisson", 2.0), tenants=0)
+        load(5, lengths, lengths, Arrivals("poisson", 2.0), tenants=0)
     with pytest.raises(InputError, match=r"trace synthetic has tenants of its own"):
-        with_tenants(with_tenants(independent(5, Lengths(law, law), Arrivals("fixed", 1.0), 0), 2, 0), 2, 0)
+        with_tenants(with_tenants(independent(5, Lengths(lengths, lengths), Arrivals("fixed", 1.0), 0), 2, 0), 2, 0)
 
 
 def test_config_of_synthetic_traces():
@@ -216,7 +220,7 @@ def test_config_of_synthetic_traces():
     workload = node("trace=synthetic_sessions", "trace.requests=200", "trace.sessions.turns.law=fixed")
     assert workload.previous is not None
     assert workload.has_prefixes
-    with pytest.raises(InstantiationException, match="law 'levy' is not known"):
+    with pytest.raises(InstantiationException, match="law='levy' is not a known distribution"):
         node("trace=synthetic", "trace.input.law=levy")
 
 

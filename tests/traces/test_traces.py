@@ -503,15 +503,15 @@ def test_mistakes_in_names(tmp_path, nowhere):
         load()
     with pytest.raises(InputError, match=r"need trace.path=FILE"):
         load(name="mooncake", format="azure")
-    with pytest.raises(InputError, match=r"trace.requests is for samples of a twin"):
+    with pytest.raises(InputError, match=r"trace.requests is for samples of a fitted trace"):
         load(path=str(written(tmp_path, MOONCAKE)), requests=2)
 
 
 def test_twin_of_your_own(tmp_path):
-    from traces.fitted.twin import load_twin
+    from traces.fitted.fitted_trace import load_fitted
 
     path = tmp_path / "mine.json"
-    load_twin("azure_code").save(path)
+    load_fitted("azure_code").save(path)
     workload = load(path=str(path), format="twin", requests=30)
     assert (workload.source, len(workload)) == ("twin", 30)
 
@@ -629,7 +629,7 @@ def test_fetch_lists_what_there_is(nowhere, capsys):
     assert typed("traces", "fetch")([]) == 0
     assert "mooncake" in capsys.readouterr().out
     assert typed("traces", "fetch")(["reasoning"]) == 2
-    assert "sampled from its twin" in capsys.readouterr().err
+    assert "sampled from its fitted trace" in capsys.readouterr().err
 
 
 def test_every_entry_of_the_catalogue_is_whole():

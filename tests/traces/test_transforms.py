@@ -62,16 +62,16 @@ def test_limit_says_in_what_the_beginning_is_unlike_the_rest():
     lengths = {"input_tokens": rng.integers(50, 150, 2000), "output_tokens": rng.integers(50, 150, 2000)}
     assert transforms.limit(trace(even.tolist(), **lengths), 500).caveat == ""
     longer = np.where(even < 500, 2 * lengths["input_tokens"], lengths["input_tokens"])
-    told = transforms.limit(trace(even.tolist(), **{**lengths, "input_tokens": longer}), 500).caveat
-    assert told == (
+    caveat = transforms.limit(trace(even.tolist(), **{**lengths, "input_tokens": longer}), 500).caveat
+    assert caveat == (
         f"the first 500 of 2,000 requests are unlike the rest: prompts of {longer[:500].mean():,.0f} tokens on average "
         f"(all: {longer.mean():,.0f})"
     )
     late = np.where(even < 500, even, 500 + 2 * (even - 500))
     assert "recorded at 1 requests/s (all: 0.571)" in transforms.limit(trace(late.tolist(), **lengths), 500).caveat
     ids = [[0] if row > 500 and row % 2 else [row] for row in range(2000)]
-    told = transforms.limit(trace(even.tolist(), **lengths, hash_ids=ids), 500).caveat
-    assert told.endswith("unlike the rest: 0 % of hash blocks came before (all: 38 %)")
+    caveat = transforms.limit(trace(even.tolist(), **lengths, hash_ids=ids), 500).caveat
+    assert caveat.endswith("unlike the rest: 0 % of hash blocks came before (all: 38 %)")
 
 
 def test_chance_is_no_caveat_of_a_short_beginning():

@@ -14,22 +14,26 @@ import pytest
 from framework.errors import InputError
 from framework.workload import Workload, at_rate, first, period_s, rate_rps, repeated, within_context
 from traces import formats, transforms
-from traces.drawn.laws import Arrivals, Law
+from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.synthetic import Lengths, Sessions, conversations, independent, with_classes
-from traces.fitted.twin import sample_twin
+from traces.fitted.fitted_trace import sample_fitted
 from traces.frame import Trace, to_workload
 
 
 def chats(requests: int = 400) -> Trace:
     """Sessions of several turns, of two classes, whose prompts share prefixes."""
-    lengths = Lengths(Law("lognormal", mean=200.0, cv=1.0), Law("exponential", mean=50.0))
-    sessions = Sessions(Law("fixed", mean=4), Law("exponential", mean=20.0), prefix_tokens=64, prefixes=2)
+    lengths = Lengths(Distribution("lognormal", mean=200.0, cv=1.0), Distribution("exponential", mean=50.0))
+    sessions = Sessions(
+        Distribution("fixed", mean=4), Distribution("exponential", mean=20.0), prefix_tokens=64, prefixes=2
+    )
     trace = conversations(requests, lengths, Arrivals("poisson", rate=1.0), sessions, 3)
     return with_classes(trace, {"chat": 0.7, "batch": 0.3}, 3)
 
 
 def plain() -> Trace:
-    return independent(50, Lengths(Law("fixed", mean=8), Law("fixed", mean=3)), Arrivals("gamma", 2.0, cv=3.0), 1)
+    return independent(
+        50, Lengths(Distribution("fixed", mean=8), Distribution("fixed", mean=3)), Arrivals("gamma", 2.0, cv=3.0), 1
+    )
 
 
 def assert_same(found: Workload, expected: Workload) -> None:
@@ -42,7 +46,7 @@ def assert_same(found: Workload, expected: Workload) -> None:
             assert values[0] == values[1], field.name
 
 
-@pytest.mark.parametrize("trace", [chats(), plain(), sample_twin("mooncake", 500, 1)], ids=["chats", "plain", "twin"])
+@pytest.mark.parametrize("trace", [chats(), plain(), sample_fitted("mooncake", 500, 1)], ids=["chats", "plain", "twin"])
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_repeated_is_what_tiling_the_trace_gives(trace: Trace, times: int) -> None:
     assert_same(repeated(to_workload(trace), times), to_workload(transforms.tile(trace, times)))

@@ -37,7 +37,7 @@ _MOST_ARRIVALS = 10**8  # of a client in one window
 
 @dataclass(frozen=True)
 class Window:
-    """A client's arrivals from `start_s` on: requests/s, and the family and shape of the gaps' law."""
+    """A client's arrivals from `start_s` on: requests/s, and the family and shape of the distribution of gaps."""
 
     start_s: float
     rate_per_s: float
@@ -49,7 +49,7 @@ Pdf = tuple[NDArray[np.int64], NDArray[np.float64]]  # values, probabilities
 
 
 @dataclass(frozen=True)
-class TokenLaw:
+class TokenLengths:
     """Independent distributions of prompt and output lengths from `start_s` on. `media`: of how many images (or the
     like) a request has in addition to its text, and of the tokens of one.
     """
@@ -66,7 +66,7 @@ class Client:
 
     number: int
     windows: tuple[Window, ...]
-    laws: tuple[TokenLaw, ...]
+    lengths: tuple[TokenLengths, ...]
 
 
 def read_clients(folder: Path) -> list[Client]:
@@ -118,9 +118,9 @@ def draw_requests(clients: list[Client], start_s: float, requests: int, seed: in
                 continue
             arrival = begin + _gaps_in(window, float(length), rng)
             arrival = arrival[arrival >= start_s]
-            law = _law_at(client, begin)
-            inputs, outputs = (rng.choice(values, len(arrival), p=odds) for values, odds in (law.inputs, law.outputs))
-            for counts, tokens in law.media:
+            one = _lengths_at(client, begin)
+            inputs, outputs = (rng.choice(values, len(arrival), p=odds) for values, odds in (one.inputs, one.outputs))
+            for counts, tokens in one.media:
                 inputs = inputs + _media_tokens(counts, tokens, len(arrival), rng)
             inputs = np.maximum(inputs, 1)
             parts.append((arrival, inputs, outputs, np.full(len(arrival), client.number)))
@@ -169,12 +169,12 @@ def _gaps_in(window: Window, length_s: float, rng: np.random.Generator) -> NDArr
     return length_s * times[:-1] / max(times[-1], 1e-300)
 
 
-def _law_at(client: Client, time_s: float) -> TokenLaw:
+def _lengths_at(client: Client, time_s: float) -> TokenLengths:
     """The distribution in force, or the next one where none is known so early."""
-    if not client.laws:
+    if not client.lengths:
         raise InputError(f"ServeGen client {client.number} sends requests but has no token lengths")
-    past = [law for law in client.laws if law.start_s <= time_s]
-    return past[-1] if past else client.laws[0]
+    past = [one for one in client.lengths if one.start_s <= time_s]
+    return past[-1] if past else client.lengths[0]
 
 
 def _read_client(path: Path) -> Client:
@@ -191,11 +191,11 @@ def _read_client(path: Path) -> Client:
         raise InputError(f"{data}: missing, it belongs to {path.name}")
     try:
         content = parsed_json(read_text(data, "ServeGen dataset"))
-        laws = [_token_law(start, law) for start, law in content.items()]
+        lengths = [_token_lengths(start, one) for start, one in content.items()]
     except (ValueError, KeyError, TypeError, SyntaxError, AttributeError, RecursionError, MemoryError) as error:
         raise InputError(f"{data}: not a ServeGen dataset ({type(error).__name__}: {error})") from None
-    laws = [law for law in laws if len(law.inputs[0]) and len(law.outputs[0])]
-    return Client(number, windows, tuple(sorted(laws, key=lambda law: law.start_s)))
+    lengths = [one for one in lengths if len(one.inputs[0]) and len(one.outputs[0])]
+    return Client(number, windows, tuple(sorted(lengths, key=lambda one: one.start_s)))
 
 
 def _read_window(path: Path, row: int, line: str) -> Window:
@@ -220,18 +220,18 @@ def _read_window(path: Path, row: int, line: str) -> Window:
     return Window(start, rate, fields[3], shape)
 
 
-def _token_law(start: str, law: Any) -> TokenLaw:
-    if "input_tokens" in law:
-        return TokenLaw(_start(start), _pdf(law["input_tokens"]), _pdf(law["output_tokens"]))
-    kinds = [kind for kind in _MEDIA if f"{kind}_tokens" in law]
-    media = [(_pdf(law.get(f"{kind}_count", "{1: 1.0}"), 0), _pdf(law[f"{kind}_tokens"])) for kind in kinds]
+def _token_lengths(start: str, one: Any) -> TokenLengths:
+    if "input_tokens" in one:
+        return TokenLengths(_start(start), _pdf(one["input_tokens"]), _pdf(one["output_tokens"]))
+    kinds = [kind for kind in _MEDIA if f"{kind}_tokens" in one]
+    media = [(_pdf(one.get(f"{kind}_count", "{1: 1.0}"), 0), _pdf(one[f"{kind}_tokens"])) for kind in kinds]
     for counts, tokens in media:
         if len(counts[0]) and (counts[0].max() > _MOST_MEDIA or (not len(tokens[0]) and counts[0].max())):
             raise ValueError(f"{int(counts[0].max())} images or the like in a request")
-    return TokenLaw(
+    return TokenLengths(
         _start(start),
-        _pdf(law["text_tokens"], 0),
-        _pdf(law["output_tokens"]),
+        _pdf(one["text_tokens"], 0),
+        _pdf(one["output_tokens"]),
         tuple((counts, tokens) for counts, tokens in media if len(counts[0]) and len(tokens[0])),
     )
 

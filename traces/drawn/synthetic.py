@@ -1,4 +1,4 @@
-"""Traces drawn from laws: lengths, arrivals, and sessions whose prompts grow turn by turn."""
+"""Traces drawn from distributions: lengths, arrivals, and sessions whose prompts grow turn by turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from framework.workload import Workload
-from traces.drawn.laws import Arrivals, Law
+from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.names import with_names
 from traces.frame import Trace, list_column, to_workload
 from traces.load import Transforms
@@ -25,10 +25,10 @@ _PIECE = 5_000  # rows whose blocks are drawn at once
 
 @dataclass(frozen=True)
 class Lengths:
-    """Laws of the tokens that a request adds to its prompt and of those it generates, rounded to at least 1."""
+    """Distributions of the tokens that a request adds to its prompt and of those that it generates, at least 1."""
 
-    input: Law
-    output: Law
+    input: Distribution
+    output: Distribution
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Sessions:
     prefix blocks of `block_tokens` tokens.
     """
 
-    turns: Law
-    think_s: Law
+    turns: Distribution
+    think_s: Distribution
     prefix_tokens: int = 0
     prefixes: int = 1
     block_tokens: int = 16
@@ -53,8 +53,8 @@ class Sessions:
 
 def load(
     requests: int,
-    input: Law,
-    output: Law,
+    input: Distribution,
+    output: Distribution,
     arrivals: Arrivals,
     sessions: Sessions | None = None,
     slo_classes: Mapping[str, float] | None = None,
@@ -135,14 +135,16 @@ def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
     return with_names(trace, "slo_class", "trace.slo_classes", shares, seed)
 
 
-def _tokens(law: Law, count: int, rng: np.random.Generator) -> Ints:
-    drawn = np.maximum(1, np.rint(law.sample(count, rng)))
+def _tokens(lengths: Distribution, count: int, rng: np.random.Generator) -> Ints:
+    drawn = np.maximum(1, np.rint(lengths.sample(count, rng)))
     if drawn.max() > MAX_TOKENS:
-        raise InputError(f"law {law.law} draws {drawn.max():g} tokens, more than any request can have; set its high")
+        raise InputError(
+            f"distribution {lengths.law} draws {drawn.max():g} tokens, more than any request can have; set its high"
+        )
     return drawn.astype(np.int64)
 
 
-def _enough_sessions(requests: int, turns: Law, rng: np.random.Generator) -> Ints:
+def _enough_sessions(requests: int, turns: Distribution, rng: np.random.Generator) -> Ints:
     """Turns of each session, of the fewest sessions that have `requests` turns together."""
     drawn = _tokens(turns, requests, rng)
     return drawn[: int(np.searchsorted(np.cumsum(drawn), requests)) + 1]

@@ -33,9 +33,9 @@ class ArrivalModel:
 
     `period_s` is the time that the trace stands for; longer samples repeat it. The period is a row of cells of
     `cell_s`; window w is `cells[w]` of them and has `counts[w]` arrivals, both (W,). How evenly arrivals fall into the
-    two halves of a part of 2^k to 2^(k+1) grains says `concentration[k]` (K,), that of a beta law: infinite for
-    Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform; or, if
-    the clock `ticks`, it is a cell, at the beginning of which they all come.
+    two halves of a part of 2^k to 2^(k+1) grains says `concentration[k]` (K,), that of a beta distribution: infinite
+    for Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform; or,
+    if the clock `ticks`, it is a cell, at the beginning of which they all come.
     """
 
     period_s: float

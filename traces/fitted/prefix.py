@@ -21,7 +21,7 @@ from framework.errors import InputError
 NEW, TURN, BRANCH = 0, 1, 2
 KNOTS = np.linspace(0, 1, 21)
 TURN_CLASSES = 12  # the parents' place in their session, the last class open
-NEIGHBOURS = 4  # candidates looked at on either side of the wanted time
+CANDIDATES = 4  # candidates looked at on either side of the wanted time
 SHORTEST_LAG_S = 1e-3
 MOST_BLOCKS = 2 * 10**8  # of all prompts of a sample
 DRAWS = 6  # for each request
@@ -140,7 +140,7 @@ def _attach(
                     continue
                 there = waiting[tail]
                 middle = bisect_left(began, target)
-                for slot in range(max(0, middle - NEIGHBOURS), min(len(began), middle + NEIGHBOURS)):
+                for slot in range(max(0, middle - CANDIDATES), min(len(began), middle + CANDIDATES)):
                     apart = abs(log(max(now - began[slot], SHORTEST_LAG_S) / lag))
                     step = abs(min(place[there[slot]], TURN_CLASSES) - turn)
                     cost = apart + 0.2 * step + far

@@ -14,7 +14,7 @@ from framework.errors import InputError
 from traces.formats.hashed import id_of, named_apart
 from traces.formats.sent import Sent, is_empty, lengths, time, time_if, trace_of
 from traces.formats.sessions import BLOCK_TOKENS, with_history
-from traces.frame import Clock, Trace, from_rows, told
+from traces.frame import Clock, Trace, from_rows, with_notes
 from traces.parsing.how import How
 from traces.parsing.json_records import records, value_at
 from traces.parsing.left_out import Count, Left, sifted
@@ -114,7 +114,7 @@ def read_mooncake_sessions(path: Path, how: How) -> Trace:
     elif not block:
         frame, more = with_history(frame.sort("arrival_s", maintain_order=True))
         block = BLOCK_TOKENS
-    return told(from_rows(frame, path.stem, "real", block, Clock(clock[0])), (*notes, *more))
+    return with_notes(from_rows(frame, path.stem, "real", block, Clock(clock[0])), (*notes, *more))
 
 
 def _chain(number: int, chain: list[_Turn], ticks_per_s: float) -> list[dict[str, Any]]:

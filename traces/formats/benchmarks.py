@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.errors import InputError, is_number, shown
-from traces.formats.sent import Law, Sent, is_empty, lengths, time, time_if, trace_of
+from traces.formats.sent import DrawnArrivals, Sent, is_empty, lengths, time, time_if, trace_of
 from traces.frame import Trace
 from traces.parsing.how import How
 from traces.parsing.json_records import records, value_at, values
@@ -57,13 +57,13 @@ def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     return {"start_times": None, **lists, "errors": (errors + [""] * total)[:total]}
 
 
-def _rate(result: Mapping[str, Any]) -> Law:
+def _rate(result: Mapping[str, Any]) -> DrawnArrivals:
     """The rate at which to draw arrivals, and where it is from."""
     for name in ("request_rate", "request_throughput"):
         value = result.get(name)
         if is_number(value) and value is not None and value > 0:
-            return Law(float(value), f", its {name}")
-    return Law()
+            return DrawnArrivals(float(value), f", its {name}")
+    return DrawnArrivals()
 
 
 def read_guidellm(path: Path, how: How) -> Trace:

@@ -17,7 +17,7 @@ from framework.errors import InputError, shown
 from traces.formats.sent import DRAWN_RPS, to_be_timed
 from traces.formats.sessions import BLOCK_TOKENS, closed_loop, with_history
 from traces.formats.tables import table_of
-from traces.frame import OPTIONAL, REQUIRED, Clock, Trace, from_rows, seconds, told
+from traces.frame import OPTIONAL, REQUIRED, Clock, Trace, from_rows, seconds, with_notes
 from traces.parsing.column_values import as_text, is_lost, meant, numbers, spans, summed, times, values
 from traces.parsing.dates import EXAMPLE
 from traces.parsing.doubts import doubted_clock
@@ -60,7 +60,7 @@ def read_columns(path: Path, columns: Mapping[str, str], how: How = AS_IT_IS) ->
         sha256 = hashlib.file_digest(content, "sha256").hexdigest()
     trace = replace(from_rows(rows, path.stem, "real", block_tokens, clock), sha256=sha256)
     used = {*places, *(place.split(".")[0] for place in places)}
-    trace = told(without(trace, [name for name in table.frame.columns if name not in used]), (*left_out, *notes))
+    trace = with_notes(without(trace, [name for name in table.frame.columns if name not in used]), (*left_out, *notes))
     if not is_timed:
         return to_be_timed(trace)
     doubts = [doubt.replace("set trace.unit=", "name it as arrival_") for doubt in doubted_clock(trace)]
@@ -77,7 +77,7 @@ def without(trace: Trace, left: Sequence[str]) -> Trace:
     how = f" (trace.columns reads {known[0]} where it is named)" if known else ""
     if "priority" in known:
         how = f" (trace.columns reads priority where it is named, larger first; {_LOW_FIRST}: smaller first, as vLLM)"
-    return told(trace, (f"columns left out: {_few(left)}{how}",))
+    return with_notes(trace, (f"columns left out: {_few(left)}{how}",))
 
 
 def _rows(

@@ -16,7 +16,7 @@ from framework.cli.reading import parquet_of, parsed_json
 from framework.errors import InputError, shown
 from traces.formats.columns import without
 from traces.formats.hashed import floor_blocks, hash_checks
-from traces.frame import OPTIONAL, REQUIRED, Clock, Trace, from_rows, told
+from traces.frame import OPTIONAL, REQUIRED, Clock, Trace, from_rows, with_notes
 from traces.parsing.how import How
 from traces.parsing.left_out import Count
 from traces.parsing.rows import Table, length, number, read_bytes
@@ -53,7 +53,7 @@ def read_parquet(path: Path, how: How) -> Trace:
     left = [column for column in frame.columns if column not in columns]
     left_out = count.notes(how)
     trace = from_rows(rows, about["name"] or path.stem, about["source"], block, Clock("s"))
-    trace = told(without(trace, left), left_out)
+    trace = with_notes(without(trace, left), left_out)
     return replace(trace, notes=(*about["notes"], *trace.notes))
 
 

@@ -13,7 +13,7 @@ from traces.formats.agents import has_sessions, read_mooncake_sessions
 from traces.formats.columns import without
 from traces.formats.hashed import ceil_blocks, chained, floor_blocks, hash_checks
 from traces.formats.json_rows import read_jsonl
-from traces.frame import Clock, Trace, from_rows, seconds, told
+from traces.frame import Clock, Trace, from_rows, seconds, with_notes
 from traces.parsing.csv_rows import csv_parts, read_csv
 from traces.parsing.dates import EXAMPLE, since_1970_ns
 from traces.parsing.doubts import doubted_chain
@@ -75,7 +75,7 @@ def _hashed_jsonl(
     if hashes in rows.columns:
         rows = rows.with_columns(named(rows[hashes]))
     trace = from_rows(rows, path.stem, "real", block_tokens, Clock(unit))
-    return told(without(trace, table.left), notes), rows
+    return with_notes(without(trace, table.left), notes), rows
 
 
 def read_azure(path: Path, how: How) -> Trace:
@@ -117,7 +117,7 @@ def read_azure(path: Path, how: How) -> Trace:
     start_ns = int(rows["arrival_ns"].min())  # type: ignore[arg-type]
     rows = rows.select(seconds(rows["arrival_ns"] - start_ns, 1e9), "input_tokens", "output_tokens")
     trace = from_rows(rows, path.stem, "real", clock=Clock("date", start_ns / 1e9))
-    return told(without(trace, left), notes)
+    return with_notes(without(trace, left), notes)
 
 
 def read_burstgpt(path: Path, how: How) -> Trace:
@@ -142,7 +142,7 @@ def _plain_csv(path: Path, columns: tuple[str, str, str], how: How) -> Trace:
     frame = table.sifted(checks, (inputs, outputs), count)
     notes = count.notes(how)
     rows = frame.select(seconds(frame[time], ticks_per_s), *_tokens(inputs, outputs))
-    return told(without(from_rows(rows, path.stem, "real", clock=Clock(unit)), table.left), notes)
+    return with_notes(without(from_rows(rows, path.stem, "real", clock=Clock(unit)), table.left), notes)
 
 
 def _tokens(inputs: str, outputs: str) -> list[pl.Expr]:

@@ -46,7 +46,7 @@ class Format:
     """A file format: its reader, and its tokens per hash block."""
 
     read: Callable[[Path, How], Trace]
-    block_tokens: int | None = None  # None: no blocks, or told by the file
+    block_tokens: int | None = None  # None: no blocks, or as the file says
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(

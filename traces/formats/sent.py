@@ -14,7 +14,7 @@ import polars as pl
 from framework.errors import InputError
 from traces.formats.hashed import named_apart
 from traces.formats.sessions import BLOCK_TOKENS, closed_loop, with_history
-from traces.frame import DRAWN, Clock, Trace, from_rows, told
+from traces.frame import DRAWN, Clock, Trace, from_rows, with_notes
 from traces.parsing.how import How
 from traces.parsing.json_records import number_of
 from traces.parsing.left_out import Count, Left, sifted
@@ -43,7 +43,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Law:
+class DrawnArrivals:
     """The rate at which to draw arrivals where a file has none, None: DRAWN_RPS, and where rate or lengths are from."""
 
     rate_rps: float | None = None
@@ -56,22 +56,22 @@ def trace_of(
     unit: str,
     records: Iterable[tuple[str, Any]],
     parse: Callable[[str, Any], Sent | Left],
-    law: Law = Law(),
+    drawn: DrawnArrivals = DrawnArrivals(),
 ) -> Trace:
     """The trace of what `parse` makes of the records (where each stands, the record); `unit` is that of their times.
 
-    Where no request has a time, arrivals are drawn by `law`. Raises InputError where more records are bad than `how`
+    Where no request has a time, arrivals are drawn by `drawn`. Raises InputError where more records are bad than `how`
     allows.
     """
     count = Count(path)
     sent = sifted(records, parse, count)
     if sent and all(one.at is None for one in sent):
         how.without_unit("the file has no times of arrival")
-        return told(_untimed(path, sent, law), count.notes(how))
+        return with_notes(_untimed(path, sent, drawn), count.notes(how))
     unit, ticks_per_s = how.clock(unit)
     sent = _together(path, sent, (unit, ticks_per_s), count)
     notes = count.notes(how)
-    return told(_timed(path, sent, (unit, ticks_per_s)), notes)
+    return with_notes(_timed(path, sent, (unit, ticks_per_s)), notes)
 
 
 def _together(path: Path, sent: Sequence[Sent], clock: tuple[str, float], count: Count) -> list[Sent]:
@@ -119,7 +119,7 @@ def _timed(path: Path, sent: Sequence[Sent], clock: tuple[str, float]) -> Trace:
             notes = (*notes, *more)
             block_tokens = BLOCK_TOKENS if "hash_ids" in rows.columns else 0
     trace = from_rows(rows, path.stem, "real", block_tokens, Clock(unit, first / ticks_per_s))
-    return told(trace, notes)
+    return with_notes(trace, notes)
 
 
 def _with_ids(rows: pl.DataFrame, sent: Sequence[Sent]) -> tuple[pl.DataFrame, int, tuple[str, ...]]:
@@ -128,8 +128,8 @@ def _with_ids(rows: pl.DataFrame, sent: Sequence[Sent]) -> tuple[pl.DataFrame, i
         return rows, 0, ()
     sizes = {one.block_tokens for one in sent if one.hash_ids is not None}
     if len(sizes) > 1:
-        words = ", ".join(map(str, sorted(sizes)))
-        return rows, 0, (f"hash ids are left out: their blocks have {words} tokens, not one size",)
+        listed = ", ".join(map(str, sorted(sizes)))
+        return rows, 0, (f"hash ids are left out: their blocks have {listed} tokens, not one size",)
     size = sizes.pop()
     lists = pl.Series(
         "hash_ids", [None if one.hash_ids is None else list(one.hash_ids) for one in sent], pl.List(pl.Int64())
@@ -138,9 +138,9 @@ def _with_ids(rows: pl.DataFrame, sent: Sequence[Sent]) -> tuple[pl.DataFrame, i
     return rows.with_columns(lists), size, notes
 
 
-def _untimed(path: Path, sent: Sequence[Sent], law: Law) -> Trace:
+def _untimed(path: Path, sent: Sequence[Sent], drawn: DrawnArrivals) -> Trace:
     """The trace of requests without times: evenly spaced here, and drawn from a distribution when it is loaded."""
-    rate = DRAWN_RPS if law.rate_rps is None else law.rate_rps
+    rate = DRAWN_RPS if drawn.rate_rps is None else drawn.rate_rps
     rows = pl.DataFrame(
         {
             "arrival_s": np.arange(len(sent)) / rate,
@@ -148,13 +148,13 @@ def _untimed(path: Path, sent: Sequence[Sent], law: Law) -> Trace:
             "output_tokens": np.array([one.output_tokens for one in sent], np.int64),
         }
     )
-    return to_be_timed(from_rows(rows, path.stem, "real"), rate, law.why)
+    return to_be_timed(from_rows(rows, path.stem, "real"), rate, drawn.why)
 
 
 def to_be_timed(trace: Trace, rate_rps: float = DRAWN_RPS, why: str = "") -> Trace:
     """The trace, evenly spaced at that rate, with arrivals to be drawn; `why` says where the rate is from."""
     note = f"the file has no times of arrival: they are drawn, Poisson at {rate_rps:g} requests/s{why}"
-    return told(replace(trace, clock=Clock(DRAWN)), (note,))
+    return with_notes(replace(trace, clock=Clock(DRAWN)), (note,))
 
 
 def time(where: str, name: str, value: Any) -> float:

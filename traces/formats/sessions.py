@@ -47,8 +47,8 @@ def closed_loop(rows: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     )
     think_s = pl.when((pl.col("turn") > 0) & pl.col("session_id").is_not_null()).then(pl.col("gap_s").clip(0.0))
     notes = [
-        f"{turns:,} {words}; each opens a session of its own"
-        for name, words in (
+        f"{turns:,} {reason}; each opens a session of its own"
+        for name, reason in (
             ("overlaps", "turns were sent before the turn before had ended"),
             ("unknown", "turns follow one whose end is not known"),
         )

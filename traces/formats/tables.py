@@ -151,9 +151,9 @@ def advice(path: Path, data: bytes) -> str:
     arrival = guess.pop("arrival")
     is_timed = arrival != "..."
     pairs = {f"arrival_{_unit(path, arrival)}": arrival, **guess} if is_timed else guess
-    words = ", ".join(f"{key}: {name}" for key, name in pairs.items())
+    listed = ", ".join(f"{key}: {name}" for key, name in pairs.items())
     drawn = "" if is_timed else " (arrivals, which no column seems to have, are drawn; arrival_s: NAME names one)"
-    return f", or say which column is what: trace.columns='{{{words}}}'{drawn}"
+    return f", or say which column is what: trace.columns='{{{listed}}}'{drawn}"
 
 
 def _unit(path: Path, place: str) -> str:

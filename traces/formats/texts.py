@@ -10,7 +10,7 @@ from polars.exceptions import PolarsError
 
 from framework.cli.reading import parquet_of
 from framework.errors import InputError
-from traces.formats.sent import Law, Sent, trace_of
+from traces.formats.sent import DrawnArrivals, Sent, trace_of
 from traces.frame import Trace
 from traces.parsing.how import How
 from traces.parsing.json_records import records, value_at
@@ -41,7 +41,7 @@ def read_wildchat(path: Path, how: How) -> Trace:
 def _lengths(path: Path, how: How, keys: Sequence[str]) -> Trace:
     why = f"; set trace.rate. Tokens are estimated from texts, {BYTES_PER_TOKEN} bytes each"
     return trace_of(
-        path, how, "s", _records(path, keys), lambda where, row: _first_pair(where, row, keys), Law(None, why)
+        path, how, "s", _records(path, keys), lambda where, row: _first_pair(where, row, keys), DrawnArrivals(None, why)
     )
 
 

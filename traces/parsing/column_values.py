@@ -78,7 +78,7 @@ def is_lost(column: pl.Series, found: pl.Series) -> pl.Series:
 
 
 def meant(name: str) -> str:
-    """What a value of the column `name` must be, in words."""
+    """What a value of the column `name` must be, as text."""
     return _MEANT.get(name, "a finite number" if name.startswith(("think_", "duration_", "end_")) else "a whole number")
 
 
@@ -119,8 +119,8 @@ def as_text(column: pl.Series) -> pl.Series:
     """Values as they would be shown, null where there is none."""
     if column.dtype.is_numeric() or column.dtype in (pl.String, pl.Date, pl.Datetime):
         return _stripped(column.cast(pl.String, strict=False))
-    words = pl.when(pl.lit(column).is_not_null()).then(pl.lit(f"of type {str(column.dtype)[:40]}"))
-    return pl.select(words.alias(column.name)).to_series()
+    kind = pl.when(pl.lit(column).is_not_null()).then(pl.lit(f"of type {str(column.dtype)[:40]}"))
+    return pl.select(kind.alias(column.name)).to_series()
 
 
 def _stripped(column: pl.Series) -> pl.Series:

@@ -1,4 +1,4 @@
-"""What makes a trace doubtful though each of its rows can be read: told, not refused."""
+"""What makes a trace doubtful though each of its rows can be read: reported, not refused."""
 
 from __future__ import annotations
 

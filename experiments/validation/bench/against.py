@@ -97,8 +97,8 @@ def checkout(against: str, root: Path = ROOT) -> Path:
     return folder
 
 
-def _git(root: Path, *words: str) -> bytes | None:
-    finished = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)
+def _git(root: Path, *arguments: str) -> bytes | None:
+    finished = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False)
     return finished.stdout if finished.returncode == 0 else None
 
 
@@ -169,8 +169,8 @@ def _measuring(place: Path, row: str) -> Iterator[Callable[[], OneRun]]:
         yield measure
 
 
-def _command(*words: str) -> list[str]:
-    return [sys.executable, "-P", str(_SCRIPT), *words]
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-P", str(_SCRIPT), *arguments]
 
 
 def _environment() -> dict[str, str]:

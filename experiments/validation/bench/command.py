@@ -29,7 +29,7 @@ from experiments.validation.bench import peer as bench_peer
 from experiments.validation.bench.measure import Measured
 from experiments.validation.bench.report import Entry, as_json, as_markdown, as_table, notes
 from experiments.validation.bench.rows import ROWS, Row
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import write_whole
 from framework.cli.terminal import results_console
 from framework.errors import InputError, require_at_least
@@ -124,25 +124,25 @@ class Options:
 
 
 @command(__doc__, keys=_KEYS)
-def main(words: Words) -> int:
+def main(arguments: Arguments) -> int:
     """Run the benchmark; 1 if a row fails, or is broken."""
-    options = read_options(words)
+    options = read_options(arguments)
     if options.against:
         return _against(other.checkout(options.against), options)
     return _with_rivals(options)
 
 
-def read_options(words: Words) -> Options:
-    """The options that `words` ask for. Raises InputError for numbers and files that cannot be."""
+def read_options(arguments: Arguments) -> Options:
+    """The options that `arguments` ask for. Raises InputError for numbers and files that cannot be."""
     options = Options(
-        rows=_chosen(words.several("rows")),
-        repeats=words.whole("repeats", 7),
-        markdown=words.path("markdown"),
-        json=words.path("json"),
-        against=words.own.get("against", ""),
-        pairs=words.whole("pairs", 15),
-        bar=words.number("bar", 1.03),
-        peer=words.path("peer") or _ROOT / ".venv" / "peer" / "bin" / "python",
+        rows=_chosen(arguments.several("rows")),
+        repeats=arguments.whole("repeats", 7),
+        markdown=arguments.path("markdown"),
+        json=arguments.path("json"),
+        against=arguments.own.get("against", ""),
+        pairs=arguments.whole("pairs", 15),
+        bar=arguments.number("bar", 1.03),
+        peer=arguments.path("peer") or _ROOT / ".venv" / "peer" / "bin" / "python",
     )
     require_at_least("bar", options.bar, 1)
     for file in filter(None, (options.markdown, options.json)):

@@ -126,9 +126,9 @@ def measured(run: Callable[[], Any], result: Any) -> OneRun:
     return OneRun(statistics.median(found), len(ends), result.steps, hashlib.sha256(ends.tobytes()).hexdigest()[:16])
 
 
-def main(name: str, *words: str) -> None:
+def main(name: str, *arguments: str) -> None:
     """Measure the row when asked."""
-    is_short = "warm" in words
+    is_short = "warm" in arguments
     run = simulation(*row_and_requests(name, is_short))
     result = run()
     if not is_short:

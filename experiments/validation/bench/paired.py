@@ -1,4 +1,4 @@
-"""What pairs of measurements say: the median of their ratios, and an interval for it that holds whatever their law."""
+"""Paired measurements: the median of their ratios, and its interval, which holds whatever their distribution."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Entry:
 def cells(entry: Entry) -> list[str]:
     """One line of the table: medians of the repetitions, and the median of the ratios within each of them."""
     measured = entry.measured
-    title = entry.row.title + (" (twin)" if measured is not None and measured.trace_source == "twin" else "")
+    title = entry.row.title + (" (fitted)" if measured is not None and measured.trace_source == "twin" else "")
     if measured is None:
         return [title, *[""] * (len(HEADINGS) - 1)]
     own_s = statistics.median(measured.simulate_s)

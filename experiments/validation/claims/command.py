@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.terminal import tell
 
@@ -27,13 +27,13 @@ _KEYS = {
 
 
 @command(__doc__, keys=_KEYS, interrupted="interrupted; the runs that ended are kept")
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run what the command line asks for, print and write the table."""
-    show_claims(words.several("only"), words.truth("own"), words.truth("fast"), words.path("out"))
+    show_claims(arguments.several("only"), arguments.truth("own"), arguments.truth("fast"), arguments.path("out"))
 
 
 def show_claims(only: Sequence[str], is_own: bool, is_fast: bool, out: Path | None) -> None:
-    """Test the claims that the words of `only` mean, `is_own` in their own regimes alone.
+    """Test the claims that the arguments of `only` mean, `is_own` in their own regimes alone.
 
     Raises InputError for rows that cannot be run.
     """

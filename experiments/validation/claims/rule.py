@@ -34,7 +34,7 @@ def off_by(claim: Claim, factor: float) -> float:
 
 
 def can_pass(claim: Claim, passes_within: float) -> bool:
-    """Whether a row of a published regime can be told from no effect, and rests on no mistake."""
+    """Whether a row of a published regime can be distinguished from no effect, and rests on no mistake."""
     return claim.published and not claim.rests_on_mistake and not _is_near(off_by(claim, 1.0), passes_within)
 
 

@@ -36,7 +36,7 @@ def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
         sections=tuple(sections),
         best="",
         notes=tuple(_notes(rows, common, is_fast)),
-        is_twin=bool(rows) and all(one.effect.source == "twin" for one in rows),
+        is_fitted=bool(rows) and all(one.effect.source == "twin" for one in rows),
     )
 
 

@@ -30,7 +30,7 @@ _REQUESTS = 1200  # of a stage that terms are fitted to; its other requests come
 _NOISE = np.array([0.05, 0.03])  # of the median TTFT and the mean TPOT of a stage
 METRICS = ("ttft_ms_p50", "ttft_ms_mean", "tpot_ms_mean")
 _KERNELS_ALONE = ("timing.calibrated=false", "server=none")
-_NARROWER = 0.5  # widths of the prior, where other measurements have told the terms
+_NARROWER = 0.5  # widths of the prior, where other measurements have determined the terms
 
 
 @dataclass(frozen=True)

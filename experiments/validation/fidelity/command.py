@@ -45,7 +45,7 @@ from experiments.validation.fidelity.server import assumed
 from experiments.validation.fidelity.stage_report import Record, stage_tables, write_stages
 from experiments.validation.fidelity.study import Replays, Study, study
 from experiments.validation.fidelity.vendor import stored_predictions
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable
 from framework.cli.terminal import results_console
 from framework.errors import InputError
@@ -77,9 +77,9 @@ class Options:
 
 
 @command(__doc__, keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Study, print, write."""
-    options, started = parse(words), time.monotonic()
+    options, started = parse(arguments), time.monotonic()
     require_matplotlib()
     for directory in filter(None, (options.out, options.calibrations)):
         require_writable(directory)
@@ -120,15 +120,15 @@ def main(words: Words) -> None:
     print(f"{len(run):,} replays in {time.monotonic() - started:.0f} s; written:", *paths, sep="\n  ", file=sys.stderr)
 
 
-def parse(words: Words) -> Options:
+def parse(arguments: Arguments) -> Options:
     """Options of the command line; InputError for what is not understood."""
-    kinds = tuple(words.several("kinds") or ("dense", "moe"))
+    kinds = tuple(arguments.several("kinds") or ("dense", "moe"))
     if not set(kinds) <= {"dense", "moe"}:
-        raise InputError(f"kinds must be dense, moe or dense,moe; got {words.own['kinds']!r}")
-    backends = tuple(words.several("backends") or BACKENDS)
+        raise InputError(f"kinds must be dense, moe or dense,moe; got {arguments.own['kinds']!r}")
+    backends = tuple(arguments.several("backends") or BACKENDS)
     if not set(backends) <= set(BACKENDS):
-        raise InputError(f"backends must be some of {', '.join(BACKENDS)}; got {words.own['backends']!r}")
-    return Options(kinds, backends, words.path("out") or Path("outputs/fidelity"), words.path("calibrations"))
+        raise InputError(f"backends must be some of {', '.join(BACKENDS)}; got {arguments.own['backends']!r}")
+    return Options(kinds, backends, arguments.path("out") or Path("outputs/fidelity"), arguments.path("calibrations"))
 
 
 def campaigns(studies: Sequence[Study], run: Replays) -> Record:

@@ -1,4 +1,4 @@
-"""The few terms that kernel tables lack, fitted to measured deployments; and clients whose settings were not told.
+"""The few terms that kernel tables lack, fitted to measured deployments; and clients whose settings were not reported.
 
 A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a surface
 without cross terms is laid through the logarithms of its two latencies: quadratic in factors, affine in seconds, and
@@ -102,12 +102,12 @@ def calibration(terms: Floats) -> Calibration:
     """The calibration of a point, shape (K,) in the order of TERMS."""
     kernel, compute, communication, *seconds = terms.tolist()
     names = (term.name for term in TERMS[3:])
-    told = dict(zip(names, seconds, strict=True))
+    known = dict(zip(names, seconds, strict=True))
     return Calibration(
         kernel=math.exp(kernel),
         compute=math.exp(compute),
         communication=math.exp(communication),
-        **told,
+        **known,
     )
 
 

@@ -87,7 +87,7 @@ def workload(row: Row, client: Client) -> Workload:
 
 
 def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | str]:
-    """Outcomes in the order of the tasks, as they come; neighbours should share GPU and backend, whose tables load."""
+    """Outcomes in the order of the tasks, as they come; successive ones should share GPU and backend (tables load)."""
     if processes == 1:
         yield from map(replay, tasks)
         return

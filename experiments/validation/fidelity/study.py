@@ -35,7 +35,7 @@ class Replays:
 
     def __call__(self, tasks: Sequence[Replay]) -> list[Replayed | str]:
         """Outcomes in the order of the tasks."""
-        fresh = sorted({task for task in tasks if task not in self._known}, key=_neighbours)
+        fresh = sorted({task for task in tasks if task not in self._known}, key=_shared_tables)
         with progress_bar(f"replaying deployments ({len(fresh):,} times)") as progress:
             for at, outcome in enumerate(replay_all(fresh, self._processes)):
                 self._known[fresh[at]] = outcome
@@ -100,7 +100,7 @@ def _held_out(fold: _Fold, surfaces: Surfaces) -> list[Replay]:
     return [Replay(row, fold.clients[row.key], calibration(terms_of(row, found))) for row in fold.test]
 
 
-def _neighbours(task: Replay) -> tuple[str, ...]:
+def _shared_tables(task: Replay) -> tuple[str, ...]:
     """Tasks that read the same tables lie together."""
     row, client = task.row, task.client
     return (row.gpu, row.backend, row.deployment, row.key, repr(client), repr(task.calibration))

@@ -230,13 +230,13 @@ def _keep(predictions: Iterable[Prediction]) -> None:
     write_whole(_cache_file(), content.getvalue())
 
 
-def main(words: Sequence[str]) -> None:
+def main(given: Sequence[str]) -> None:
     """Make the stored predictions again and say how many there are; InputError for any word but --help."""
-    if {"-h", "--help"} & set(words):
+    if {"-h", "--help"} & set(given):
         print(__doc__)
         return
-    if words:
-        raise InputError(f"{words[0]}: not understood; it takes no arguments")
+    if given:
+        raise InputError(f"{given[0]}: not understood; it takes no arguments")
     version, begun = installed_version(), time.monotonic()
     predictions = predict(read_rows().rows)
     write_predictions(predictions, version)

@@ -17,7 +17,7 @@ from experiments.validation.optimum.file import read_scenarios
 from experiments.validation.optimum.report import draw, table, write
 from experiments.validation.optimum.solve import Searches, solve
 from framework.cli.arguments import ANY
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable
 from framework.cli.terminal import results_console, tell
 
@@ -28,12 +28,12 @@ _KEYS = {
 
 
 @command(__doc__, keys=_KEYS, settings=ANY)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Solve the scenarios and print what was found."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    out = words.path("out") or Path("outputs/optimum")
+    out = arguments.path("out") or Path("outputs/optimum")
     require_writable(out)
-    study, scenarios = read_scenarios(words.several("only"), words.settings)
+    study, scenarios = read_scenarios(arguments.several("only"), arguments.settings)
     searches = Searches(study["sampler"], study["trials"], study["seeds"])
     solved = []
     for scenario in scenarios:

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from framework.cli.arguments import configured
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.errors import require_choice
 from framework.report import show_step
 from framework.system.model import Model
@@ -34,10 +34,10 @@ _WORK = ("tokens", "prefix", "decodes", "context")
 _KINDS = ("decodes", "prompt", "chunk behind prefix", "mixed")
 
 
-def step_words(row: Mapping[str, Any]) -> list[str]:
-    """The words that ask `show_step` for the step of a row."""
-    words = [f"prefill={row['tokens']}@{row['prefix']}"] if row["tokens"] else []
-    return words + ([f"decode={row['decodes']}x{row['context']}"] if row["decodes"] else [])
+def step_arguments(row: Mapping[str, Any]) -> list[str]:
+    """The arguments that ask `show_step` for the step of a row."""
+    arguments = [f"prefill={row['tokens']}@{row['prefix']}"] if row["tokens"] else []
+    return arguments + ([f"decode={row['decodes']}x{row['context']}"] if row["decodes"] else [])
 
 
 def kind(row: Mapping[str, Any]) -> str:
@@ -51,8 +51,8 @@ def layers(gpu: str, backend: str, layer_count: int) -> pl.DataFrame:
     """Each layer that was measured: `measured_ms` and `profile_ms` of all layers, and their `ratio`."""
     rows = []
     for row in _table(gpu, "layer.steps").iter_rows(named=True):
-        words = show_step.main.read([f"model={MODEL}", f"gpu={gpu}", f"backend={backend}", *step_words(row)])
-        step = show_step.run(words)
+        arguments = show_step.main.read([f"model={MODEL}", f"gpu={gpu}", f"backend={backend}", *step_arguments(row)])
+        step = show_step.run(arguments)
         measured_ms = layer_count * row["latency_us"] / 1e3
         profile_ms = sum(step.parts_ms[part] for part in _PARTS)
         work = {name: row[name] for name in _WORK}
@@ -135,9 +135,9 @@ def _layers() -> int:
 
 
 @command(__doc__, keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run the command line. Raises InputError for what its user can fix."""
-    gpu, backend = words.own.get("gpu", GPUS[0]), words.own.get("backend", BACKENDS[0])
+    gpu, backend = arguments.own.get("gpu", GPUS[0]), arguments.own.get("backend", BACKENDS[0])
     require_choice("gpu", gpu, GPUS)
     require_choice("backend", backend, BACKENDS)
     print(*_report(gpu, backend, _layers()), sep="\n")

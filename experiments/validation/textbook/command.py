@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from rich import box
 from rich.table import Table
 
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.conf import CONF
 from framework.cli.terminal import results_console
 from framework.engine.setup.config import EngineConfig
@@ -37,7 +37,7 @@ from policies.chunked import Chunked
 from policies.continuous import Continuous
 from policies.orca import Orca
 from policies.static import Static
-from traces.drawn.laws import Law
+from traces.drawn.distributions import Distribution
 
 _MODEL, _GPU = "llama3_8b", "h100"
 _SERVED = "Llama-3.1-8B on one H100"
@@ -112,8 +112,10 @@ def held_out() -> list[HeldOut]:
 
 def spread(cv: float, requests: int) -> Spread:
     """All requests wait from the start, at most 32 are served at once, and memory is enough for that."""
-    law = Law("fixed", mean=_OUTPUT_TOKENS) if cv == 0 else Law("lognormal", mean=_OUTPUT_TOKENS, cv=cv)
-    outputs = _tokens(law, requests, seed=1)
+    lengths = (
+        Distribution("fixed", mean=_OUTPUT_TOKENS) if cv == 0 else Distribution("lognormal", mean=_OUTPUT_TOKENS, cv=cv)
+    )
+    outputs = _tokens(lengths, requests, seed=1)
     workload = Workload(np.zeros(requests), np.full(requests, _PROMPT_TOKENS), outputs)
     longest = int(workload.input_tokens[0] + outputs.max())
     engine = EngineConfig(max_batch=_BATCH)
@@ -125,8 +127,8 @@ def spread(cv: float, requests: int) -> Spread:
 def chunk_size(tokens: int, requests: int) -> ChunkSize:
     """Prompts of 2000 tokens and outputs of 256 on average, four a second, in steps of at most `tokens` tokens."""
     gaps_s = np.random.default_rng(2).exponential(1 / _RATE, requests)
-    prompts = _tokens(Law("lognormal", mean=_LONG_PROMPT_TOKENS, cv=1.0, high=32768), requests, seed=3)
-    outputs = _tokens(Law("lognormal", mean=_OUTPUT_TOKENS, cv=1.0, high=4096), requests, seed=4)
+    prompts = _tokens(Distribution("lognormal", mean=_LONG_PROMPT_TOKENS, cv=1.0, high=32768), requests, seed=3)
+    outputs = _tokens(Distribution("lognormal", mean=_OUTPUT_TOKENS, cv=1.0, high=4096), requests, seed=4)
     workload = Workload(np.cumsum(gaps_s), prompts, outputs)
     served = evaluate(_serve(workload, EngineConfig(token_budget=tokens), Chunked()), _SLO)
     summary = {name: float(value) / 1e3 for name, value in served.summary.items() if name.endswith("_ms")}
@@ -146,8 +148,8 @@ def balance(sizes: Sequence[ChunkSize]) -> ChunkSize:
     return min(sizes, key=lambda size: size.ttft_p99_s * size.stall_s)
 
 
-def _tokens(law: Law, count: int, seed: int) -> NDArray[np.int64]:
-    return np.maximum(1, np.rint(law.sample(count, np.random.default_rng(seed)))).astype(np.int64)
+def _tokens(lengths: Distribution, count: int, seed: int) -> NDArray[np.int64]:
+    return np.maximum(1, np.rint(lengths.sample(count, np.random.default_rng(seed)))).astype(np.int64)
 
 
 def _part(group: str, name: str) -> Any:
@@ -213,9 +215,9 @@ def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
 
 
 @command(__doc__, keys={"requests": "of each run, 2000 if nothing is said"})
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Measure and print."""
-    requests = words.whole("requests", 2000)
+    requests = arguments.whole("requests", 2000)
     console = results_console()
     console.print("Seconds a token are affine in the batch: three points predict the fourth (a served 7B model)")
     console.print(fit_table(held_out()))

@@ -15,7 +15,7 @@ import time
 from experiments.validation.twins.report import cells, summary
 from experiments.validation.twins.run import Extent, measure
 from experiments.validation.twins.study import read_study
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.composition import composing
 from framework.cli.conf import CONF
 from framework.cli.files import require_writable, write_whole
@@ -31,19 +31,19 @@ _KEYS = {
 
 
 @command(__doc__, operands="[TRACE ...]", keys=_KEYS)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run the comparison and print it in Markdown.
 
     Raises InputError for an unknown trace and where a recording is not at hand.
     """
-    study, out = read_study(), words.path("out")
-    for name in words.operands:
+    study, out = read_study(), arguments.path("out")
+    for name in arguments.operands:
         if name not in study.traces:
             raise InputError(f"{name!r}: there is no such trace in the study; choose from {', '.join(study.traces)}")
     extent = Extent(
-        words.whole("samples", Extent.samples),
-        words.whole("resamples", Extent.resamples, least=0),
-        words.whole("capacity_resamples", Extent.capacity_resamples, least=0),
+        arguments.whole("samples", Extent.samples),
+        arguments.whole("resamples", Extent.resamples, least=0),
+        arguments.whole("capacity_resamples", Extent.capacity_resamples, least=0),
     )
     if out is not None:
         require_writable(out.absolute().parent)
@@ -53,7 +53,7 @@ def main(words: Words) -> None:
         print(f"{what}, {time.monotonic() - started_s:.0f} s", file=sys.stderr)
 
     with composing(CONF):
-        found = [measure(study, name, extent, tell) for name in words.operands or study.traces]
+        found = [measure(study, name, extent, tell) for name in arguments.operands or study.traces]
     text = "\n".join([summary(study, found), *(cells(study, one) for one in found)])
     results_console().print(text, markup=False, highlight=False, soft_wrap=True)
     if out is not None:

@@ -21,14 +21,14 @@ def summary(study: Study, found: Sequence[Found]) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for one in found:
-        for is_out, words in ((False, "of the fitting"), (True, "kept out")):
+        for is_out, texts in ((False, "of the fitting"), (True, "kept out")):
             for figure, rule in RULES.items():
                 pairs = [
                     pair for cell, pair in getattr(one, figure).items() if (cell.policy == study.held_out) == is_out
                 ]
                 scores = rule.scores(pairs)
                 lines.append(
-                    f"| {one.trace} | {words} | {_FIGURES[figure]} | {scores.cells} | {_off(figure, scores.mean)} | "
+                    f"| {one.trace} | {texts} | {_FIGURES[figure]} | {scores.cells} | {_off(figure, scores.mean)} | "
                     f"{_off(figure, scores.worst)} | {scores.near} | {scores.held} |"
                 )
     return "\n".join(lines) + "\n"
@@ -46,12 +46,12 @@ def cells(study: Study, found: Found) -> str:
     kept_out = [cell for cell in _rows(found) if cell.policy == study.held_out]
     for cell in [*(cell for cell in _rows(found) if cell not in kept_out), *kept_out]:
         row = [Cell(cell.policy, cell.memory, cell.rate, span) for span in SPANS]
-        words = [_words(found.attainment[one], RULES["attainment"], 100, 1) for one in row]
-        words += [_words(found.p99_ttft_s[one], RULES["p99_ttft_s"], 1, 2) for one in row]
+        texts = [_words(found.attainment[one], RULES["attainment"], 100, 1) for one in row]
+        texts += [_words(found.p99_ttft_s[one], RULES["p99_ttft_s"], 1, 2) for one in row]
         searched = found.capacity[Cell(cell.policy, cell.memory, None, SPANS[0])]
         policy = f"{cell.policy} (kept out)" if cell in kept_out else cell.policy
-        words.append(_words(searched, RULES["capacity"], 1, 2))
-        lines.append(f"| {policy} | {cell.memory} | {cell.rate:g} | {' | '.join(words)} |")
+        texts.append(_words(searched, RULES["capacity"], 1, 2))
+        lines.append(f"| {policy} | {cell.memory} | {cell.rate:g} | {' | '.join(texts)} |")
     return "\n".join(lines) + "\n"
 
 

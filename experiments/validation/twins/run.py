@@ -18,7 +18,7 @@ from framework.objective.capacity import Capacity
 from framework.objective.experiment import Experiment
 from framework.run.compose import compose_on
 from framework.workload import Workload, at_rate, period_s, rate_rps
-from traces.fitted.twin import FOLDER, SUFFIX
+from traces.fitted.fitted_trace import FOLDER, SUFFIX
 from traces.load import load
 
 SPANS = ("whole", "first third", "second third", "last third")

@@ -31,7 +31,7 @@ def allocate_noted(s: State, i: int, blocks: int, taken_s: float) -> None:
 
 @inner
 def free(s: State, i: int, blocks: int) -> None:
-    """Free blocks that nobody shares."""
+    """Free private blocks."""
     note_use(s, i, -blocks, s.sim.now_s)
     s.instances[i].free_blocks += blocks
 
@@ -40,7 +40,9 @@ def free(s: State, i: int, blocks: int) -> None:
 def free_kv(s: State, i: int, r: int) -> None:
     """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
-    if unlikely(s.options.shares_early) and q.caches:  # what it has generated too; nobody can have asked for it before
+    if (
+        unlikely(s.options.shares_early) and q.caches
+    ):  # what it has generated too; no request can have asked for it before
         register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
     if unlikely(s.options.reserves):
         s.instances[i].freed |= 2 if s.options.asynchronous else 1

@@ -21,13 +21,16 @@ _CONTEXT, _OUTPUT = 0, -1  # in place of a number of tokens
 
 @dataclass(frozen=True)
 class OutputReserve:
-    """A prompt is admitted where blocks for `ratio` of the output that decoding requests may still emit are left.
+    """A prompt is admitted if it leaves blocks for a share of the output that decoding requests may still emit.
 
-    `ratio`: at first and after idling, 0: there is no reserve; it falls to `least_ratio` over `decay_steps` decode
-    steps. A preemption sets it to what those that still decode have emitted, `steps_ahead` tokens more for each, as a
-    share of what they may emit. `declared_tokens`: the longest output that a client asks for, in tokens; `context`:
-    none, so that what is left of the model's context bounds it; `output`: just what the request will emit, as
-    benchmarks do that ignore the end of a text. `most_tokens`: of the output of one request, so many count at most.
+    `ratio`: that share at first and after idling; 0: there is no reserve. It falls to `least_ratio` over `decay_steps`
+    decode steps. A preemption sets it to what the remaining decodes have emitted, plus `steps_ahead` tokens for each,
+    as a share of what they may emit.
+    `declared_tokens`: the longest output that a client asks for, in tokens. `context`: none, so that the rest of the
+    model's context bounds it. `output`: exactly what the request will emit, as in benchmarks that ignore the end of a
+    text.
+    `most_tokens`: the most output tokens of one request that count.
+
     Raises InputError for a value out of range.
     """
 

@@ -1,6 +1,6 @@
 """The prefix cache of an instance: cached blocks are known by name, and shared by requests.
 
-Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that nobody
+Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that no request
 references in a list from the least recently used to the youngest. Memory per instance, from `cache_at`: slots | key |
 references | older | younger.
 """
@@ -237,7 +237,7 @@ def _remove(s: State, i: int, node: int) -> None:
 
 @inner
 def forget_prefixes(s: State, i: int) -> None:
-    """Empty the cache of prefixes, none of which anybody references."""
+    """Empty the cache of prefixes, none of which a request references."""
     while s.instances[i].cache_old >= 0:
         evict_oldest(s, i)
 
@@ -282,7 +282,7 @@ def _unlink(s: State, i: int, node: int) -> None:
 
 @inner
 def evict_oldest(s: State, i: int) -> None:
-    """Free the least recently used of the cached blocks that nobody references."""
+    """Free the least recently used of the cached blocks that no request references."""
     inst = s.instances[i]
     node = inst.cache_old
     _unlink(s, i, node)

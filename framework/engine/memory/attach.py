@@ -59,7 +59,7 @@ if numba_config.DISABLE_JIT:
         return memory
 
     def attach_at(addresses: Any) -> State:
-        """The state of a run of which `addresses_of` has told."""
+        """The state of a run from what `addresses_of` returned."""
         return attach(addresses, 0)
 
 else:
@@ -75,5 +75,5 @@ else:
 
     @inner
     def attach_at(addresses: Any) -> State:
-        """The state of a run of which `addresses_of` has told."""
+        """The state of a run from what `addresses_of` returned."""
         return _state_at(addresses)

@@ -30,7 +30,7 @@ def fits(s: State, i: int, r: int) -> bool:
 
 @inner
 def available(s: State, i: int) -> int:
-    """Blocks that can be taken: free ones, and those of cached prefixes that nobody references."""
+    """Blocks that can be taken: free ones, and those of cached prefixes that no request references."""
     return s.instances[i].free_blocks + s.instances[i].evictable_blocks
 
 

@@ -160,7 +160,7 @@ INSTANCE = record(
     # Its KV memory, in engine blocks, and the tokens in it.
     ("total_blocks", "i8"),
     ("free_blocks", "i8"),
-    ("evictable_blocks", "i8"),  # of cached prefixes that nobody references
+    ("evictable_blocks", "i8"),  # of cached prefixes that no request references
     ("watermark", "i8"),  # blocks that admissions leave available
     ("late_blocks", "i8"),  # blocks that came free at the end of the last step, like `late_seats`
     ("held_blocks", "i8"),  # blocks of those with KV here that wait for room elsewhere, while circles are looked for
@@ -176,7 +176,7 @@ INSTANCE = record(
     ("load_s", "f8"),  # seconds to load what the requests admitted for the next step have in stores
     ("egress_free_s", "f8"),  # time at which its outgoing link is free
     ("ingress_free_s", "f8"),  # time at which its incoming link is free
-    # Its prefix cache: a table of nodes, and the list of those that nobody references.
+    # Its prefix cache: a table of nodes, and the list of those that no request references.
     ("cache_at", "i8"),  # slots | key | references | older | younger
     ("cache_free", "i8"),  # first unused node, -1: none
     ("cache_old", "i8"),  # least recently used unreferenced node, -1: none

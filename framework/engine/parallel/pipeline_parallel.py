@@ -65,7 +65,8 @@ def _lightest(s: State, i: int) -> int:
 def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> float:
     """Seconds of the step with chunks that is being formed: `decodes`, of `decode_s` attention, are dealt evenly.
 
-    Notes the step's bubbles, and what the slowest micro-batch makes of the step for whoever asks what was measured.
+    Notes the step's bubbles, and what the slowest micro-batch makes of the step for the check against what was
+    measured.
     """
     inst, step = s.instances[i], s.step[i]
     _note_micro_batches(s, i)

@@ -115,7 +115,7 @@ def _sort(s: State, i: int) -> None:
 
 @inner
 def _decodes_come_first(s: State, i: int) -> bool:
-    """Whether all of i's decodes have tokens and blocks, and nobody prefills who was admitted before one of them."""
+    """Whether all of i's decodes have tokens and blocks, and no prefilling request was admitted before one of them."""
     inst = s.instances[i]
     if inst.ranks > 0 or inst.running * (1 + s.step[i].depth) > inst.token_budget:
         return False

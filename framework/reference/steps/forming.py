@@ -28,7 +28,7 @@ def form_decode_first(s: Simulation, i: Instance) -> Form:
 
 
 def form_concurrent(s: Simulation, i: Instance) -> Form:
-    """Decodes, and beside them a step of the prefill stream."""
+    """Decodes and, concurrently, a step of the prefill stream."""
     preempted = make_room(s, i)
     swap_in(s, i, preempted)
     form_stream(s, i, preempted)

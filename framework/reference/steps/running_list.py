@@ -25,7 +25,7 @@ class InOrder:
     chunks: list[Chunk] = field(default_factory=list)
 
     def go_through(self) -> bool:
-        """Those that decode and prefill take what they lack of the budget. True: nobody was preempted."""
+        """Those that decode and prefill take what they lack of the budget. True: no request was preempted."""
         s, i, gave_way = self.s, self.i, self.s.gave_way
         for r in sorted(i.running + i.prefilling, key=lambda r: r.admission):
             tokens = self.tokens_of(r)
@@ -78,7 +78,7 @@ class InOrder:
         return self.spent[self.i.coming_rank] < self.i.token_budget // self.i.spec.ranks
 
     def let_join(self) -> None:
-        """Those whose KV has been fetched join as far as they may, and there are tokens."""
+        """Let requests with fetched KV join while they may and tokens are left."""
         while may_join(self.i) and self.has_tokens:
             r = join(self.s, self.i)
             tokens = self.tokens_of(r)
@@ -86,8 +86,10 @@ class InOrder:
                 self.take(r, tokens)
 
     def take_back(self, r: Request) -> None:
-        """r has no part in the step, if it had one. What its token would have filled is known all the same, unless that
-        token is still being computed as the step is formed.
+        """Take r out of the step, if it is in it.
+
+        The block that its token would have filled becomes known all the same, unless that token is still being computed
+        as the step is formed.
         """
         if r in self.decodes:
             self.decodes.remove(r)

@@ -36,7 +36,7 @@ def take_turn(s: Simulation, i: Instance) -> None:
 
 
 def look_around(s: Simulation, i: Instance) -> None:
-    """i is about to schedule: a stream of it that has been idle knows who has come by now."""
+    """i is about to schedule: each of its idle streams learns which requests have come."""
     if not i.busy and not i.between:
         i.known = len(i.computed)
     if i.prefill_step is None and i.prefill_ended_s < s.now_s and (i.mode == "concurrent" or not i.between):
@@ -104,9 +104,9 @@ def form_and_pull(s: Simulation, i: Instance) -> Form:
 
 
 def prepare_next(s: Simulation, i: Instance, streamed: bool) -> None:
-    """The step after the one just formed may hold those that came meanwhile, and count on what came free late.
+    """Let the step after the one just formed use the inbox, and the blocks and seats that came free late.
 
-    `streamed`: a prefill step was under way before: the one after that knows of none of them.
+    `streamed`: a prefill step was under way before. The next prefill step does not use the inbox then.
     """
     concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
     news = bool(i.inbox and not streamed) or (concerned and i.late_seats + i.late_blocks > 0)

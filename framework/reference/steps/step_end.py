@@ -63,7 +63,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
 
 
 def resume(i: Instance) -> None:
-    """Those that the step had no tokens for go on from here."""
+    """Let paused decodes take part again."""
     for r in [r for r in i.running if r.paused]:
         r.paused, r.join_step, r.joined_with = False, int(i.totals["decode_steps"]), r.emitted
 
@@ -196,7 +196,7 @@ def note_prefill_end(s: Simulation, r: Request) -> None:
 
 
 def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
-    """r has emitted all its tokens on i. True: its KV was freed; else it lingers."""
+    """r has emitted all its tokens on i. True: its KV was freed; else its free is deferred."""
     i.changed = True
     if s.options.asynchronous:
         i.deferred_frees.append(r)
@@ -208,8 +208,9 @@ def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
-    """The last token of r came with its prompt; it has never been among the decodes of a synchronous server, so that
-    admission opens at once. True: its KV was freed.
+    """End r, whose last token came with its prompt. True: its KV was freed.
+
+    It was never among the decodes of a synchronous server, so admission opens at once.
     """
     opens_after = list(i.opens_after)
     r.join_step = int(i.totals["decode_steps"])
@@ -267,13 +268,13 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, concurrent: bool = 
 
 
 def may_leave_before_token(s: Simulation, i: Instance, r: Request) -> bool:
-    """Whether r, the prompt of which is computed on i, may go elsewhere without a token."""
+    """Whether r, whose prompt is computed on i, may leave before it emits token 1."""
     first = s.options.first_token == "recomputed" and r.emitted == 0 and not s.recomputes_here(r)
     return first and asks_where_to_decode(s, i)
 
 
 def complete_before_token(s: Simulation, i: Instance, r: Request, concurrent: bool) -> bool:
-    """A first prefill has ended: emit and stay, or go without a token to where that is computed. True: a seat was."""
+    """A first prefill has ended: emit and stay, or leave before token 1. True: a seat was freed."""
     note_prefill_end(s, r)
     i.leaving.append(r)
     if r.sent_ahead:

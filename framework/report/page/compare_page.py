@@ -43,8 +43,8 @@ def compare_page(runs: Sequence[Run]) -> str:
         Chapter("source", "Where it came from", _sources(runs)),
     ]
     title = " and ".join(dict.fromkeys(run.label for run in runs)) if len(runs) <= 3 else f"{len(runs)} runs"
-    told = unlike([Arm(run.label, run.settings) for run in runs])
-    said = "".join(f'<p class="sub">{text(line)}</p>' for line in (_requests(runs), told) if line)
+    differences = unlike([Arm(run.label, run.settings) for run in runs])
+    said = "".join(f'<p class="sub">{text(line)}</p>' for line in (_requests(runs), differences) if line)
     head = f"<h1>{text(title)}</h1>{said}{_warnings(runs)}{contents(chapters)}"
     data = json.dumps([dict(run.summary) for run in runs], allow_nan=False).replace("<", "\\u003c")
     body = "".join(chapter.html() for chapter in chapters)
@@ -53,8 +53,8 @@ def compare_page(runs: Sequence[Run]) -> str:
 
 
 def _warnings(runs: Sequence[Run]) -> str:
-    told = [(run, told) for run in runs for told in (overload(run.summary), short_window(run.summary)) if told]
-    return "".join(f'<p><span class="mark">{text(run.label)}</span> {text(line)}</p>' for run, line in told)
+    notes = [(run, line) for run in runs for line in (overload(run.summary), short_window(run.summary)) if line]
+    return "".join(f'<p><span class="mark">{text(run.label)}</span> {text(line)}</p>' for run, line in notes)
 
 
 def _of_latencies(runs: Sequence[Run]) -> str:

@@ -95,7 +95,7 @@ def _distribution(of_runs: Sequence[Quantity], runs: Sequence[Run]) -> str:
         chart.upright_limit(limit_s * first.per_s, f"{label} {limit_s * first.per_s:g} {first.unit}")
     rows = _percentiles(ordered)
     columns = ["percentile", *(f"{run.label} ({first.unit})" for run in runs)]
-    return figure(first.name, first.words, chart.svg(), _legend(runs), Sheet(columns, rows))
+    return figure(first.name, first.caption, chart.svg(), _legend(runs), Sheet(columns, rows))
 
 
 def _shares(title: str, ordered: Sequence[Floats], label: str) -> Chart:
@@ -166,7 +166,7 @@ def difference_table(found: Sequence[Difference]) -> Sheet:
     for one in found:
         it = one.paired
         ends = (it.mean - it.half_width, it.mean + it.half_width) if np.isfinite(it.half_width) else (None, None)
-        trusted = it.caveat or ("leaves out 0" if abs(it.mean) > it.half_width else "holds 0: no difference told")
+        trusted = it.caveat or ("leaves out 0" if abs(it.mean) > it.half_width else "holds 0: no difference found")
         values = [
             value if np.isfinite(value) else None for value in (it.mean, it.median, 100 * it.below, 100 * it.above)
         ]

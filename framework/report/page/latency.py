@@ -30,7 +30,7 @@ class Quantity:
     """A latency: `values` (N,) in seconds, NaN where undefined; shown in `unit`, of which a second has `per_s`."""
 
     name: str
-    words: str
+    caption: str
     values: Floats
     unit: str
     per_s: float
@@ -81,7 +81,7 @@ def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None)
         [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) for one in groups.values())] for at in TOLD
     ]
     columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
-    return figure(quantity.name, quantity.words, chart.svg(), _legend(groups), Sheet(columns, rows))
+    return figure(quantity.name, quantity.caption, chart.svg(), _legend(groups), Sheet(columns, rows))
 
 
 def quantile(ordered: Floats, shares: Floats) -> Floats:
@@ -108,9 +108,9 @@ def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
     values = upto_s[places] * 1e3
     chart = _shares("Share of gaps up to each length", up_to(values), "TBT (ms)")
     chart.line(values, SHARES * 100, "s0")
-    told = np.minimum(np.searchsorted(shares, TOLD), len(upto_s) - 1)
+    shown_at = np.minimum(np.searchsorted(shares, TOLD), len(upto_s) - 1)
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(TOLD, upto_s[told], strict=True)
+        [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(TOLD, upto_s[shown_at], strict=True)
     ]
     return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
 

@@ -30,11 +30,11 @@ def _removed(trials: Trials) -> str:
 
 def _tried(trials: Trials) -> str:
     found = helping(trials)
-    rest = ", ".join(one.remedy.words for one in trials.tried if one not in found)
+    rest = ", ".join(one.remedy.text for one in trials.tried if one not in found)
     after = f'<p class="note">No better with <code>{text(rest)}</code>.</p>' if rest else ""
     if not found:
         return after
-    bars = [("as it is", trials.base), *((one.remedy.words, one.trial) for one in found)]
+    bars = [("as it is", trials.base), *((one.remedy.text, one.trial) for one in found)]
     rows: list[list[Cell]] = [[name, *_figures(trial, trials.base)] for name, trial in bars]
     return _drawn("Remedies tried", "each by itself, as settings of the run", bars, trials, rows, "settings") + after
 

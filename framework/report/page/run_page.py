@@ -62,10 +62,10 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
 
 
 def _head(summary: Summary) -> str:
-    twin = ' <span class="mark">fitted trace, not a recording</span>' if summary["trace_source"] == "twin" else ""
+    fitted = ' <span class="mark">fitted trace, not a recording</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
-    words = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
-    lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, words))}"]
+    parts = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
+    lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, parts))}"]
     if "split" in summary:
         lines.append(split_line(summary["split"]))
     if summary["extrapolated"]:
@@ -74,7 +74,7 @@ def _head(summary: Summary) -> str:
     said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines)
     warned = filter(None, (overload(summary), short_window(summary)))
     said += "".join(f'<p><span class="mark">{text(line)}</span></p>' for line in warned)
-    return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{twin}</h1>{said}"
+    return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{fitted}</h1>{said}"
 
 
 def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame) -> str:
@@ -122,19 +122,21 @@ def _why(diagnosis: Diagnosis) -> str:
         kept = diagnosis.offered - diagnosis.lost
         return (
             f"<p>{kept:,} of {diagnosis.offered:,} requests kept the SLO. No cause cost enough "
-            "of the others to be told: 1 % of all, and three requests.</p>"
+            "of the others to be listed: 1 % of all, and three requests.</p>"
         )
-    told = [f"<p>{diagnosis.lost:,} of {diagnosis.offered:,} requests were lost. {text(diagnosis.signature)}.</p>"]
+    paragraphs = [
+        f"<p>{diagnosis.lost:,} of {diagnosis.offered:,} requests were lost. {text(diagnosis.signature)}.</p>"
+    ]
     for finding in diagnosis.findings:
-        told.append(
+        paragraphs.append(
             f'<div class="finding"><p><strong>{text(finding.title)}</strong>: {finding.lost:,} requests, '
             f"{percent(finding.share)} of all.</p><p>{text(finding.evidence)}</p>"
             f'<p class="note">Settings that act on it: <code>{text(finding.settings)}</code></p></div>'
         )
     rest = diagnosis.lost - sum(finding.lost for finding in diagnosis.findings)
     if rest:
-        told.append(f'<p class="note">{rest:,} more requests were lost to causes that cost less than 1 %.</p>')
-    return "".join(told)
+        paragraphs.append(f'<p class="note">{rest:,} more requests were lost to causes that cost less than 1 %.</p>')
+    return "".join(paragraphs)
 
 
 def _pools(measurement: Measurement) -> str:
@@ -171,7 +173,7 @@ def _parts(kind: str, parts: Mapping[str, Summary]) -> str:
 
 def _figures(summary: Summary) -> str:
     rows = [
-        [key, value, metric(key).words]
+        [key, value, metric(key).meaning]
         for key, value in summary.items()
         if key not in _SOURCE and (value is None or isinstance(value, (int, float, str)))
     ]

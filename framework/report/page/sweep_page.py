@@ -29,9 +29,9 @@ _COLUMNS = (*CURVES, "gpus", "usd_per_million_good_tokens")
 
 @dataclass(frozen=True)
 class Point:
-    """A run of a sweep: the `words` that it was given, by setting, and its summary."""
+    """A run of a sweep: the `settings` that it was given, by setting, and its summary."""
 
-    words: Mapping[str, str]
+    settings: Mapping[str, str]
     summary: Mapping[str, Any]
 
 
@@ -60,7 +60,7 @@ def sweep_page(points: Sequence[Point], title: str, unfinished: int) -> str:
     lines = "".join(f'<p class="sub">{text(line)}</p>' for line in said)
     head = f"<h1>{text(title)}</h1>{lines}{contents(shown)}"
     body = "".join(chapter.html() for chapter in shown)
-    rows = [{"words": dict(one.words), "goodput": one.summary[HEADLINE]} for one in merged]
+    rows = [{"words": dict(one.settings), "goodput": one.summary[HEADLINE]} for one in merged]
     data = json.dumps(rows, allow_nan=False).replace("<", "\\u003c")
     script = f'<script type="application/json" id="runs">{data}</script>'
     return document(title, f"<main>{head}{body}</main>{script}")
@@ -69,20 +69,20 @@ def sweep_page(points: Sequence[Point], title: str, unfinished: int) -> str:
 def _over_seeds(points: Sequence[Point]) -> list[Point]:
     alike: dict[tuple[tuple[str, str], ...], list[Point]] = {}
     for one in points:
-        kept = tuple((name, value) for name, value in one.words.items() if name.split(".")[-1] != "seed")
+        kept = tuple((name, value) for name, value in one.settings.items() if name.split(".")[-1] != "seed")
         alike.setdefault(kept, []).append(one)
-    return [Point(dict(words), mean_of([one.summary for one in own])) for words, own in alike.items()]
+    return [Point(dict(settings), mean_of([one.summary for one in own])) for settings, own in alike.items()]
 
 
 def _axes(points: Sequence[Point]) -> list[str]:
-    """The settings in which runs differ, in the order of their first words."""
-    names = dict.fromkeys(name for one in points for name in one.words)
-    return [name for name in names if len({one.words.get(name) for one in points}) > 1]
+    """The settings in which runs differ, in the order of their first settings."""
+    names = dict.fromkeys(name for one in points for name in one.settings)
+    return [name for name in names if len({one.settings.get(name) for one in points}) > 1]
 
 
 def _is_numeric(points: Sequence[Point], axis: str) -> bool:
     """Whether its values are numbers, at least three of them."""
-    values = {_number(one.words.get(axis)) for one in points}
+    values = {_number(one.settings.get(axis)) for one in points}
     return None not in values and len(values) >= 3
 
 
@@ -96,9 +96,9 @@ def _number(word: str | None) -> float | None:
 
 def _label(one: Point, axes: Sequence[str]) -> str:
     """What it was given of these settings; the names of policies stand alone."""
-    words = [one.words[axis] if axis == "policy" else f"{axis.split('.')[-1]}={one.words[axis]}"
-             for axis in axes if axis in one.words]  # fmt: skip
-    return " ".join(words) or "all"
+    settings = [one.settings[axis] if axis == "policy" else f"{axis.split('.')[-1]}={one.settings[axis]}"
+             for axis in axes if axis in one.settings]  # fmt: skip
+    return " ".join(settings) or "all"
 
 
 # --- curves -----------------------------------------------------------------------------------------------------------
@@ -122,14 +122,14 @@ def _curves(points: Sequence[Point], axes: Sequence[str], numeric: Sequence[str]
 
 def _curve(axis: str, lines: Mapping[str, list[Point]], shown: Metric, left: int) -> str:
     name = f"{shown.short[:1].upper()}{shown.short[1:]}"
-    places = sorted({_number(one.words[axis]) or 0.0 for own in lines.values() for one in own})
+    places = sorted({_number(one.settings[axis]) or 0.0 for own in lines.values() for one in own})
     at = {place: column for column, place in enumerate(places)}
     values, overloaded = np.full((len(lines), len(places)), np.nan), np.zeros((len(lines), len(places)), np.bool_)
     for row, own in enumerate(lines.values()):
         for one in own:
             value = shown.of(one.summary)
-            values[row, at[_number(one.words[axis]) or 0.0]] = np.nan if value is None else value
-            overloaded[row, at[_number(one.words[axis]) or 0.0]] = shown.is_latency and is_overloaded([one.summary])
+            values[row, at[_number(one.settings[axis]) or 0.0]] = np.nan if value is None else value
+            overloaded[row, at[_number(one.settings[axis]) or 0.0]] = shown.is_latency and is_overloaded([one.summary])
     xs = np.array(places)
     y = fitting(values.ravel()) if shown.is_latency else from_zero(values.ravel())
     chart = Chart(f"{name} over {axis}", fitting(xs) if xs.min() > 0 else from_zero(xs), y, axis, shown.on_page)
@@ -160,13 +160,13 @@ def _map(points: Sequence[Point], down: str, across: str, numeric: Sequence[str]
     names = [_ordered(points, axis, numeric) for axis in (down, across)]
     best = np.full((len(names[0]), len(names[1])), np.nan)
     for one in points:
-        row, column = (own.index(one.words.get(axis, "–")) for own, axis in zip(names, (down, across), strict=True))
+        row, column = (own.index(one.settings.get(axis, "–")) for own, axis in zip(names, (down, across), strict=True))
         best[row, column] = np.fmax(best[row, column], one.summary[HEADLINE])
     return heat_map(f"{down} and {across}", metric(HEADLINE).on_page, (down, across), (names[0], names[1]), best)
 
 
 def _ordered(points: Sequence[Point], axis: str, numeric: Sequence[str]) -> list[str]:
-    values = list(dict.fromkeys(one.words.get(axis, "–") for one in points))
+    values = list(dict.fromkeys(one.settings.get(axis, "–") for one in points))
     return sorted(values, key=lambda word: _number(word) or 0.0) if axis in numeric else values
 
 
@@ -205,7 +205,7 @@ def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
         values = (metric(key).of(one.summary) for key in _COLUMNS)
         sign = f" {SHORT}" if has_short_window([one.summary]) else ""
         state = f"{load_state([one.summary]) or '–'}{sign}"
-        rows.append([*(one.words.get(axis, "–") for axis in axes), *values, state])
+        rows.append([*(one.settings.get(axis, "–") for axis in axes), *values, state])
     more = len(ordered) - len(rows)
     said = [f"{SHORT}: {SHORT_MEANS}."] if has_short_window(one.summary for one in ordered) else []
     said += [f"{more:,} more runs of lower goodput are left out."] if more > 0 else []

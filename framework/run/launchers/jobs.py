@@ -57,7 +57,7 @@ class Shared:
         return cloudpickle.dumps((os.getcwd(), (self.context, self.config, self.task, Singleton.get_state())))
 
     def failed(self, number: int, overrides: Overrides, line: str) -> JobReturn:
-        """What is returned of a job whose process is gone; callbacks are told in its place."""
+        """What is returned of a job whose process is gone; callbacks get that in its place."""
         config = self.context.config_loader.load_sweep_config(self.config, list(overrides))
         with open_dict(config):
             config.hydra.job.num = number

@@ -137,7 +137,7 @@ def _deepep(name: str, comm: str, phase: str, latency_us: pl.Expr, keep: pl.Expr
 def _deepep_files() -> list[File]:
     files = []
     for phase in ("dispatch", "combine"):
-        # DeepEP communicates with 20 SMs unless told otherwise (deepseek-ai/DeepEP, README, "Buffer.set_num_sms").
+        # DeepEP communicates with 20 SMs unless set otherwise (deepseek-ai/DeepEP, README, "Buffer.set_num_sms").
         normal_us = pl.col(f"{phase}_transmit_us") + pl.col(f"{phase}_notify_us")
         files.append(_deepep("wideep_deepep_normal", "deepep_ht", phase, normal_us, keep=pl.col(f"{phase}_sms") == 20))
         files.append(_deepep("wideep_deepep_ll", "deepep_ll", phase, pl.col(f"{phase}_avg_t_us")))

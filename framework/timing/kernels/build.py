@@ -3,9 +3,9 @@
     python -m framework.timing.kernels.build
     python -m framework.timing.kernels.build model=llama3_8b gpu=h100 backend=vllm tp=16 dtype=fp8 kv_dtype=fp8
 
-Without words: all that ship, into the package. With words: into the user's cache, where timing=measured finds them.
-Entries that a profile there already has stay, as long as they come from the same tables. Models and GPUs are those of
-conf/. Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'.
+Without arguments: all that ship, into the package. With arguments: into the user's cache, where timing=measured finds
+them. Entries that a profile there already has stay, as long as they come from the same tables. Models and GPUs are
+those of conf/. Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.arguments import configured, is_config_dir, whole
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.terminal import progress_bar, results_console
 from framework.errors import InputError, require_choice
 from framework.system.gpu import Gpu
@@ -206,17 +206,17 @@ def _project_version() -> str:
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def parse(words: Words) -> Request:
+def parse(arguments: Arguments) -> Request:
     """The request of a command line. Raises InputError, or an error of Hydra's, for what cannot be."""
-    own, overrides = words.own, words.settings
+    own, overrides = arguments.own, arguments.settings
     models = _chosen("model", own, PLANS, overrides)
     sizes = {name: whole(name, own[name]) for name in _SIZES if name in own}
     if set(own) & {"expert_dtype", "kv_dtype"} and "dtype" not in own:
         raise InputError("give dtype= with expert_dtype= and kv_dtype=")
     types = Types(own["dtype"], own.get("kv_dtype", "bf16"), own.get("expert_dtype")) if "dtype" in own else None
-    out = words.path("out")
+    out = arguments.path("out")
     if out is None:
-        out = profile_files.cache_directory() if words.every else profile_files.shipped_directory()
+        out = profile_files.cache_directory() if arguments.every else profile_files.shipped_directory()
     return Request(
         models=models,
         gpus=_chosen("gpu", own, GPUS, overrides),
@@ -228,7 +228,10 @@ def parse(words: Words) -> Request:
         keep=bool(set(own) - {"out"}),
         out=out,
         command=" ".join(
-            ("python -m framework.timing.kernels.build", *(word for word in words.every if not word.startswith("out=")))
+            (
+                "python -m framework.timing.kernels.build",
+                *(word for word in arguments.every if not word.startswith("out=")),
+            )
         ),
     )
 
@@ -246,9 +249,9 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
 
 
 @command(__doc__, keys=_KEYS, settings=("model", "gpu"))
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Make what the command line asks for and print what came of it. Raises InputError if nothing could be made."""
-    request = parse(words)
+    request = parse(arguments)
     with progress_bar("profiles") as progress:
         made = build(request, progress)
     if not made.paths:

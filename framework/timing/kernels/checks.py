@@ -24,7 +24,7 @@ _FLOPS_MARGIN = 3.0
 _CACHE_MARGIN = 12.0
 # How far above launch and speed of light the median row may be. Measured tables are within a factor of 80.
 _SLOW = 300.0
-_UNEVEN = 100.0  # between neighbouring sizes of one shape
+_UNEVEN = 100.0  # between adjacent sizes of one shape
 # The size along which step times are interpolated: one value would leave nothing to interpolate.
 _AXIS = {
     "gemm": "m",
@@ -135,7 +135,7 @@ def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) 
 
 
 def require_even(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> None:
-    """Raise InputError where one size takes a hundred times what its neighbours of the same shape let expect.
+    """Raise InputError where one size takes a hundred times what adjacent sizes of the same shape let expect.
 
     A larger call cannot end a hundred times sooner than a smaller one, nor come a hundred times closer to the speed of
     light: a single row in another unit looks so.

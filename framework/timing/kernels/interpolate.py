@@ -57,13 +57,13 @@ class Interpolated:
         return np.asarray(self.ideal(*held) * 2.0**-utilisation)
 
     def limit(self, *sizes: FloatArray | float) -> FloatArray:
-        """The largest last size that was measured around the other d - 1 `sizes`: the least that neighbours have."""
+        """The largest last size that was measured around the other d - 1 `sizes`: the least that corners have."""
         stretched = [np.asarray(sizes[0]) * min(self.stretch, 1.0), *sizes[1:]]
-        neighbours = []
+        corners = []
         for corner in _corners(self.axes[:-1], stretched):
-            # A neighbour counts only where the size really lies between the two.
-            neighbours.append(np.where(corner.weight > 0, self.limits[corner.at], np.inf))
-        return np.minimum.reduce(neighbours)
+            # A corner counts only where the size really lies between the two.
+            corners.append(np.where(corner.weight > 0, self.limits[corner.at], np.inf))
+        return np.minimum.reduce(corners)
 
     def limit_together(self, size: FloatArray | float) -> FloatArray:
         """The largest second size that was measured around a first one, or with which both multiply to what was.

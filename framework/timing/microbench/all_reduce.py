@@ -118,7 +118,7 @@ class Group:
 
 
 def serve(rank: int, gpus: int, meeting: str, pipe: Connection, backend: str) -> None:
-    """Be the process `rank` of a group: answer requests with seconds or the text of an error, until told to end."""
+    """Be the process `rank` of a group: answer requests with seconds or the text of an error, until asked to end."""
     torch, distributed = import_module("torch"), import_module("torch.distributed")
     ready: Any = None
     while True:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.arguments import DIRECTORIES
-from framework.cli.command import Words, command
+from framework.cli.command import Arguments, command
 from framework.cli.files import write_whole
 from framework.cli.reading import parsed_json, read_text
 from framework.cli.terminal import progress_bar
@@ -191,9 +191,9 @@ def _described(options: Options, origin: Mapping[str, str | int | float], outcom
 
 
 @command(__doc__, operands="[list]", keys=KEYS, settings=DIRECTORIES)
-def main(words: Words) -> None:
+def main(arguments: Arguments) -> None:
     """Run the command line. Raises InputError for what its user can fix."""
-    options = Options.parse(words)
+    options = Options.parse(arguments)
     if options.dry_run:
         print(describe(options.cases(), dry_run_gpu(options.gpu, options.config_dirs)))
         print(*unmeasured_parts(options.models), sep="\n")

@@ -187,7 +187,7 @@ def _version(library: str) -> str:
     try:
         return str(getattr(import_module(library), "__version__", "unknown"))
     except (ImportError, OSError, RuntimeError) as error:  # built for another torch, say
-        raise InputError(f"{library} does not load ({error}); mend it or choose another with attention=") from None
+        raise InputError(f"{library} does not load ({error}); fix it or choose another with attention=") from None
 
 
 def refused(error: Exception) -> Exception:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.arguments import config_dirs, configured, whole
-from framework.cli.command import Words
+from framework.cli.command import Arguments
 from framework.errors import InputError, require_choice, require_positive
 from framework.system.gpu import Gpu
 from framework.system.model import Model
@@ -51,7 +51,7 @@ class Options:
     """What to measure and where to write it.
 
     An empty `gpu` stands for the one that the device's name tells, and `minutes` None for no end. `config_dirs` are the
-    words that add directories of the user's own YAMLs.
+    arguments that add directories of the user's own YAMLs.
     """
 
     models: tuple[Model, ...]
@@ -68,11 +68,11 @@ class Options:
     arguments: tuple[str, ...]
 
     @classmethod
-    def parse(cls, words: Words) -> Options:
+    def parse(cls, arguments: Arguments) -> Options:
         """The options of a command line. Raises InputError, in one line, for what cannot be."""
-        for word in words.operands:
+        for word in arguments.operands:
             require_choice("the operand", word, ("list",))
-        given, overrides = {**_DEFAULTS, **words.own}, words.settings
+        given, overrides = {**_DEFAULTS, **arguments.own}, arguments.settings
         models = tuple(_load("model", name, Model, overrides) for name in _words("model", given["model"]))
         dtypes = _words("dtypes", given["dtypes"] or ",".join(dict.fromkeys([*(_own(m) for m in models), "fp8"])))
         for dtype in dtypes:
@@ -91,9 +91,9 @@ class Options:
             attention=given["attention"],
             gpu=given["gpu"],
             licence=given["licence"],
-            dry_run=bool(words.operands),
+            dry_run=bool(arguments.operands),
             config_dirs=overrides,
-            arguments=words.every,
+            arguments=arguments.every,
         )
 
     @property
@@ -117,11 +117,11 @@ def gpu_named(name: str, device: str, memory_bytes: float, overrides: Sequence[s
     if name:
         return _load("gpu", name, Gpu, overrides)
     advice = "say which of conf/gpu it is with gpu=, or describe it there first"
-    words = re.split(r"[^a-z0-9-]+", device.lower())
-    variant = next((word for word in _VARIANTS if any(word in part for part in words)), None)
+    name_parts = re.split(r"[^a-z0-9-]+", device.lower())
+    variant = next((word for word in _VARIANTS if any(word in part for part in name_parts)), None)
     if variant is not None:
         raise InputError(f"the GPU is a {device}, a variant that its namesake does not describe; {advice}")
-    parts = {part for word in words for part in (word, word.split("-")[0])}
+    parts = {part for word in name_parts for part in (word, word.split("-")[0])}
     for known in _names("gpu", overrides):
         if known in parts:
             gpu = _load("gpu", known, Gpu, overrides)
@@ -142,7 +142,7 @@ def _load(group: str, name: str, kind: type[Any], overrides: Sequence[str]) -> A
         raise InputError(f"{group}={name}: there is no {group} of that name; choose one of {known}")
     loaded = configured([f"{group}={name}", *overrides], [group])[group]
     if not isinstance(loaded, kind):
-        raise InputError(f"{group}={name}: makes no {kind.__name__}; mend its _target_")
+        raise InputError(f"{group}={name}: makes no {kind.__name__}; fix its _target_")
     return loaded
 
 
@@ -152,10 +152,10 @@ def _names(group: str, overrides: Sequence[str]) -> list[str]:
 
 
 def _words(name: str, text: str) -> tuple[str, ...]:
-    words = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
-    if not text or not all(words):
+    names = tuple(dict.fromkeys(word.strip() for word in text.split(",")))
+    if not text or not all(names):
         raise InputError(f"{name}= needs names, with commas between them; got {text!r}")
-    return words
+    return names
 
 
 def _own(model: Model) -> str:

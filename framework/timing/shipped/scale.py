@@ -1,4 +1,4 @@
-"""Step times of a GPU that nobody measured, from those of a GPU that is like it.
+"""Step times of a GPU that was not measured, from those of a GPU that is like it.
 
 Every part of a step is multiplied, knot by knot, by the ratio of the two GPUs' roofline times of that part: the GPU is
 assumed to use its compute and its bandwidth as well as the measured one does. What does not depend on the size of the

@@ -1,4 +1,4 @@
-"""What a twin's file must hold: every name, type, shape and range, before anything is sampled."""
+"""What a fitted trace's file must hold: every name, type, shape and range, before anything is sampled."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _MOST_DRIFT = 10**6
 
 
 def parts_of_twin(text: str, where: str) -> dict[str, Any]:
-    """The fields of a `Twin` in a file's text. Raises InputError, naming `where`, for anything else."""
+    """The fields of a `FittedTrace` in a file's text. Raises InputError, naming `where`, for anything else."""
     try:
         content = parsed_json(text)
     except ValueError as error:
-        raise InputError(f"{where} is not a twin ({error}); make one with: python -m traces.fit FILE") from None
+        raise InputError(f"{where} is not a fitted trace ({error}); make one with: python -m traces.fit FILE") from None
     if not isinstance(content, dict) or content.pop("schema", None) != SCHEMA:
-        raise InputError(f"{where} is not a twin; make one with: python -m traces.fit FILE")
+        raise InputError(f"{where} is not a fitted trace; make one with: python -m traces.fit FILE")
     try:
         return _parts(content)
     except (InputError, ValueError) as error:
-        raise InputError(f"{where} is not a usable twin: {error}") from None
+        raise InputError(f"{where} is not a usable fitted trace: {error}") from None
 
 
 def _parts(content: Any) -> dict[str, Any]:

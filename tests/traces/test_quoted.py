@@ -1,4 +1,4 @@
-"""Laws that have the figures that they are given: after the cut, and for every combination of figures."""
+"""Distributions that have the figures that they are given: after the cut, and for every combination of figures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from framework.errors import InputError
-from traces.drawn.laws import Law
+from traces.drawn.distributions import Distribution
 
 SHARES = (np.arange(100_000) + 0.5) / 100_000
 
 
 def values(**parameters: Any) -> np.ndarray:
-    return Law(**parameters).quantile(SHARES)
+    return Distribution(**parameters).quantile(SHARES)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def values(**parameters: Any) -> np.ndarray:
         ({"mean": 755, "percentiles": {"p25": 450}}, 4, 1536),
     ],
 )
-def test_a_cut_lognormal_law_has_both_figures(figures: dict[str, Any], low: float, high: float) -> None:
+def test_a_cut_lognormal_distribution_has_both_figures(figures: dict[str, Any], low: float, high: float) -> None:
     drawn = values(law="cut_lognormal", low=low, high=high, **figures)
     assert low <= drawn.min()
     assert drawn.max() <= high
@@ -43,7 +43,7 @@ def test_a_cut_lognormal_law_has_both_figures(figures: dict[str, Any], low: floa
         assert np.percentile(drawn, float(str(level).removeprefix("p"))) == pytest.approx(value, rel=1e-3)
 
 
-def test_without_a_cut_that_matters_it_is_the_lognormal_law() -> None:
+def test_without_a_cut_that_matters_it_is_the_lognormal_distribution() -> None:
     drawn = values(law="cut_lognormal", mean=100, cv=0.5, low=1e-3, high=1e6)
     sigma = np.sqrt(np.log(1.25))
     free = stats.lognorm(sigma, scale=100 / np.sqrt(1.25)).ppf(SHARES)
@@ -65,13 +65,13 @@ def test_a_mixture_draws_from_each_part_by_its_weight() -> None:
     assert np.mean(drawn < 5) == pytest.approx(0.25, abs=1e-4)
     assert drawn[drawn > 5].mean() == pytest.approx(11, abs=1e-3)
     assert values(law="mixture", parts=parts).mean() == pytest.approx(0.5 * 0.5 + 0.5 * 11, abs=1e-3)
-    assert len(Law("mixture", parts=parts).sample(7, np.random.default_rng(0))) == 7
+    assert len(Distribution("mixture", parts=parts).sample(7, np.random.default_rng(0))) == 7
 
 
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"law": "cut_lognormal", "mean": 5, "cv": 1}, "law cut_lognormal needs low, high: low is not set"),
+        ({"law": "cut_lognormal", "mean": 5, "cv": 1}, "distribution cut_lognormal needs low, high: low is not set"),
         ({"law": "cut_lognormal", "mean": 5, "low": 1, "high": 9}, "needs two figures"),
         ({"law": "cut_lognormal", "cv": 1, "percentiles": {50: 5}, "low": 1, "high": 9}, "needs two figures"),
         ({"law": "cut_lognormal", "mean": 755, "cv": 0.8, "low": 4, "high": 1536}, "can be from 0.001 to 0.58"),
@@ -80,16 +80,16 @@ def test_a_mixture_draws_from_each_part_by_its_weight() -> None:
         ({"law": "cut_lognormal", "percentiles": {50: 5, "mode": 6}, "low": 1, "high": 9}, "'mode' is no percentile"),
         ({"law": "percentiles", "percentiles": {0: 5}, "low": 1, "high": 9}, "must lie between 0 and 100"),
         ({"law": "percentiles", "percentiles": {50: "x"}, "low": 1, "high": 9}, "percentile 50 is 'x'"),
-        ({"law": "percentiles", "percentiles": {50: 7, 90: 6}, "low": 1, "high": 9}, "its values must rise"),
+        ({"law": "percentiles", "percentiles": {50: 7, 90: 6}, "low": 1, "high": 9}, "values must rise"),
         (
             {"law": "percentiles", "mean": 8, "percentiles": {50: 5}, "low": 1, "high": 9},
             "the mean is from 3 to 7, not 8",
         ),
         ({"law": "mixture", "parts": [{"mean": 3}]}, "a part has mean; its keys are law"),
-        ({"law": "mixture", "parts": {"law": "fixed"}}, "parts must be a list of laws"),
+        ({"law": "mixture", "parts": {"law": "fixed"}}, "parts must be a list of distributions"),
         ({"law": "mixture", "parts": [{"law": "fixed", "mean": 3}], "weights": [1, 2]}, "a list of 1 numbers"),
     ],
 )
-def test_figures_that_no_law_has_are_refused(parameters: dict[str, Any], reason: str) -> None:
+def test_figures_that_no_distribution_has_are_refused(parameters: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
-        Law(**parameters)
+        Distribution(**parameters)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from experiments.plot.style import COLUMN_IN, FORMATS
 from experiments.table.command import filters
-from framework.cli.command import Words
+from framework.cli.command import Arguments
 from framework.cli.safe_text import printable
 from framework.cli.suggest import nearest
 from framework.errors import InputError
@@ -88,20 +88,22 @@ class Request:
         return list(dict.fromkeys(self.own["metric"].split(",")))
 
 
-def read_words(words: Words) -> Request:
-    """The request that `words` make. Raises InputError for what is none."""
-    kind, *places = words.operands
+def read_request(arguments: Arguments) -> Request:
+    """The request that `arguments` make. Raises InputError for what is none."""
+    kind, *places = arguments.operands
     if kind not in KINDS:
         advice = nearest(kind, KINDS) or ";"
         raise InputError(f"plot {printable(kind)}: there is no such picture{advice} choose one of {', '.join(KINDS)}")
     known = {**_COMMON, **_OF_KIND[kind]}
-    for key in words.own:
+    for key in arguments.own:
         if key not in known:
             raise InputError(f"{key}=: plot {kind} has no such option; it has {', '.join(sorted(known))}")
-    own = {**known, **words.own}
+    own = {**known, **arguments.own}
     _require_possible(own)
-    places += words.several("from")
-    return Request(kind, tuple(Path(place).expanduser() for place in places or [_STORE]), own, filters(words.settings))
+    places += arguments.several("from")
+    return Request(
+        kind, tuple(Path(place).expanduser() for place in places or [_STORE]), own, filters(arguments.settings)
+    )
 
 
 def _require_possible(own: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Twins: the shipped ones keep what they publish, samples are reproducible, fits find what was put in."""
+"""Fitted traces: the shipped ones keep what they publish, samples are reproducible, fits find what was put in."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from framework.errors import InputError
 from tests.helpers.launcher import typed
 from traces.catalogue import CATALOGUE
 from traces.describe import difference
-from traces.fit import fit_twin
+from traces.fit import fit_trace
 from traces.fitted.arrivals import ArrivalModel, fit_arrivals
+from traces.fitted.fitted_trace import FittedTrace, load_fitted, sample_fitted, shipped
 from traces.fitted.lengths_fit import fit_lengths
 from traces.fitted.quantiles import LEAST_REQUESTS
-from traces.fitted.twin import Twin, load_twin, sample_twin, shipped
 from traces.frame import Trace, to_workload
 from traces.statistics import clock_tick, dispersion, hash_paths, rank_correlation, summarize
 
@@ -51,22 +51,22 @@ def make_trace(requests: int, seed: int = 0, prefixes: bool = False) -> Trace:
 def test_shipped_twins_are_small_and_say_where_they_come_from() -> None:
     assert shipped() == sorted(NAMES)
     for name in NAMES:
-        twin = load_twin(name)
-        assert len(twin.to_json()) < MAX_BYTES
-        assert twin.name == name
-        assert twin.licence
-        assert twin.citation
-        assert twin.original.startswith("https://")
-        assert len(twin.original_sha256) == 64
-        assert CATALOGUE[name].sha256 in (None, twin.original_sha256)
+        fitted = load_fitted(name)
+        assert len(fitted.to_json()) < MAX_BYTES
+        assert fitted.name == name
+        assert fitted.licence
+        assert fitted.citation
+        assert fitted.original.startswith("https://")
+        assert len(fitted.original_sha256) == 64
+        assert CATALOGUE[name].sha256 in (None, fitted.original_sha256)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_twins_keep_their_published_figures(name: str) -> None:
-    twin = load_twin(name)
-    sampled = summarize(twin.sample())
-    assert {figure for figure in sampled if not figure.endswith("_max")} == twin.statistics.keys()
-    off = {figure: difference(figure, value, sampled[figure]) for figure, value in twin.statistics.items()}
+    fitted = load_fitted(name)
+    sampled = summarize(fitted.sample())
+    assert {figure for figure in sampled if not figure.endswith("_max")} == fitted.statistics.keys()
+    off = {figure: difference(figure, value, sampled[figure]) for figure, value in fitted.statistics.items()}
     beyond = {
         figure: f"{size:.1f} {unit}" for figure, (size, unit) in off.items() if abs(size) > (2 if unit == "pt" else 6)
     }
@@ -74,17 +74,17 @@ def test_shipped_twins_keep_their_published_figures(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lengths_keep_their_law_at_any_length(name: str) -> None:
-    twin = load_twin(name)
-    sampled = summarize(twin.sample(3 * twin.requests, seed=5))
-    for figure, value in twin.statistics.items():
+def test_lengths_keep_their_distribution_at_any_length(name: str) -> None:
+    fitted = load_fitted(name)
+    sampled = summarize(fitted.sample(3 * fitted.requests, seed=5))
+    for figure, value in fitted.statistics.items():
         if figure.startswith(("input_", "output_", "rate_")):
             assert sampled[figure] == pytest.approx(value, rel=0.05), figure
 
 
 def test_same_seed_same_bytes() -> None:
     for name in NAMES:
-        first, again, other = (sample_twin(name, 500, seed=seed) for seed in (3, 3, 4))
+        first, again, other = (sample_fitted(name, 500, seed=seed) for seed in (3, 3, 4))
         assert first.frame.equals(again.frame)
         assert first.sha256 == again.sha256
         assert not first.frame.equals(other.frame)
@@ -93,12 +93,12 @@ def test_same_seed_same_bytes() -> None:
 @given(requests=st.integers(1, 1000), seed=st.integers(0, 2**32), name=st.sampled_from(NAMES))
 @settings(max_examples=8, deadline=None)
 def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> None:
-    trace = sample_twin(name, requests, seed)
+    trace = sample_fitted(name, requests, seed)
     workload = to_workload(trace)
     assert len(workload) == requests
     assert workload.arrival_s[0] == 0
     assert workload.source == "twin"
-    assert (workload.input_tokens + workload.output_tokens).max() <= load_twin(name).lengths.max_total_tokens
+    assert (workload.input_tokens + workload.output_tokens).max() <= load_fitted(name).lengths.max_total_tokens
     if workload.hash_offsets is not None:
         blocks = -(-workload.input_tokens // workload.hash_block_tokens)
         assert np.array_equal(np.diff(workload.hash_offsets), blocks)
@@ -109,16 +109,16 @@ def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> Non
 
 
 def test_twice_the_length_repeats_the_rate_profile() -> None:
-    twin = load_twin("azure_code")
-    arrival = twin.sample(2 * twin.requests).arrival_s
-    edges = twin.arrivals.cell_s * np.concatenate(([0], np.cumsum(twin.arrivals.cells)))
-    edges[-1] = twin.arrivals.period_s
-    for start in (0.0, twin.arrivals.period_s):
-        assert np.array_equal(np.histogram(arrival - start, edges)[0], twin.arrivals.counts)
+    fitted = load_fitted("azure_code")
+    arrival = fitted.sample(2 * fitted.requests).arrival_s
+    edges = fitted.arrivals.cell_s * np.concatenate(([0], np.cumsum(fitted.arrivals.cells)))
+    edges[-1] = fitted.arrivals.period_s
+    for start in (0.0, fitted.arrivals.period_s):
+        assert np.array_equal(np.histogram(arrival - start, edges)[0], fitted.arrivals.counts)
 
 
 def test_clock_ticks_are_kept() -> None:
-    arrival = sample_twin("mooncake", 3000).arrival_s
+    arrival = sample_fitted("mooncake", 3000).arrival_s
     assert clock_tick(arrival) == 3.0
     assert np.all(arrival % 3 == 0)
     assert len(np.unique(arrival)) < 400
@@ -159,30 +159,30 @@ def test_copula_keeps_the_rank_correlation(slope: float) -> None:
 
 def test_shared_prompts_and_sessions_are_found() -> None:
     trace = make_trace(2000, prefixes=True)
-    twin = fit_twin(trace)
-    assert twin.prefixes is not None
-    assert twin.prefixes.trunk_blocks.tolist() == [8, 8, 8, 8]
-    assert twin.prefixes.trunk_weights.sum() == pytest.approx(1, abs=1e-4)
-    sampled = summarize(twin.sample(seed=1))
-    for figure, value in twin.statistics.items():
+    fitted = fit_trace(trace)
+    assert fitted.prefixes is not None
+    assert fitted.prefixes.trunk_blocks.tolist() == [8, 8, 8, 8]
+    assert fitted.prefixes.trunk_weights.sum() == pytest.approx(1, abs=1e-4)
+    sampled = summarize(fitted.sample(seed=1))
+    for figure, value in fitted.statistics.items():
         if "hit" in figure:
             assert sampled[figure] == pytest.approx(value, abs=0.03), figure
 
 
 def test_a_twin_does_not_grow_with_its_trace() -> None:
     def numbers(requests: int) -> int:
-        return fit_twin(make_trace(requests)).to_json().count(",")
+        return fit_trace(make_trace(requests)).to_json().count(",")
 
     assert numbers(36_000) <= 1.1 * numbers(24_000)
-    assert len(fit_twin(make_trace(3_000, prefixes=True)).to_json()) < 40_000
+    assert len(fit_trace(make_trace(3_000, prefixes=True)).to_json()) < 40_000
 
 
 def test_short_traces_are_not_retold() -> None:
     trace = make_trace(200)
-    twin = fit_twin(trace)
-    assert len(twin.lengths.levels) <= 20
-    assert twin.lengths.copula.size <= 25
-    assert twin.arrivals.counts.min() >= LEAST_REQUESTS
+    fitted = fit_trace(trace)
+    assert len(fitted.lengths.levels) <= 20
+    assert fitted.lengths.copula.size <= 25
+    assert fitted.arrivals.counts.min() >= LEAST_REQUESTS
 
 
 def drifting(requests: int) -> Trace:
@@ -199,7 +199,7 @@ def drifting(requests: int) -> Trace:
 @pytest.mark.parametrize("seed", [0, 7])
 def test_a_sample_drifts_as_its_trace_does(seed: int) -> None:
     trace = drifting(6000)
-    sampled = fit_twin(trace).sample(seed=seed)
+    sampled = fit_trace(trace).sample(seed=seed)
     for part in (slice(0, 600), slice(1500, 3000), slice(5400, 6000)):
         for name in ("input_tokens", "output_tokens", "arrival_s"):
             drawn, recorded = (float(one.frame[name].to_numpy()[part].mean()) for one in (sampled, trace))
@@ -209,7 +209,7 @@ def test_a_sample_drifts_as_its_trace_does(seed: int) -> None:
 def test_no_request_can_be_read_from_a_fit() -> None:
     trace = drifting(2000)
     longest = pl.when(pl.int_range(2000) == 700).then(1_234_567).otherwise(pl.col("input_tokens"))
-    text = fit_twin(trace.with_frame(trace.frame.with_columns(input_tokens=longest))).to_json()
+    text = fit_trace(trace.with_frame(trace.frame.with_columns(input_tokens=longest))).to_json()
     assert "1234567" not in text
     assert "1.23457e+06" not in text
     assert "input_max" not in text
@@ -221,44 +221,44 @@ def test_no_request_can_be_read_from_a_fit() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shorter_sample_is_the_beginning_of_a_longer_one(name: str) -> None:
-    longer, shorter = (sample_twin(name, requests, seed=2) for requests in (2000, 300))
+    longer, shorter = (sample_fitted(name, requests, seed=2) for requests in (2000, 300))
     assert shorter.frame.equals(longer.frame.head(300))
 
 
 def test_fits_beginning_is_unlike_the_rest_as_its_trace_is() -> None:
-    caveat = sample_twin("mooncake", 3000).caveat
+    caveat = sample_fitted("mooncake", 3000).caveat
     assert "the first 3,000 of 12,031 requests are unlike the rest: prompts of 13,5" in caveat
-    assert sample_twin("mooncake").caveat == ""
+    assert sample_fitted("mooncake").caveat == ""
 
 
 def test_file_round_trip(tmp_path: Path) -> None:
-    twin = fit_twin(make_trace(500, prefixes=True))
-    twin.save(tmp_path / "made.json")
-    again = Twin.load(tmp_path / "made.json")
-    assert again.to_json() == twin.to_json() == (tmp_path / "made.json").read_text()
-    assert sample_twin(tmp_path / "made.json", 300).frame.equals(twin.sample(300).frame)
+    fitted = fit_trace(make_trace(500, prefixes=True))
+    fitted.save(tmp_path / "made.json")
+    again = FittedTrace.load(tmp_path / "made.json")
+    assert again.to_json() == fitted.to_json() == (tmp_path / "made.json").read_text()
+    assert sample_fitted(tmp_path / "made.json", 300).frame.equals(fitted.sample(300).frame)
     assert [path.name for path in tmp_path.iterdir()] == ["made.json"]
 
 
-def test_twin_mistakes_are_told(tmp_path: Path) -> None:
+def test_twin_mistakes_are_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"schema":"trace-twin/2"}')
     with pytest.raises(InputError, match=r"shipped: azure_code, azure_conv, mooncake, reasoning"):
-        sample_twin("moncake")
-    with pytest.raises(InputError, match="no such twin"):
-        sample_twin(tmp_path / "none.json")
-    with pytest.raises(InputError, match=r"bad\.json is not a usable twin"):
-        sample_twin(tmp_path / "bad.json")
+        sample_fitted("moncake")
+    with pytest.raises(InputError, match="no such fitted trace"):
+        sample_fitted(tmp_path / "none.json")
+    with pytest.raises(InputError, match=r"bad\.json is not a usable fitted trace"):
+        sample_fitted(tmp_path / "bad.json")
     with pytest.raises(InputError, match="ask for 1 to"):
-        sample_twin("mooncake", 0)
+        sample_fitted("mooncake", 0)
     with pytest.raises(InputError, match="seed"):
-        sample_twin("mooncake", 10, seed=-1)
-    content = json.loads(load_twin("azure_conv").to_json())
+        sample_fitted("mooncake", 10, seed=-1)
+    content = json.loads(load_fitted("azure_conv").to_json())
     content["arrivals"]["counts"] = [0, 0]
     (tmp_path / "empty.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"empty\.json is not a usable twin"):
-        sample_twin(tmp_path / "empty.json")
+    with pytest.raises(InputError, match=r"empty\.json is not a usable fitted trace"):
+        sample_fitted(tmp_path / "empty.json")
     with pytest.raises(InputError, match="too few"):
-        fit_twin(make_trace(50))
+        fit_trace(make_trace(50))
     with pytest.raises(ValueError, match="counts"):
         ArrivalModel(180.0, 60.0, False, np.ones(3, np.int64), np.zeros(3, np.int64), np.ones(1))
 
@@ -270,8 +270,8 @@ def test_fit_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
     rows.write_csv(source)
     assert typed("traces", "fit")([str(source), f"out={tmp_path / 'own.json'}", "licence=CC0"]) == 0
-    assert "twin of 300 requests" in capsys.readouterr().out
-    assert load_twin(tmp_path / "own.json").licence == "CC0"
+    assert "fitted trace of 300 requests" in capsys.readouterr().out
+    assert load_fitted(tmp_path / "own.json").licence == "CC0"
     for wrong in ([str(tmp_path / "none.csv")], [str(source), f"out={tmp_path / 'no' / 'own.json'}"]):
         assert typed("traces", "fit")(wrong) == 2
         assert len(capsys.readouterr().err.strip().splitlines()) == 1
@@ -285,4 +285,4 @@ def test_shipped_twins_are_what_the_fit_command_writes(
     file = CATALOGUE[name].file
     assert file is not None
     assert typed("traces", "fit")([str(real_trace(file)), f"out={tmp_path / 'twin.json'}"]) == 0
-    assert (tmp_path / "twin.json").read_text() == load_twin(name).to_json()
+    assert (tmp_path / "twin.json").read_text() == load_fitted(name).to_json()

@@ -1,11 +1,11 @@
 """Fitted traces: small descriptions of traces that can be sampled to any length.
 
-A fitted trace (a twin) holds tables and no row of the trace it was fitted to: every number in it is a count, a mean or
-a quantile over some dozens of requests. The trace is cut into windows of at least LEAST_REQUESTS requests. Each keeps
-its width, its count, and the means of what work and memory depend on, so that a sample drifts as the trace does; below
-a window, arrivals cluster as they did, and lengths come from the quantile functions and the copula of the whole trace.
-Shared prefixes are a model of their own (`traces.fitted.prefix`). Two samples differ in which lengths meet, in what
-order and when within a window, and in who shares a prefix with whom.
+A fitted trace (`twin` in options and file names) holds tables and no row of the trace it was fitted to: every number in
+it is a count, a mean or a quantile over some dozens of requests. The trace is cut into windows of at least
+LEAST_REQUESTS requests. Each keeps its width, its count, and the means of what work and memory depend on, so that a
+sample drifts as the trace does; below a window, arrivals cluster as they did, and lengths come from the quantile
+functions and the copula of the whole trace. Shared prefixes are a model of their own (`traces.fitted.prefix`). Two
+samples differ in which lengths meet, in what order and when within a window, and in who shares a prefix with whom.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traces.beginning import Rows, unlike
 from traces.fitted.arrivals import ArrivalModel
 from traces.fitted.lengths import LengthModel
 from traces.fitted.prefix import PrefixModel
-from traces.fitted.twin_file import SCHEMA, parts_of_twin
+from traces.fitted.trace_file import SCHEMA, parts_of_twin
 from traces.frame import Trace
 from traces.settings import MOST_REQUESTS
 
@@ -38,7 +38,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "twins"
 
 
 @dataclass(frozen=True)
-class Twin:
+class FittedTrace:
     """A fitted description of a trace. `requests` is the trace's length, `statistics` are its published figures.
 
     `original` is where the trace comes from, `original_sha256` the checksum of that file.
@@ -63,9 +63,11 @@ class Twin:
         """
         count = self.requests if requests is None else requests
         if not 1 <= count <= MOST_REQUESTS:
-            raise InputError(f"twin {self.name}: cannot sample {count:,} requests, ask for 1 to {MOST_REQUESTS:,}")
+            raise InputError(
+                f"fitted trace {self.name}: cannot sample {count:,} requests, ask for 1 to {MOST_REQUESTS:,}"
+            )
         if seed < 0:
-            raise InputError(f"twin {self.name}: the seed is {seed}, must not be negative")
+            raise InputError(f"fitted trace {self.name}: the seed is {seed}, must not be negative")
         periods = [self._period(period, seed) for period in range(-(-count // self.requests))]
         arrival = np.concatenate([one.arrival_s for one in periods])[:count]
         inputs = np.concatenate([one.input_tokens for one in periods])[:count]
@@ -77,7 +79,7 @@ class Twin:
             ids, offsets = self.prefixes.sample(arrival, inputs, place, seed)
             frame = frame.with_columns(_lists(ids, offsets).alias("hash_ids"))
             block = self.prefixes.block_tokens
-        note = f"sampled from the twin of {self.name} ({count} requests, seed {seed}), not the recorded trace"
+        note = f"sampled from the fitted trace of {self.name} ({count} requests, seed {seed}), not the recorded trace"
         return Trace(
             frame,
             self.name,
@@ -98,33 +100,33 @@ class Twin:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the twin's file content."""
+        """Checksum of the fitted trace's file content."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The file's content: the same twin gives the same bytes."""
+        """The file's content: the same fitted trace gives the same bytes."""
         return json.dumps(_plain(self), indent=None, separators=(",", ":"), allow_nan=False) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the twin as JSON. Raises InputError if that cannot be done."""
+        """Writes the fitted trace as JSON. Raises InputError if that cannot be done."""
         target = Path(path)
         if not target.absolute().parent.is_dir():
-            raise InputError(f"cannot write the twin to {target}: there is no such directory")
+            raise InputError(f"cannot write the fitted trace to {target}: there is no such directory")
         write_whole(target, self.to_json().encode())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Twin:
-        """Reads a twin's file. Raises InputError if it is missing or not a twin."""
-        return cls.from_json(read_text(Path(path), "twin"), str(path))
+    def load(cls, path: str | os.PathLike[str]) -> FittedTrace:
+        """Reads a fitted trace's file. Raises InputError if it is missing or not a fitted trace."""
+        return cls.from_json(read_text(Path(path), "fitted trace"), str(path))
 
     @classmethod
-    def from_json(cls, text: str, where: str) -> Twin:
-        """A twin from its file's content; InputError, naming `where`, if it is not one."""
+    def from_json(cls, text: str, where: str) -> FittedTrace:
+        """A fitted trace from its file's content; InputError, naming `where`, if it is not one."""
         return cls(**parts_of_twin(text, where))
 
 
-def sample_twin(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:
-    """Samples a shipped twin by name, or one in a file. Raises InputError for an unknown name or a bad file.
+def sample_fitted(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:
+    """Samples a shipped fitted trace by name, or one in a file. Raises InputError for an unknown name or a bad file.
 
     A process draws a sample again only if the file has changed.
     """
@@ -132,19 +134,19 @@ def sample_twin(name_or_path: str | os.PathLike[str], requests: int | None = Non
     return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
 
 
-def load_twin(name_or_path: str | os.PathLike[str]) -> Twin:
-    """A shipped twin by name, or one in a file (anything that ends in .json or holds a path separator)."""
-    return Twin.load(_path(name_or_path))
+def load_fitted(name_or_path: str | os.PathLike[str]) -> FittedTrace:
+    """A shipped fitted trace by name, or one in a file (anything that ends in .json or holds a path separator)."""
+    return FittedTrace.load(_path(name_or_path))
 
 
 def shipped() -> list[str]:
-    """Names of the twins that come with the project."""
+    """Names of the fitted traces that come with the project."""
     return sorted(path.stem for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 @read_once(keep=8)
 def _sample(path: Path, requests: int | None, seed: int) -> Trace:
-    return Twin.load(path).sample(requests, seed)
+    return FittedTrace.load(path).sample(requests, seed)
 
 
 def _path(name_or_path: str | os.PathLike[str]) -> Path:
@@ -153,7 +155,7 @@ def _path(name_or_path: str | os.PathLike[str]) -> Path:
         return Path(name)
     if name not in shipped():
         raise InputError(
-            f"no twin is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
+            f"no fitted trace is called {name!r}; shipped: {', '.join(shipped())}; or give a path to a {SUFFIX} file"
         )
     return FOLDER / f"{name}{SUFFIX}"
 
@@ -165,7 +167,7 @@ def _lists(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:
 
 def _plain(value: Any) -> Any:
     """A model as JSON values: six significant digits, infinity as null."""
-    if isinstance(value, Twin):
+    if isinstance(value, FittedTrace):
         return {"schema": SCHEMA} | {name: _plain(item) for name, item in vars(value).items()}
     if isinstance(value, ArrivalModel | LengthModel | PrefixModel):
         return {name: _plain(item) for name, item in vars(value).items()}

@@ -14,20 +14,20 @@ from scipy.special import ndtr, ndtri
 
 from framework.errors import InputError, shown
 from traces.drawn.changing_rate import ChangingRate
-from traces.drawn.quoted_laws import by_percentiles, cut_lognormal, quoted
+from traces.drawn.quoted import by_percentiles, cut_lognormal, quoted
 from traces.settings import check_at_least, check_positive
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Law:
+class Distribution:
     """A distribution of non-negative numbers; parameters that the chosen distribution has no use for are ignored.
 
     `fixed`: mean. `uniform`: low, high. `exponential`: mean. `lognormal`: mean and cv (standard deviation / mean).
     `pareto`: mean and tail index `shape` > 1 (Pareto I). `empirical`: values and optional weights.
-    `low` and `high` truncate the exponential, lognormal and Pareto laws: what lies outside is never drawn, and the
-    mean moves accordingly. Two distributions have the figures that they are given after the cut: `cut_lognormal`, a
+    `low` and `high` truncate the exponential, lognormal and Pareto distributions: what lies outside is never drawn, and
+    the mean moves accordingly. Two distributions have the figures that they are given after the cut: `cut_lognormal`, a
     lognormal distribution within [low, high] by two of mean, cv and `percentiles` ({50: 415, 90: 834}), and
     `percentiles`, which passes through any number of them and meets the mean, if one is set. `mixture`: draws from
     `parts`, each a mapping of such parameters, by `weights`. Raises InputError for a parameter that is missing or out
@@ -46,20 +46,20 @@ class Law:
     parts: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.law, str) or self.law not in LAWS:
-            raise InputError(f"law {shown(self.law)} is not known; the laws are {', '.join(LAWS)}")
+        if not isinstance(self.law, str) or self.law not in DISTRIBUTIONS:
+            raise InputError(f"law={shown(self.law)} is not a known distribution; choose {', '.join(DISTRIBUTIONS)}")
         for name in NEEDS[self.law]:
             if getattr(self, name) is None:
-                raise InputError(f"law {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
+                raise InputError(f"distribution {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
         for name, least in (("mean", 0.0), ("cv", 0.0), ("shape", 1.0), ("low", 0.0), ("high", 0.0)):
             if getattr(self, name) is not None:
-                check_at_least(f"law {self.law}: {name}", getattr(self, name), least)
+                check_at_least(f"distribution {self.law}: {name}", getattr(self, name), least)
         if self.law == "pareto" and self.shape == 1.0:
-            raise InputError("law pareto: shape is 1, a mean exists for shapes above 1 only")
+            raise InputError("distribution pareto: shape is 1, a mean exists for shapes above 1 only")
         if self.law in ("lognormal", "pareto", "exponential") and self.mean == 0.0:
-            raise InputError(f"law {self.law}: mean is 0, must be positive")
+            raise InputError(f"distribution {self.law}: mean is 0, must be positive")
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise InputError(f"law {self.law}: low is {self.low:g}, more than high, {self.high:g}")
+            raise InputError(f"distribution {self.law}: low is {self.low:g}, more than high, {self.high:g}")
         if self.values is not None:
             self._check_values(self.values)
         if self.law in _CHECKED:
@@ -67,19 +67,19 @@ class Law:
 
     def quantile(self, uniform: Floats) -> Floats:
         """The values below which the distribution has these shares, both (N,)."""
-        return LAWS[self.law](self, uniform)
+        return DISTRIBUTIONS[self.law](self, uniform)
 
-    def laws(self) -> list[Law]:
+    def components(self) -> list[Distribution]:
         """The distributions of a mixture, in order."""
         if not isinstance(self.parts, Sequence) or not all(isinstance(part, Mapping) for part in self.parts):
-            raise InputError("law mixture: parts must be a list of laws, each a mapping")
-        known = [item.name for item in fields(Law)]
+            raise InputError("distribution mixture: parts must be a list of distributions, each a mapping")
+        known = [item.name for item in fields(Distribution)]
         for part in self.parts:
             if "law" not in part or not set(part) <= set(known):
                 raise InputError(
-                    f"law mixture: a part has {', '.join(map(str, part))}; its keys are {', '.join(known)}"
+                    f"distribution mixture: a part has {', '.join(map(str, part))}; its keys are {', '.join(known)}"
                 )
-        return [Law(**part) for part in self.parts]
+        return [Distribution(**part) for part in self.parts]
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:
         """`count` independent draws."""
@@ -90,17 +90,17 @@ class Law:
         if self.weights is None:
             return np.ones(count)
         if not isinstance(self.weights, Sequence) or len(self.weights) != count:
-            raise InputError(f"law {self.law}: weights must be a list of {count} numbers, one for each value")
+            raise InputError(f"distribution {self.law}: weights must be a list of {count} numbers, one for each value")
         for weight in self.weights:
-            check_at_least(f"law {self.law}: a weight", weight)
-        check_positive(f"law {self.law}: the sum of weights", sum(self.weights))
+            check_at_least(f"distribution {self.law}: a weight", weight)
+        check_positive(f"distribution {self.law}: the sum of weights", sum(self.weights))
         return np.asarray(self.weights, dtype=np.float64)
 
     def _check_values(self, values: Sequence[float]) -> None:
         if not isinstance(values, Sequence) or not values:
-            raise InputError(f"law {self.law}: values is {values!r}, must be a list of numbers")
+            raise InputError(f"distribution {self.law}: values is {values!r}, must be a list of numbers")
         for value in values:
-            check_at_least(f"law {self.law}: a value", value)
+            check_at_least(f"distribution {self.law}: a value", value)
         self.shares(len(values))
 
 
@@ -123,7 +123,9 @@ class Arrivals:
 
     def __post_init__(self) -> None:
         if not isinstance(self.law, str) or self.law not in ("poisson", "gamma", "fixed"):
-            raise InputError(f"arrivals: law {shown(self.law)} is not known; the laws are poisson, gamma, fixed")
+            raise InputError(
+                f"arrivals: law={shown(self.law)} is not a known distribution; choose poisson, gamma, fixed"
+            )
         check_positive("arrivals: cv", self.cv)
         self._changing()
 
@@ -145,86 +147,88 @@ class Arrivals:
         return ChangingRate(self.rate, self.end_rate, self.ramp_s, self.swing, self.period_s, self.peak_s)
 
 
-def _fixed(law: Law, uniform: Floats) -> Floats:
-    return np.full(len(uniform), law.mean)
+def _fixed(chosen: Distribution, uniform: Floats) -> Floats:
+    return np.full(len(uniform), chosen.mean)
 
 
-def _uniform(law: Law, uniform: Floats) -> Floats:
-    low, high = _set(law.low), _set(law.high)
+def _uniform(chosen: Distribution, uniform: Floats) -> Floats:
+    low, high = _set(chosen.low), _set(chosen.high)
     return low + (high - low) * uniform
 
 
-def _exponential(law: Law, uniform: Floats) -> Floats:
-    mean = _set(law.mean)
-    return _truncated(law, uniform, lambda x: -np.expm1(-x / mean), lambda p: -mean * np.log1p(-p))
+def _exponential(chosen: Distribution, uniform: Floats) -> Floats:
+    mean = _set(chosen.mean)
+    return _truncated(chosen, uniform, lambda x: -np.expm1(-x / mean), lambda p: -mean * np.log1p(-p))
 
 
-def _lognormal(law: Law, uniform: Floats) -> Floats:
-    sigma = math.sqrt(math.log1p(_set(law.cv) ** 2))
+def _lognormal(chosen: Distribution, uniform: Floats) -> Floats:
+    sigma = math.sqrt(math.log1p(_set(chosen.cv) ** 2))
     if sigma == 0.0:
-        return _fixed(law, uniform)
-    mu = math.log(_set(law.mean)) - sigma**2 / 2
+        return _fixed(chosen, uniform)
+    mu = math.log(_set(chosen.mean)) - sigma**2 / 2
 
     def cdf(x: Floats) -> Floats:
         with np.errstate(divide="ignore"):  # log(0): the lower end has no mass below it
             return np.asarray(ndtr((np.log(x) - mu) / sigma))
 
-    return _truncated(law, uniform, cdf, lambda p: np.exp(mu + sigma * ndtri(p)))
+    return _truncated(chosen, uniform, cdf, lambda p: np.exp(mu + sigma * ndtri(p)))
 
 
-def _pareto(law: Law, uniform: Floats) -> Floats:
-    shape = _set(law.shape)
-    scale = _set(law.mean) * (shape - 1) / shape
+def _pareto(chosen: Distribution, uniform: Floats) -> Floats:
+    shape = _set(chosen.shape)
+    scale = _set(chosen.mean) * (shape - 1) / shape
     cdf = lambda x: 1 - (scale / np.maximum(x, scale)) ** shape  # noqa: E731
-    return _truncated(law, uniform, cdf, lambda p: scale * (1 - p) ** (-1 / shape))
+    return _truncated(chosen, uniform, cdf, lambda p: scale * (1 - p) ** (-1 / shape))
 
 
-def _empirical(law: Law, uniform: Floats) -> Floats:
-    values = np.asarray(law.values, dtype=np.float64)
-    cumulative = np.cumsum(law.shares(len(values)))
+def _empirical(chosen: Distribution, uniform: Floats) -> Floats:
+    values = np.asarray(chosen.values, dtype=np.float64)
+    cumulative = np.cumsum(chosen.shares(len(values)))
     return values[np.searchsorted(cumulative, uniform * cumulative[-1], side="right")]
 
 
-def _cut_lognormal(law: Law, uniform: Floats) -> Floats:
-    low, high = _range(law)
-    figures = quoted(law.law, law.mean, law.cv, law.percentiles, is_pair=True)
+def _cut_lognormal(chosen: Distribution, uniform: Floats) -> Floats:
+    low, high = _range(chosen)
+    figures = quoted(chosen.law, chosen.mean, chosen.cv, chosen.percentiles, is_pair=True)
     return cut_lognormal(figures, low, high).quantile(uniform)
 
 
-def _percentiles(law: Law, uniform: Floats) -> Floats:
-    return by_percentiles(quoted(law.law, law.mean, None, law.percentiles, is_pair=False), *_range(law)).quantile(
-        uniform
-    )
+def _percentiles(chosen: Distribution, uniform: Floats) -> Floats:
+    return by_percentiles(
+        quoted(chosen.law, chosen.mean, None, chosen.percentiles, is_pair=False), *_range(chosen)
+    ).quantile(uniform)
 
 
-def _mixture(law: Law, uniform: Floats) -> Floats:
+def _mixture(chosen: Distribution, uniform: Floats) -> Floats:
     """A value of the part whose share of [0, 1) the number falls into, at the place that it has there."""
-    laws = law.laws()
-    ends = np.concatenate(([0.0], np.cumsum(law.shares(len(laws)))))
+    components = chosen.components()
+    ends = np.concatenate(([0.0], np.cumsum(chosen.shares(len(components)))))
     ends /= ends[-1]
     drawn = np.empty(len(uniform))
-    at = np.clip(np.searchsorted(ends, uniform, side="right") - 1, 0, len(laws) - 1)
-    for number, part in enumerate(laws):
+    at = np.clip(np.searchsorted(ends, uniform, side="right") - 1, 0, len(components) - 1)
+    for number, part in enumerate(components):
         of = at == number
         drawn[of] = part.quantile((uniform[of] - ends[number]) / (ends[number + 1] - ends[number]))
     return drawn
 
 
 def _truncated(
-    law: Law, uniform: Floats, cdf: Callable[[Floats], Floats], quantile: Callable[[Floats], Floats]
+    chosen: Distribution, uniform: Floats, cdf: Callable[[Floats], Floats], quantile: Callable[[Floats], Floats]
 ) -> Floats:
     """The distribution within [low, high], by its distribution function there."""
-    bounds = np.array([0.0 if law.low is None else law.low, math.inf if law.high is None else law.high])
+    bounds = np.array([0.0 if chosen.low is None else chosen.low, math.inf if chosen.high is None else chosen.high])
     first, last = cdf(bounds)
     if not first < last:
-        raise InputError(f"law {law.law}: no mass between low {bounds[0]:g} and high {bounds[1]:g}")
+        raise InputError(f"distribution {chosen.law}: no mass between low {bounds[0]:g} and high {bounds[1]:g}")
     return np.clip(quantile(first + (last - first) * uniform), *bounds)  # clipped against rounding only
 
 
-def _range(law: Law) -> tuple[float, float]:
-    low, high = _set(law.low), _set(law.high)
+def _range(chosen: Distribution) -> tuple[float, float]:
+    low, high = _set(chosen.low), _set(chosen.high)
     if not 0 < low < high:
-        raise InputError(f"law {law.law}: low is {low:g} and high is {high:g}, must be above 0 and low below high")
+        raise InputError(
+            f"distribution {chosen.law}: low is {low:g} and high is {high:g}, must be above 0 and low below high"
+        )
     return float(low), float(high)
 
 
@@ -235,7 +239,7 @@ def _set(value: float | None) -> float:
 
 
 _CHECKED = ("cut_lognormal", "percentiles", "mixture")  # a figure that cannot be met shows where it is solved
-LAWS: Mapping[str, Callable[[Law, Floats], Floats]] = MappingProxyType(
+DISTRIBUTIONS: Mapping[str, Callable[[Distribution, Floats], Floats]] = MappingProxyType(
     {
         "fixed": _fixed,
         "uniform": _uniform,

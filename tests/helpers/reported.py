@@ -31,9 +31,10 @@ class StepNote:
 
 
 @dataclass(frozen=True)
-class Untold:
-    """What the summary depends on and no file tells; all but `token_s`, `accepted` and extrapolation is what the plain
-    engine has noted.
+class Unreported:
+    """What the summary depends on and no file reports.
+
+    All but `token_s`, `accepted` and extrapolation is what the reference engine has noted.
 
     `token_s`: the times of each request's tokens. `accepted`: drafts. `sent`: which requests of the trace were sent.
     `end_s`: when each of them ended, in any way. `steps`: of each instance. `held`: of each instance, how many blocks
@@ -84,7 +85,7 @@ class Run:
     slo: Slo
     alone: Alone
     edges: tuple[int, ...]
-    untold: Untold
+    unreported: Unreported
 
     @cached_property
     def pools(self) -> list[PoolSpec]:
@@ -108,7 +109,7 @@ class Run:
     @cached_property
     def run_s(self) -> float:
         """From the first request sent to the last answer of any kind."""
-        return lasting_s(self.requests, self.untold.end_s)
+        return lasting_s(self.requests, self.unreported.end_s)
 
 
 def lasting_s(rows: Sequence[Row], end_s: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Laws that meet quoted figures: mean, coefficient of variation and percentiles as a source states them, after the cut.
+"""Distributions whose mean, coefficient of variation and percentiles after the cut are those that a source states.
 
 A lognormal distribution that is cut to a range loses its mean and its percentiles. Here the figures are those of the
 distribution as it is drawn: `cut_lognormal` solves for the two parameters, `by_percentiles` passes through every
@@ -60,7 +60,9 @@ def cut_lognormal(figures: Figures, low: float, high: float) -> Cut:
     """The lognormal distribution within [low, high] that has both figures. Raises InputError if none has."""
     (first, value), (second, wanted) = figures
     if not low < value < high:
-        raise InputError(f"law cut_lognormal: {first} is {value:g}, must lie between low, {low:g}, and high, {high:g}")
+        raise InputError(
+            f"distribution cut_lognormal: {first} is {value:g}, must lie between low, {low:g}, and high, {high:g}"
+        )
 
     def of(sigma: float) -> Cut:
         far = _FARTHEST * sigma * max(sigma, 1 / math.log(high / low))
@@ -70,7 +72,7 @@ def cut_lognormal(figures: Figures, low: float, high: float) -> Cut:
     ends = sorted(of(sigma).figure(second) for sigma in _SIGMAS)
     if not ends[0] < wanted < ends[1]:
         raise InputError(
-            f"law cut_lognormal: between {low:g} and {high:g} and with {first} {value:g} no lognormal law has {second}"
+            f"distribution cut_lognormal: from {low:g} to {high:g} and with {first} {value:g} no lognormal has {second}"
             f" {wanted:g}; it can be from {ends[0]:.3g} to {ends[1]:.3g}"
         )
     return of(math.exp(_root(lambda x: of(math.exp(x)).figure(second) - wanted, *np.log(_SIGMAS))))
@@ -105,7 +107,7 @@ def by_percentiles(figures: Figures, low: float, high: float) -> Bent:
     values = np.array([low, *(value for _, value in points), high])
     if (np.diff(values) < 0).any():
         raise InputError(
-            f"law percentiles: from low to high its values must rise, got {', '.join(map('{:g}'.format, values))}"
+            f"distribution percentiles: values must rise from low to high, got {', '.join(map('{:g}'.format, values))}"
         )
     mean = dict(figures).get("mean")
     if mean is None:
@@ -114,33 +116,35 @@ def by_percentiles(figures: Figures, low: float, high: float) -> Bent:
     least, most = float(weights @ values[:-1]), float(weights @ values[1:])
     if not least < mean < most:
         raise InputError(
-            f"law percentiles: with these percentiles the mean is from {least:.4g} to {most:.4g}, not {mean:g}"
+            f"distribution percentiles: with these percentiles the mean is from {least:.4g} to {most:.4g}, not {mean:g}"
         )
     return Bent(levels, values, (most - least) / (mean - least) - 1)
 
 
 def quoted(
-    law: str, mean: float | None, cv: float | None, percentiles: Mapping[float, float] | None, *, is_pair: bool
+    name: str, mean: float | None, cv: float | None, percentiles: Mapping[float, float] | None, *, is_pair: bool
 ) -> Figures:
     """The figures that are set, checked; two of them with `is_pair`. Raises InputError for what is no figure."""
     figures = [(name, value) for name, value in (("mean", mean), ("cv", cv)) if value is not None]
     for level, value in (percentiles or {}).items():
-        percent = float(level) if is_number(level) else _percent(law, level)
+        percent = float(level) if is_number(level) else _percent(name, level)
         if not 0 < percent < 100:
-            raise InputError(f"law {law}: a percentile is of {shown(level)} %, must lie between 0 and 100")
+            raise InputError(f"distribution {name}: a percentile is of {shown(level)} %, must lie between 0 and 100")
         if not is_number(value) or not value > 0:
-            raise InputError(f"law {law}: percentile {percent:g} is {shown(value)}, must be a number above 0")
+            raise InputError(f"distribution {name}: percentile {percent:g} is {shown(value)}, must be a number above 0")
         figures.append((f"p{percent:g}", float(value)))
     if is_pair and (len(figures) != 2 or figures[0][0] == "cv"):
-        raise InputError(f"law {law} needs two figures: the mean and cv, the mean and a percentile, or two percentiles")
+        raise InputError(
+            f"distribution {name} needs two figures: the mean and cv, the mean and a percentile, or two percentiles"
+        )
     return tuple(figures)
 
 
-def _percent(law: str, level: object) -> float:
+def _percent(name: str, level: object) -> float:
     try:
         return float(str(level).removeprefix("p"))
     except ValueError as error:
-        raise InputError(f"law {law}: {shown(level)} is no percentile, write 90 or p90") from error
+        raise InputError(f"distribution {name}: {shown(level)} is no percentile, write 90 or p90") from error
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

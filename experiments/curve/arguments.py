@@ -1,4 +1,4 @@
-"""The words of a curve's command line, and the runs that they ask for."""
+"""The arguments of a curve's command line, and the runs that they ask for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Series:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The settings, and the groups, that its words name."""
+        """The settings, and the groups, that its arguments name."""
         return tuple(word.partition("=")[0].lstrip("+~").replace("/", ".") for word in self.overrides)
 
 
@@ -59,8 +59,8 @@ class Job:
 class Plan:
     """All that is to be run: each series at each of its values with each seed.
 
-    `launcher`: words for Hydra itself. `attainment`: the share of requests that is to keep the SLO. `out`: where files
-    go, None for a directory of its own.
+    `launcher`: arguments for Hydra itself. `attainment`: the share of requests that is to keep the SLO. `out`: where
+    files go, None for a directory of its own.
     """
 
     axis: Axis
@@ -80,12 +80,12 @@ class Plan:
         ]
 
 
-def read_plan(words: Sequence[str]) -> Plan:
-    """The plan that `words` ask for; each series is known to fit, as far as that can be known without a run.
+def read_plan(arguments: Sequence[str]) -> Plan:
+    """The plan that `arguments` ask for; each series is known to fit, as far as that can be known without a run.
 
-    Raises InputError, or Hydra's errors, for words that cannot be meant.
+    Raises InputError, or Hydra's errors, for arguments that cannot be meant.
     """
-    own, groups, rest = _split(words)
+    own, groups, rest = _split(arguments)
     if "rates" in own and "concurrency" in own:
         raise InputError("rates= and concurrency= exclude each other: requests come by the clock, or as clients send")
     axis = CONCURRENCY if "concurrency" in own else RATE
@@ -110,14 +110,15 @@ def read_plan(words: Sequence[str]) -> Plan:
     )
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- arguments
+# ------------------------------------------------------------------------------------------------------------
 
 
-def _split(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
+def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
     """The command's own keys, the values of `series=`, and the overrides."""
     own: dict[str, str] = {}
     groups, rest = [], []
-    for word in words:
+    for word in arguments:
         key, _, value = word.partition("=")
         if key in own:
             raise InputError(f"{word}: {key} is given twice")
@@ -139,8 +140,8 @@ def _words_of(group: str) -> list[str]:
         raise InputError(f"series={group}: {error}") from error
 
 
-def _parsed(words: Sequence[str]) -> list[Override]:
-    return OverridesParser.create().parse_overrides(list(words))
+def _parsed(arguments: Sequence[str]) -> list[Override]:
+    return OverridesParser.create().parse_overrides(list(arguments))
 
 
 def _seeds(overrides: Sequence[Override]) -> tuple[int, ...]:
@@ -166,17 +167,17 @@ def _combinations(overrides: Sequence[Override], named: Sequence[Override]) -> l
     for one in overrides:
         key = one.get_key_element()
         if one.is_sweep_override():
-            choices.append([(f"{key}={value}", _told(key, value)) for value in one.sweep_string_iterator()])
+            choices.append([(f"{key}={value}", _label(key, value)) for value in one.sweep_string_iterator()])
         else:
-            told = _told(key, one.get_value_element_as_str()) if one.input_line in lines else ""
-            choices.append([(str(one.input_line), told)])
+            label = _label(key, one.get_value_element_as_str()) if one.input_line in lines else ""
+            choices.append([(str(one.input_line), label)])
     return [
-        (tuple(word for word, _ in combination), ", ".join(told for _, told in combination if told))
+        (tuple(word for word, _ in combination), ", ".join(label for _, label in combination if label))
         for combination in itertools.product(*choices)
     ]
 
 
-def _told(key: str, value: str) -> str:
+def _label(key: str, value: str) -> str:
     """What a reader needs of an override: an option says which it is, a number does not."""
     name = key.lstrip("+~").split("@")[-1].split(".")[-1]
     return value if name == key else f"{name} {value}"
@@ -188,7 +189,7 @@ def _told(key: str, value: str) -> str:
 def _series(
     axis: Axis, points: tuple[float, ...] | None, overrides: tuple[str, ...], label: str, further: Sequence[str]
 ) -> Series:
-    """A series whose parts, tried with the words `further`, fit together. Raises InputError, or Hydra's errors."""
+    """A series whose parts, tried with the arguments `further`, fit together. Raises InputError, or Hydra's errors."""
     for word in overrides:
         if word.partition("=")[0] in (axis.key, "trace.rate_scale"):
             raise InputError(f"{word}: the load is set by {axis.word}=; leave this out")
