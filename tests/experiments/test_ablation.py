@@ -180,7 +180,16 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
 _BRIEF_SEARCH = ("trace.limit=50", "objective.most_requests=100", "objective.tolerance=0.5")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "conf" / "ablation").glob("*.yaml")))
+_LONG = ("mooncake", "speculation", "splitwise")  # half of the time of them all
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(path.stem, marks=pytest.mark.slow if path.stem in _LONG else ())
+        for path in sorted((ROOT / "conf" / "ablation").glob("*.yaml"))
+    ],
+)
 def test_every_shipped_ablation_reads_and_runs(name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     base = read_ablation(name).base
     size = "trace.limit=30" if "trace=mooncake" in base else "trace.requests=30"

@@ -22,15 +22,15 @@ from tests.helpers.readme import example_files
 NAMES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml") if not path.stem.startswith("_"))
 
 
-class TestAggregated(PolicyConformance):
+class TestAggregated(Conformance):
     policy_factory = Aggregated
 
 
-class TestDisaggregated(PolicyConformance):
+class TestDisaggregated(Conformance):
     policy_factory = Disaggregated
 
 
-class TestPolicy(PolicyConformance):
+class TestPolicy(Conformance):
     """The base class itself, on clusters of all roles."""
 
     policy_factory = Policy
