@@ -72,11 +72,11 @@ def test_a_lighter_rank_bends() -> None:
 
 
 def test_chunks_share_the_budget_by_rank() -> None:
-    # 8 tokens a step are 4 on each rank: the long prompt takes 3 steps, the short one fills the other rank.
+    # 4 tokens a step on each rank: the long prompt takes 3 steps, the short one fills the other rank.
     row = StepRow(per_prefill_token_s=0.125)
-    told_apart = times(scenario([(12, 1), (4, 1)], row, budget=8))
+    told_apart = times(scenario([(12, 1), (4, 1)], row, budget=4))
     assert told_apart == [[3.0], [1.0]]
-    even = times(scenario([(12, 1), (4, 1)], row, budget=8, rank_choice="even"))
+    even = times(scenario([(12, 1), (4, 1)], row, budget=4, rank_choice="even"))
     assert even == [[2.0], [2.0]]
 
 
@@ -108,7 +108,7 @@ def test_decodes_that_waited_on_another_rank_give_way_in_their_order() -> None:
     rows: Rows = [(1, 6), (1, 2), (1, 6), (1, 6), (1, 6), (1, 6)]
     drafts = Speculation(depth=1, draft_cost=0.0)
     options: dict[str, Any] = {"batching": "unified", "step_order": "admission", "speculation": drafts, "kv_tokens": 18}
-    one = scenario(rows, StepRow(base_s=1.0), budget=6, rank_choice="round_robin", **options)
+    one = scenario(rows, StepRow(base_s=1.0), budget=3, rank_choice="round_robin", **options)
     assert times(one)[1] == [1, 2]
     assert times(one)[4:] == [[1, 7, 8, 9, 10, 11], [1, 3, 7, 8, 9, 10]]
     kv_token_s = 6 + 6 + 8 + (3 + 3 + 3 + 1) + 12 + 15 + 5 + 5 + 7 + 9 + 5

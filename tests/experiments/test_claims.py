@@ -287,10 +287,8 @@ def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPa
             assert parts["policy"].name
     for further in row.sensitivity.values():
         trace = Configuration((*row.settings, *row.arms["system"], *further)).config.trace
-        for side in (
-            "input",
-            "output",
-        ):  # a distribution that is changed keeps what is not set anew, which may not fit it
+        # A distribution that is changed keeps what is not set anew, which may not fit it.
+        for side in ("input", "output"):
             if side in trace:
                 assert instantiate(trace[side], _convert_="all").quantile(np.array([0.5]))[0] > 0
     assert np.isfinite(row.range).all()

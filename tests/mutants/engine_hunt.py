@@ -55,7 +55,7 @@ class Drawn:
 
 def drawn_mutants(count: int, seed: int) -> list[Drawn]:
     """So many of the engine, over its modules in proportion to their statements."""
-    files = (file.relative_to(ROOT) for place in ("*.py", "mechanisms/*.py") for file in (ROOT / ENGINE).glob(place))
+    files = (file.relative_to(ROOT) for file in (ROOT / ENGINE).rglob("*.py"))
     drawn = drawn_sites(Room("engine", tuple(map(str, sorted(files))), ()), count, seed) if count else []
     reasons = argued()
     keys = [(key_of(file, site), str(file.relative_to(ENGINE)), site) for file, site in drawn]

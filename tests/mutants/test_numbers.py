@@ -192,7 +192,7 @@ from tests.mutants.rooms import Room, bug_at
 from tests.mutants.trial import Trials
 
 file = Path("framework/metrics/paired.py")
-wanted = {"paired edge 1", "_of_neighbours shift 1", "shift 1"}
+wanted = {"paired edge 1", "_of_adjacent shift 1", "shift 1"}
 bugs = [bug_at(file, site) for site in sites(file.read_text()) if site.name in wanted]
 room = Room("few", (str(file),), ("tests/metrics/test_paired.py",))
 Trials(room, {}, 1, lambda bug, fate: print(bug.key, fate, sep="|", flush=True)).of(bugs)

@@ -146,9 +146,8 @@ class Replay:
             self._add_arrivals()
             output = self.scheduler.schedule()
             for name in output.preempted_req_ids or ():
-                if self.promised[int(name)] < len(
-                    self.run["requests"][int(name)]["output"]
-                ):  # else it has ended by now
+                output_tokens = len(self.run["requests"][int(name)]["output"])
+                if self.promised[int(name)] < output_tokens:  # else it has ended by now
                     self.preemptions[int(name)] += 1
                 self.decoding.discard(name)  # it prefills again, also what it generated
             if output.num_scheduled_tokens or any(names for _, _, names, _ in self.under_way):

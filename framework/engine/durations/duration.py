@@ -87,9 +87,8 @@ def look_ahead(s: State, i: int, context: int) -> None:
     decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
     value_s, slope_s, _ = decode_s(tables, inst.pool, decodes, context)
     if unlikely(s.timing_rows[inst.pool]["skew_s"] > 0.0):
-        value_s += uneven_s(
-            tables, inst.pool, decodes, step.context, _longest_context(s, i)
-        )  # the same for all contexts
+        # The same for all contexts.
+        value_s += uneven_s(tables, inst.pool, decodes, step.context, _longest_context(s, i))
     first_s, increment_s = step.even_s + value_s, slope_s * decodes
     if unlikely(first_s < step.least_s):
         first_s, increment_s = step.least_s, 0.0

@@ -40,9 +40,8 @@ def free(s: State, i: int, blocks: int) -> None:
 def free_kv(s: State, i: int, r: int) -> None:
     """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
-    if (
-        unlikely(s.options.shares_early) and q.caches
-    ):  # what it has generated too; no request can have asked for it before
+    if unlikely(s.options.shares_early) and q.caches:
+        # What it has generated too: no request can have asked for it before.
         register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
     if unlikely(s.options.reserves):
         s.instances[i].freed |= 2 if s.options.asynchronous else 1

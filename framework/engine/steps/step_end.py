@@ -303,10 +303,8 @@ def _decode_instance(s: State, i: int, r: int, emitted: int) -> int:
     at_split = unlikely(q.split > 0) and q.split - q.input_tokens <= emitted < s.lists[s.options.output_at + r]
     if at_split:
         q.split = 0
-    elif unlikely(
-        s.options.recomputes_there and (emitted > 1 or q.first_token_pending)
-    ):  # it decoded here before, or was to
-        return i
+    elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending)):
+        return i  # it decoded here before, or was to
     if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
         return ask_route(s, ROUTE_DECODE, r)
     return i
