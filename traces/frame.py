@@ -30,6 +30,7 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
         "tenant": pl.String(),  # who sent it
     }
 )
+SMALL_IDS = pl.List(pl.Int32())  # what hash_ids may be too, where all have room: half the memory
 MAX_THINK_S = 1e9
 DRAWN = "drawn"  # the unit of arrivals that a distribution gives
 SOURCES = ("real", "twin", "synthetic")
@@ -75,7 +76,7 @@ class Trace:
         for column, dtype in {**REQUIRED, **OPTIONAL}.items():
             if column in REQUIRED and column not in schema:
                 raise InputError(f"trace {self.name}: no column {column}")
-            if column in schema and schema[column] != dtype:
+            if column in schema and schema[column] not in (dtype, SMALL_IDS if column == "hash_ids" else dtype):
                 raise InputError(f"trace {self.name}: column {column} is {schema[column]}, must be {dtype}")
         if "hash_ids" in schema and self.hash_block_tokens < 1:
             raise InputError(f"trace {self.name}: hash_ids need hash_block_tokens, the tokens in one block")
@@ -170,7 +171,7 @@ def _texts(frame: pl.DataFrame, column: str) -> tuple[str, ...] | None:
     return tuple(frame[column].fill_null("default")) if column in frame.columns else None
 
 
-def list_column(values: NDArray[np.int64], offsets: NDArray[np.int64]) -> pl.Series:
+def list_column(values: NDArray[np.integer[Any]], offsets: NDArray[np.int64]) -> pl.Series:
     """A list column of N rows, row r holding values[offsets[r]:offsets[r + 1]]."""
     lengths = np.diff(offsets)
     filled = np.flatnonzero(lengths)

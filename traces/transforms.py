@@ -132,7 +132,7 @@ def resample(trace: Trace, block_s: float, seed: int) -> Trace:
         "session_id": piece * _names(trace, "session_id"),
     }
     renamed = [pl.col(column) + pl.Series(shift) for column, shift in names.items() if column in trace.has]
-    frame = trace.frame[row].with_columns(pl.Series("arrival_s", drawn_s - drawn_s[0]), *renamed)
+    frame = _wide(trace.frame[row]).with_columns(pl.Series("arrival_s", drawn_s - drawn_s[0]), *renamed)
     parts = [f"{len(played_s)} blocks of {block_s:g} s drawn with replacement (seed {seed})"]
     if "session_id" in trace.has:
         cut = int((_opens(frame) & ~_opens(trace.frame)[row]).sum())
@@ -223,8 +223,14 @@ def _names(trace: Trace, column: str) -> int:
 
 
 def _shifted(frame: pl.DataFrame, shifts: Mapping[str, float]) -> pl.DataFrame:
-    """The frame with a constant added to some columns (to the ids within, for a list)."""
-    return frame.with_columns(pl.col(column) + by for column, by in shifts.items() if by and column in frame.columns)
+    """The frame with a constant added to some columns (to the ids within, for a list, which get room for it)."""
+    added = (pl.col(column) + by for column, by in shifts.items() if by and column in frame.columns)
+    return _wide(frame).with_columns(added)
+
+
+def _wide(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with ids of hash blocks that have room for those of copies."""
+    return frame.cast({"hash_ids": OPTIONAL["hash_ids"]}) if "hash_ids" in frame.columns else frame
 
 
 def _occurrence(rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from traces.load import Transforms
 from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_whole
 
 Ints = NDArray[np.int64]
-_MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 16 bytes
+_MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 8 bytes
 _PIECE = 5_000  # rows whose blocks are drawn at once
 
 
@@ -156,7 +156,9 @@ def _within(values: NDArray[Any], first: Ints, session: Ints) -> NDArray[Any]:
     return total - (total[first] - values[first])[session]
 
 
-def _prefix_blocks(rows: pl.DataFrame, group: Ints, sessions: Sessions) -> Callable[[Ints], tuple[Ints, Ints]]:
+def _prefix_blocks(
+    rows: pl.DataFrame, group: Ints, sessions: Sessions
+) -> Callable[[Ints], tuple[NDArray[np.int32], Ints]]:
     """What gives the ids of the prompts' blocks of some rows in one array, and the offsets of these rows in it.
 
     A block inside the system prompt belongs to its group, a further full block to the session (a later turn has it
@@ -179,11 +181,11 @@ def _prefix_blocks(rows: pl.DataFrame, group: Ints, sessions: Sessions) -> Calla
     group_start = own.sum() + np.cumsum(most_shared) - most_shared
     row_id = own.sum() + most_shared.sum() + np.cumsum(count > full) - 1
 
-    def ids_of(chosen: Ints) -> tuple[Ints, Ints]:
+    def ids_of(chosen: Ints) -> tuple[NDArray[np.int32], Ints]:
         offsets = np.concatenate(([0], np.cumsum(count[chosen])))
         row = np.repeat(chosen, count[chosen])
         block = np.arange(offsets[-1]) - np.repeat(offsets[:-1], count[chosen])
         starts = np.where(block < shared, group_start[group[owner[row]]], own_start[owner[row]])
-        return np.where(block < full[row], starts + block, row_id[row]), offsets
+        return np.where(block < full[row], starts + block, row_id[row]).astype(np.int32), offsets
 
     return ids_of

@@ -1,0 +1,52 @@
+"""Whether a policy's own defaults do it justice: their capacity against the best of a short search.
+
+    python -m experiments.validation.defaults azure_code only=chunked,distserve
+
+study.yaml names policies, spaces and traces. A cell is `untuned / tuned` requests/s and what share that is; `!` marks
+less than half. All runs go through the results store: what it has is not run again.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import optuna
+
+from experiments.validation.defaults.report import table
+from experiments.validation.defaults.run import search
+from experiments.validation.defaults.study import read_study
+from framework.cli.command import Arguments, command
+from framework.cli.files import require_writable, write_whole
+from framework.cli.terminal import results_console
+from framework.errors import InputError
+
+_KEYS = {
+    "only": "policies, joined by commas; all of study.yaml if nothing is said",
+    "out": "a file that the table is written to, too",
+}
+_LEAST = 0.5  # of the tuned capacity
+
+
+@command(__doc__, operands="[TRACE ...]", keys=_KEYS)
+def main(arguments: Arguments) -> None:
+    """Search cell by cell and print the table. Raises InputError for what study.yaml does not name."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study, out = read_study(), arguments.path("out")
+    traces, policies = arguments.operands or list(study.traces), arguments.several("only") or list(study.policies)
+    for name, known in (*((one, study.traces) for one in traces), *((one, study.policies) for one in policies)):
+        if name not in known:
+            raise InputError(f"{name!r} is not in the study; choose from {', '.join(known)}")
+    if out is not None:
+        require_writable(out.absolute().parent)
+    found = []
+    for trace in traces:
+        for policy in policies:
+            one = search(study, trace, policy, Path("outputs/defaults"))
+            found.append(one)
+            words = f"{one.untuned_rps:.4g} / {one.tuned_rps:.4g} req/s {' '.join(one.best)}"
+            print(f"{len(found)} of {len(traces) * len(policies)}: {policy} on {trace}: {words}", file=sys.stderr)
+    text = table(found, _LEAST)
+    results_console().print(text, markup=False, highlight=False, soft_wrap=True)
+    if out is not None:
+        write_whole(out, text.encode())

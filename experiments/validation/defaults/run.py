@@ -1,0 +1,62 @@
+"""One short search: the policy's own defaults first, then what the sampler draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import optuna
+
+from experiments.tune.base import Configuration
+from experiments.tune.demand import with_demand
+from experiments.tune.feasible import Feasibility
+from experiments.tune.goals import read_goals
+from experiments.tune.result import Row, findings
+from experiments.tune.sampler import DEFAULT, SamplerKind
+from experiments.tune.space_file import read_space
+from experiments.tune.storage import Presence
+from experiments.tune.study import Search
+from experiments.validation.defaults.study import Study
+from framework.errors import InputError
+from framework.run.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class Found:
+    """Capacities in requests/s: of the defaults, and of the best trial, whose settings are `best`."""
+
+    trace: str
+    policy: str
+    untuned_rps: float
+    tuned_rps: float
+    best: tuple[str, ...]
+
+    @property
+    def share(self) -> float | None:
+        """What the defaults reach of the tuned capacity, None where the policy sustains no rate at all."""
+        return self.untuned_rps / self.tuned_rps if self.tuned_rps > 0 else None
+
+
+def search(study: Study, trace: str, policy: str, out: Path) -> Found:
+    """Run the trials. What the results store has is not run again. Raises InputError where the defaults do not run."""
+    overrides = study.overrides(trace, policy)
+    base = Configuration(overrides)
+    given = [word.partition("=")[0] for word in overrides]
+    space = read_space(study.policies[policy], {**base.choices, **base.settings}, given, {"gpus": str(study.gpus)})
+    space = with_demand(space, base)
+    goals = read_goals(None, base.config)
+    feasible = Feasibility(space, base)
+    trials = optuna.create_study(direction=goals[0].direction)
+    sweep, kind = Sweep(overrides, out), SamplerKind(DEFAULT, 0)
+    Search(trials, space, feasible, kind, goals, (), sweep, Presence(trials)).run(study.trials, workers=1)
+    found = findings(trials, space, feasible, goals)
+    first = found.rows[0]
+    if not first.values:
+        raise InputError(f"policy={policy} trace={trace}: its defaults do not run: {first.refusal}")
+    best = found.ranked[0]
+    return Found(trace, policy, first.values[0], best.values[0], changed(first, best))
+
+
+def changed(first: Row, best: Row) -> tuple[str, ...]:
+    """The settings of the best trial that are not those of the first."""
+    return tuple(word for word in best.point.overrides if word not in first.point.overrides)
