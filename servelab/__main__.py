@@ -21,6 +21,7 @@ COMMANDS = {
     "placement": ("experiments.placement.command", "which parallelism and how many instances serve a rate"),
     "guide": ("experiments.guide.command", "which architecture serves a load best, and where that flips"),
     "ablation": ("experiments.ablation.command", "a policy without each of its mechanisms in turn"),
+    "predictors": ("experiments.predictors.command", "how right each predictor of output lengths is, on each trace"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),
     "profiles": ("framework.timing.kernels.build", "make profiles from measured kernels"),
     "bound": ("servelab.bound_command", "the highest goodput that any schedule could reach"),

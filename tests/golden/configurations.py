@@ -424,6 +424,11 @@ SAME_MACHINE = {
         "policy=ares policy.period_s=0.25 predictor.persistence=0.5 timing=affine " + _REQUESTS,
         requests=("predicted_output_tokens > 0",),
     ),
+    "predictor_by_prompt": Golden(
+        "policy=ares policy.period_s=0.25 predictor=by_prompt timing=affine " + _REQUESTS,
+        requests=("predicted_output_tokens > 0",),
+        unlike="predictor_lognormal",
+    ),
     "long": Golden(
         "policy=chunked cluster.instances=4 trace=synthetic trace.requests=60000 trace.arrivals.rate=60 "
         "trace.output.mean=50 "

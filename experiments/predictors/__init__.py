@@ -1,0 +1,1 @@
+"""How right each predictor of output lengths is: `servelab predictors`."""
