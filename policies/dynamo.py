@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import NotNegative, Positive, Whole, checked
 from framework.codes import DECODE, PREFILL
-from framework.errors import require_at_least, require_positive, require_whole
 from framework.policy import Action, Disaggregated
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Request
@@ -63,8 +63,8 @@ def plan_by_load(policy: Any, cluster: Cluster) -> Iterable[Action]:
     interval = len(policy.history)
     trend = queue + options["patience"] * (queue - before)
     more = (
-        _step(min(queue, trend) > options["queue_high"], queue < options["queue_low"] and prefill > 1),
-        _step(kv > options["kv_high"], kv < options["kv_low"] and decode > 1),
+        _step(up=min(queue, trend) > options["queue_high"], down=queue < options["queue_low"] and prefill > 1),
+        _step(up=kv > options["kv_high"], down=kv < options["kv_low"] and decode > 1),
     )
     if more[1] < 0 and interval - added_at < options["patience"]:
         more = (more[0], 0)
@@ -72,7 +72,7 @@ def plan_by_load(policy: Any, cluster: Cluster) -> Iterable[Action]:
     return resize(cluster, prefill + more[0], decode + more[1], "mixed", stop=min(more) < 0)
 
 
-def _step(up: bool, down: bool) -> int:
+def _step(*, up: bool, down: bool) -> int:
     return 1 if up else -1 if down else 0
 
 
@@ -133,19 +133,16 @@ class Dynamo(Disaggregated):
 
     roles: ClassVar[tuple[str, ...]] = ("prefill", "decode", "off")
 
+    @checked("policy.")
     def __init__(
         self,
-        overlap_weight: float = 1.0,
-        local_tokens: int = 1000,
-        queue: int = 2,
+        overlap_weight: NotNegative = 1.0,
+        local_tokens: Whole = 1000,
+        queue: Whole = 2,
         planner: str = "none",
-        interval_s: float = 30.0,
+        interval_s: Positive = 30.0,
         planning: dict[str, Any] | None = None,
     ) -> None:
-        require_at_least("policy.overlap_weight", overlap_weight, 0)
-        require_whole("policy.local_tokens", local_tokens)
-        require_whole("policy.queue", queue)
-        require_positive("policy.interval_s", interval_s)
         self.overlap_weight, self.local_tokens, self.queue = overlap_weight, local_tokens, queue
         self.plan = rule("policy.planner", planner, PLANNERS)
         self.changes_roles = planner != "none"

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import require_at_least
 from framework.compiler.decorators import compiled
-from framework.errors import InputError, require_at_least
+from framework.errors import InputError
 from framework.load import Closed, Load
 from framework.workload import Workload, dense, rate_rps
 
@@ -44,7 +45,7 @@ class Place:
     rate_rps: float | None = None
 
     @classmethod
-    def of(cls, workload: Workload, load: Load, instances: int, prefix_cache: bool) -> Place:
+    def of(cls, workload: Workload, load: Load, instances: int, *, prefix_cache: bool) -> Place:
         """Of a workload on so many instances that take prompts."""
         closed = load.concurrency / instances if isinstance(load, Closed) else None
         return cls(

@@ -17,9 +17,7 @@ reading.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -36,19 +34,13 @@ _APART = ("trtllm", "sglang")
 _TILE_ROWS = 64
 
 
-def require_joint(value: Any) -> None:
-    """Raise InputError unless `value` is true, false or None."""
-    if value is not None and not isinstance(value, bool):
-        raise InputError(f"timing.joint_attention must be true, false or null, got {value!r}")
-
-
 def is_joint(gpu: Gpu, model: Model, backend: str) -> bool:
     """Whether the backend runs chunks and decodes of the model as one kernel on the GPU."""
     runs = gpu.compute_capability in _TILES and backend not in _APART
     return runs and model.latent is None and model.kv_dtype == "bf16"
 
 
-def decode_rows(gpu: Gpu, model: Model, backend: str, joint: bool | None) -> float:
+def decode_rows(gpu: Gpu, model: Model, backend: str, *, joint: bool | None) -> float:
     """The rows of a tile that a decode takes up with chunks, 0 where it has a kernel of its own.
 
     `joint` decides; where it is None, GPU, model and backend do.
@@ -70,13 +62,13 @@ class Joint:
         return replace(row, **vars(self))
 
 
-def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str, joint: bool | None) -> Joint:
+def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str, *, joint: bool | None) -> Joint:
     """How an instance's kernel for chunks and decodes runs; `joint` as for `decode_rows`.
 
     Raises InputError where tp does not divide the heads.
     """
     heads, kv_heads = (1, 1) if model.latent is not None else model.heads_on(parallelism.tp)
-    rows = decode_rows(gpu, model, backend, joint)
+    rows = decode_rows(gpu, model, backend, joint=joint)
     return Joint(rows, heads / kv_heads, _tiles_at_once(gpu, parallelism))
 
 
