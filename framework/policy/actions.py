@@ -1,4 +1,4 @@
-"""What a policy may do in addition to answering: actions of a tick or of `decide`, and plans of how steps are formed."""
+"""What a policy may do in addition to answering: actions of a tick or decision, and plans of how steps are formed."""
 
 from __future__ import annotations
 

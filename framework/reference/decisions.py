@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from framework.codes import PREFILL, ROLES
@@ -20,29 +21,25 @@ Action = tuple[Any, ...]  # as `Hooks.on_tick` has it
 def decision_is_due(s: Simulation, i: Instance) -> bool:
     """Whether the policy decides before i, whose turn it is, and those that step with it schedule."""
     decides = "decide" in s.hooks.overrides or s.postponed
-    return bool(decides) and i.woken and not in_step(i) and any(k.changed and not k.asked for k in i.group)
-
-
-def in_step(i: Instance) -> bool:
-    """Whether i, or one that steps with it, is in a step that decodes may be part of."""
-    return i.busy or i.group_steps
+    is_in_step = i.busy or i.group_steps
+    return bool(decides) and i.woken and not is_in_step and any(k.changed and not k.asked for k in i.group)
 
 
 def decide(s: Simulation, i: Instance) -> None:
-    """Carry out what was postponed up to the end of this step, then ask the policy, instance by instance."""
+    """Carry out what was postponed up to this turn of i and its group, then ask the policy, instance by instance."""
     due = [entry for entry in s.postponed if entry.instance in i.group]
     s.postponed = [entry for entry in s.postponed if entry.instance not in i.group]
     for entry in due:
-        carry_out(s, "", entry.action)
+        decide_about(s, s.requests[entry.action[1]], entry.action, i.group)
     for k in i.group:
         if k.changed and not k.asked:
             k.asked = True
             for action in s.hooks.decide(s, k) if "decide" in s.hooks.overrides else ():
-                carry_out(s, "decide", action)
+                carry_out(s, "decide", action, i.group)
 
 
-def carry_out(s: Simulation, hook: str, action: Action) -> None:
-    """Carry out one action that the hook returned."""
+def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Instance] = ()) -> None:
+    """Carry out one action that the hook returned; `scheduling` are the instances that are about to schedule."""
     kind, a, *rest = action
     if kind == "role":
         set_role(s, s.checked(hook, a, ""), ROLES[rest[0]], rest[1])
@@ -53,20 +50,21 @@ def carry_out(s: Simulation, hook: str, action: Action) -> None:
         i.token_budget = rest[0]
         s.wake(i)
     else:
-        decide_about(s, s.requests[a], action)
+        decide_about(s, s.requests[a], action, scheduling)
 
 
-def decide_about(s: Simulation, r: Request, action: Action) -> None:
-    """Preempt, resume or cancel r, now or when the step that it is in has ended."""
+def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
+    """Preempt, resume or cancel r, now or, if it decodes or prefills, when it is the turn of its instance."""
     if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
         return
     i = s.instances[r.instance]
     there = [entry for entry in s.postponed if entry.action[1] == r.id]
     if there:
         revise(s, there[0], action)
-    elif (r in i.running or r in i.prefilling) and in_step(i):
+    elif (r in i.running or r in i.prefilling) and i not in scheduling:
         if action[0] != "resume":
             s.postponed.append(Postponed(action, i))
+            i.asked = False
             s.wake(i)
     elif action[0] == "preempt":
         preempt(s, i, r)
@@ -77,7 +75,7 @@ def decide_about(s: Simulation, r: Request, action: Action) -> None:
 
 
 def revise(s: Simulation, postponed: Postponed, action: Action) -> None:
-    """A further decision about a request whose step has not ended: the later one holds, but nothing undoes an end."""
+    """A further decision before that turn: the later one holds, but nothing undoes an end."""
     if postponed.action[0] == "cancel":
         return
     if action[0] == "resume":

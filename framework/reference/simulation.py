@@ -116,7 +116,7 @@ class Simulation:
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # in the order of their ends
         self.role_changes = 0  # how often the role of any instance has changed
-        self.postponed: list[Postponed] = []  # decisions about requests in steps, in order
+        self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...

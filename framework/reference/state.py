@@ -149,7 +149,7 @@ Chunk = tuple[Request, int, int]  # request, prefix, tokens
 
 @dataclass
 class Postponed:
-    """A decision about a request that was in a step of `instance`; `action`: as `Hooks.decide` has it."""
+    """A decision about a request that waits for the turn of `instance`; `action`: as `Hooks.decide` has it."""
 
     action: tuple[Any, ...]
     instance: Instance

@@ -238,7 +238,7 @@ SIM = record(
     ("first_action", "i8"),  # first action of a tick that is not carried out yet ...
     ("actions", "i8"),  # ... and how many the tick has, 0: all are carried out
     ("decides", "i8"),  # 1: the policy decides before instances schedule, plus the decisions that are postponed
-    ("postponed", "i8"),  # decisions about requests in steps
+    ("postponed", "i8"),  # decisions that wait for the turn of an instance
     ("prefill_end_s", "f8"),  # the earliest end of a prefill step concurrent with decodes, inf: there is none
     ("prefill_end_of", "i8"),  # whose that is
     ("woken", "i8"),  # instances in the ring of woken ones
@@ -292,7 +292,7 @@ TIER = record(
 ACTION = record(
     ("kind", "i8"),  # an action of framework.codes
     ("request", "i8"),  # request that it is about, -1: none
-    ("instance", "i8"),  # target of a migration, or the instance that changes; of one postponed, whose step it awaits
+    ("instance", "i8"),  # target of a migration, or the instance that changes; of one postponed, whose turn it awaits
     ("value", "i8"),  # token budget, 0: as before; number of the reason for which a request is cancelled
     ("role", "i8"),
     ("mode", "i8"),  # batching mode
@@ -308,7 +308,7 @@ class Memory(NamedTuple):
     error: NDArray[np.void]  # (1,) ERROR
     hooks: NDArray[np.void]  # (hooks,) HOOK
     actions: NDArray[np.void]  # ACTION: those of the present answer
-    postponed: NDArray[np.void]  # ACTION: about requests in steps, in order
+    postponed: NDArray[np.void]  # ACTION: those that wait for the turn of an instance, in order
     requests: NDArray[np.void]  # (N,) REQUEST
     instances: NDArray[np.void]  # (M,) INSTANCE
     step: NDArray[np.void]  # (M,) STEP

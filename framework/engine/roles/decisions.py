@@ -35,7 +35,6 @@ from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links, withdraw_copy
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up
-from framework.engine.durations.lockstep import rank_in_step
 from framework.engine.events.ask import ask, ask_route, is_asked, keep_seen
 from framework.engine.events.order import wake
 from framework.engine.memory.attach import FLOATS, VIEW, attach
@@ -64,7 +63,7 @@ def _decide(s: State) -> int:
     if s.sim.kind == TICK:
         first, count = s.sim.first_action, s.sim.actions
         s.sim.actions = 0
-        _carry_out(s, ON_TICK, first, count)
+        _carry_out(s, ON_TICK, first, count, 0, 0)
     else:
         _decide_before(s, s.sim.id)
     if s.sim.changed_links > 0:
@@ -79,6 +78,7 @@ def _decide_before(s: State, i: int) -> None:
     first, count = i, 1
     if unlikely(inst.group > 0):
         first, count = inst.group_first, inst.group
+    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # those before it have had their turns, where they leap too
     catch_up(s)
     _carry_out_postponed(s, first, count)
     for k in range(first, first + count):
@@ -87,32 +87,31 @@ def _decide_before(s: State, i: int) -> None:
             if is_asked(s, DECIDE):
                 actions = ask(s, DECIDE, k)
                 if actions != RAISED:
-                    _carry_out(s, DECIDE, 0, actions)
+                    _carry_out(s, DECIDE, 0, actions, first, count)
 
 
 @inner
-def _carry_out(s: State, hook: int, first: int, count: int) -> None:
-    """Carry out the actions of a hook's answer from number `first` on."""
-    j = first
-    while j < count and s.error.status == 0:
+def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int) -> None:
+    """Carry out the actions of a hook's answer from number j on; `count` instances from `first` on are to schedule."""
+    while j < actions and s.error.status == 0:
         action = s.actions[j]
         if action.kind >= PREEMPT:
-            _decide_about(s, action.request, action.kind, action.value)
+            _decide_about(s, action.request, action.kind, action.value, first, count)
         else:
             carry_out_for_instance(s, hook, j)
         j += 1
 
 
 @inner
-def _decide_about(s: State, r: int, kind: int, reason: int) -> None:
-    """Preempt, resume or cancel r, now or when the step that it is in has ended."""
+def _decide_about(s: State, r: int, kind: int, reason: int, first: int, count: int) -> None:
+    """Preempt, resume or cancel r, now or, if it decodes or prefills, when it is the turn of its instance."""
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
         return
     known = _postponed(s, r)
     if known >= 0:
         _revise(s, known, kind, reason)
-    elif _is_in_step(s, r):
+    elif _runs(s, r) and not first <= q.instance < first + count:
         if kind != RESUME:
             _postpone(s, r, kind, reason)
     elif kind == PREEMPT:
@@ -123,17 +122,14 @@ def _decide_about(s: State, r: int, kind: int, reason: int) -> None:
         _cancel(s, r, reason)
 
 
-# --- decisions about requests in a step -------------------------------------------------------------------------------
+# --- decisions that wait for the turn of an instance ------------------------------------------------------------------
 
 
 @inner
-def _is_in_step(s: State, r: int) -> bool:
-    """Whether r decodes or prefills on an instance which, or whose group, is in a step that decodes may be part of."""
+def _runs(s: State, r: int) -> bool:
+    """Whether r decodes or prefills, so that it may be part of a step."""
     q = s.requests[r]
-    if q.state != DECODING and q.state != PAUSED and q.state != PREFILLING:
-        return False
-    inst = s.instances[q.instance]
-    return bool(inst.busy or (unlikely(inst.group > 0) and rank_in_step(s, q.instance) >= 0))
+    return q.state == DECODING or q.state == PAUSED or q.state == PREFILLING
 
 
 @inner
@@ -154,12 +150,13 @@ def _postpone(s: State, r: int, kind: int, reason: int) -> None:
     entry_.instance = s.requests[r].instance
     sim.postponed += 1
     sim.decides += 1
+    s.instances[entry_.instance].asked = False
     wake(s, s.requests[r].instance)
 
 
 @inner
 def _revise(s: State, j: int, kind: int, reason: int) -> None:
-    """A further decision about a request whose step has not ended: the later one holds, but nothing undoes an end."""
+    """A further decision before that turn: the later one holds, but nothing undoes an end."""
     if s.postponed[j].kind == CANCEL:
         return
     if kind == RESUME:
@@ -185,14 +182,14 @@ def _forget(s: State, j: int) -> None:
 
 @inner
 def _carry_out_postponed(s: State, first: int, count: int) -> None:
-    """Carry out, in order, what awaited the end of a step of one of these instances."""
+    """Carry out, in order, what awaited the turn of one of these instances."""
     j = 0
     while j < s.sim.postponed:
         entry_ = s.postponed[j]
         if first <= entry_.instance < first + count:
             r, kind, reason = int(entry_.request), int(entry_.kind), int(entry_.value)
             _forget(s, j)
-            _decide_about(s, r, kind, reason)
+            _decide_about(s, r, kind, reason, first, count)
         else:
             j += 1
 
