@@ -67,9 +67,9 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
             i.asked = False
             s.wake(i)
     elif action[0] == "preempt":
-        preempt(s, i, r)
+        preempt_by_policy(s, i, r)
     elif action[0] == "resume":
-        resume(s, i, r)
+        resume_by_policy(s, i, r)
     else:
         cancel(s, i, r, action[2])
 
@@ -84,7 +84,7 @@ def revise(s: Simulation, postponed: Postponed, action: Action) -> None:
         postponed.action = action
 
 
-def preempt(s: Simulation, i: Instance, r: Request) -> None:
+def preempt_by_policy(s: Simulation, i: Instance, r: Request) -> None:
     """Take r off i until it is resumed, unless it is on its way or suspended already."""
     if r in i.running or r in i.prefilling:
         s.preemptions += 1
@@ -101,7 +101,7 @@ def preempt(s: Simulation, i: Instance, r: Request) -> None:
     s.wake(i)
 
 
-def resume(s: Simulation, i: Instance, r: Request) -> None:
+def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
     """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
     if not r.suspended:
         return

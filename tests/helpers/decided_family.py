@@ -12,14 +12,15 @@ from tests.helpers.drafting_family import drafting
 from tests.helpers.drawing import Draw
 from tests.helpers.lockstep_family import grouped
 from tests.helpers.pulled_family import pulled
-from tests.helpers.rare_families import migrating, ranked, streams
+from tests.helpers.rare_families import clocked, migrating, ranked, streams
 from tests.helpers.reserve_families import reserving
 from tests.helpers.returning_family import returning
 from tests.helpers.scenarios import Scenario, scenarios
 
 _OTHERS = (
-    *(scenarios, scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early),
-    *(ahead, crossing, drafting, grouped, grouped, migrating, pulled, pulled, ranked, reserving, returning, streams),
+    *(scenarios, scenarios, crowded, severed, sharing, shared, pressed, pressed, staged, doubled, fetching, moving),
+    *(early, ahead, ahead, ahead, crossing, drafting, grouped, grouped, grouped, migrating, pulled, pulled, ranked),
+    *(reserving, returning, streams, clocked, clocked, clocked),
 )
 
 
@@ -27,13 +28,13 @@ def decided(draw: Draw) -> Scenario:
     """What another family draws, about which the policy decides before steps, at ticks, or both."""
     scenario = draw.one(_OTHERS)(draw)
     both = draw.one([True, True, False])
-    ticks = {} if both else {"tick_s": scenario.rules.tick_s or draw.dyadic(3, 24, -7)}
+    tick_s = scenario.rules.tick_s
     rules = replace(
         scenario.rules,
         decide=len(scenario.workload),
         decides_at_ticks_alone=not both,
         calm=draw.one([2, 4, 12]),
         seed=draw.integer(0, 999),
-        **ticks,
+        tick_s=tick_s if both else tick_s or draw.dyadic(3, 24, -7),
     )
     return replace(scenario, rules=rules)

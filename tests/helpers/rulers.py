@@ -329,7 +329,8 @@ def rest_in_simulation(s: Simulation, asked: int) -> tuple[Any, ...]:
     queued = [[r.id for _, _, r in [*sorted(i.waiting), *i.inbox]] for i in s.instances]
     more = [[float(_OF_INSTANCE[name](i)) for i in s.instances] for name in MORE_COLUMNS]
     about = [[float(_OF_REQUEST[name](r)) for name in REQUEST_COLUMNS] for r in _listed(s)]
-    return prefilling, queued, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
+    suspended = [r.id for r in s.requests if r.suspended]
+    return prefilling, queued, suspended, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
 
 
 _OF_INSTANCE = {name: value for name, _, value in INSTANCE_COLUMNS}
@@ -519,7 +520,7 @@ def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[A
     more = [getattr(cluster.instances, name).astype(float).tolist() for name in MORE_COLUMNS]
     about = [[float(getattr(cluster.requests, name)[r]) for name in REQUEST_COLUMNS] for r in listed]
     residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
-    return prefilling, queued, residents, *_times(cluster, asked), more, about
+    return prefilling, queued, cluster.suspended.tolist(), residents, *_times(cluster, asked), more, about
 
 
 def _cached(request: RequestView, cluster: Cluster) -> list[int]:

@@ -78,7 +78,7 @@ def _decide_before(s: State, i: int) -> None:
     first, count = i, 1
     if unlikely(inst.group > 0):
         first, count = inst.group_first, inst.group
-    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # those before it have had their turns, where they leap too
+    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # so have those before it, where they leap
     catch_up(s)
     _carry_out_postponed(s, first, count)
     for k in range(first, first + count):
