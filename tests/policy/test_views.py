@@ -392,7 +392,7 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "a plan of a list": (Aggregated, "mixed", "batching", Plan(64, ["mixed"]), "['mixed']"),  # type: ignore[arg-type]
     "a budget of nothing": (Aggregated, "mixed", "on_tick", [SetTokenBudget(0, 0)], "SetTokenBudget"),
     "nobody preempted": (Aggregated, "mixed", "decide", [Preempt(-1)], "there is no request -1, they are 0 to"),
-    "nobody resumed": (Aggregated, "mixed", "decide", [Resume(10**6)], "there is no request 1,000,000"),
+    "nobody resumed": (Aggregated, "mixed", "decide", [Resume(10**6)], "there is no request 1000000"),
     "KV kept in part": (Aggregated, "mixed", "decide", [Preempt(0, "half")], "keep is one of drop, got 'half'"),  # type: ignore[arg-type]
     "cancelled for nothing": (Aggregated, "mixed", "decide", [Cancel(0, "")], "a reason is a text, got ''"),
     "no decisions": (Aggregated, "mixed", "decide", None, "None; return a list of actions, () for none"),
