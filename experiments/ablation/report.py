@@ -92,7 +92,7 @@ def remarks(outcome: Outcome) -> Iterator[str]:
         yield f"With {' '.join(outcome.overrides)}."
 
 
-def _level(value: Estimate, signed: bool = False) -> str:
+def _level(value: Estimate, *, signed: bool = False) -> str:
     digits = _digits(value)
     sign = "+" if signed else ""
     if math.isnan(value.mean):

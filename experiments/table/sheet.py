@@ -76,7 +76,10 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
     selection = figures.selection
     metrics = [_in_readable_unit(metric, figures) for metric in figures.metrics]
     fitted_places = _fitted_places(selection)
-    columns = [_column_label(selection.columns, one, one in fitted_places.columns) for one in selection.columns.labels]
+    columns = [
+        _column_label(selection.columns, one, is_fitted=one in fitted_places.columns)
+        for one in selection.columns.labels
+    ]
     if len(columns) == 1:
         title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
         headings = [metric.in_table for metric in metrics]
@@ -99,7 +102,7 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
 
 def _sections(figures: Figures, block: _Block, fitted_places: _FittedPlaces) -> Iterator[Section]:
     rows = figures.selection.rows.labels
-    labels = {row: _row_label(row, row in fitted_places.rows) for row in rows}
+    labels = {row: _row_label(row, is_fitted=row in fitted_places.rows) for row in rows}
     yield Section(
         block.heading,
         tuple(
@@ -207,12 +210,12 @@ def _fitted_places(selection: Selection) -> _FittedPlaces:
     )
 
 
-def _row_label(row: Label, is_fitted: bool) -> tuple[str, ...]:
+def _row_label(row: Label, *, is_fitted: bool) -> tuple[str, ...]:
     parts = [shown(value) for value in row]
     return (*parts[:-1], f"{parts[-1]} {FITTED}") if is_fitted else tuple(parts)
 
 
-def _column_label(axis: Axis, column: Label, is_fitted: bool) -> str:
+def _column_label(axis: Axis, column: Label, *, is_fitted: bool) -> str:
     """An option of a group says what it is, a number needs the name of its key."""
     named = zip(axis.keys, _short(axis.keys), column, strict=True)
     parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]

@@ -51,7 +51,7 @@ class Attention:
         return np.maximum(self.upto_s(tokens) - self.upto_s(cached), self.least[tokens] * squares)
 
 
-def attention(row: StepRow, longest: int, chunk: float, whole: bool) -> Attention:
+def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Attention:
     """For targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)

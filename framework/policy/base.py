@@ -53,7 +53,7 @@ class Decision:
     index: str = ""
 
 
-def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
+def decision(*, observes: bool) -> Callable[[Callable[..., int]], Decision]:
     """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
 
     `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, and

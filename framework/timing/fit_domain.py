@@ -45,7 +45,7 @@ class Place:
     rate_rps: float | None = None
 
     @classmethod
-    def of(cls, workload: Workload, load: Load, instances: int, prefix_cache: bool) -> Place:
+    def of(cls, workload: Workload, load: Load, instances: int, *, prefix_cache: bool) -> Place:
         """Of a workload on so many instances that take prompts."""
         closed = load.concurrency / instances if isinstance(load, Closed) else None
         return cls(

@@ -120,7 +120,7 @@ class Roofline:
             per_context_token_s=kv_bytes / (bandwidth * groups),
             per_sequence_s=window_bytes / (bandwidth * groups),
             linear=linear,
-            decode_rows=decode_rows(gpu, model, self.source, self.joint_attention),
+            decode_rows=decode_rows(gpu, model, self.source, joint=self.joint_attention),
             logits=_matrix(model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
         )
 

@@ -50,7 +50,7 @@ CLUSTERS = {
 }
 
 
-def workload(seed: int = 0, count: int = 60, sessions: bool = False, prefixes: bool = False) -> Workload:
+def workload(seed: int = 0, count: int = 60, *, sessions: bool = False, prefixes: bool = False) -> Workload:
     """Bursts of short and long requests over some eight seconds; every sixth has a single output token."""
     random = np.random.default_rng(seed)
     input_tokens = random.integers(1, 400, count)
@@ -123,7 +123,7 @@ SCENARIOS = {
 }
 
 
-def storm(seed: int, prefixes: bool = False) -> Workload:
+def storm(seed: int, *, prefixes: bool = False) -> Workload:
     """96 requests at four instants, most of them with long prompts; the largest has 1,500 tokens."""
     random = np.random.default_rng(seed)
     input_tokens = np.where(np.arange(96) % 5 == 4, random.integers(1, 64, 96), random.integers(400, 1300, 96))
