@@ -128,8 +128,8 @@ class Simulation:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
         if self.shares_early:
             ids = self._names[self._name_offsets[k] : self._name_offsets[k + 1]].tolist()
-        elif self.hash_tokens and w.hash_offsets is not None:
-            ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: tokens // self.hash_tokens]
+        elif self.hash_tokens:
+            ids = w.hash_ids_of(k)[: tokens // self.hash_tokens].tolist()
         return Request(k, tokens, int(w.output_tokens[k]), ids)
 
     def _build_stores(self) -> None:

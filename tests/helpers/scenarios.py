@@ -27,7 +27,7 @@ from framework.system.gpu import Gpu
 from framework.system.model import Experts, Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
-from framework.workload import Workload, within_context
+from framework.workload import Workload, consecutive, within_context
 from tests.helpers.compiled_rules import COMPILED_ROUTES
 from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules
@@ -200,7 +200,7 @@ def prefixes(ids: Sequence[Sequence[int]], block_tokens: int) -> dict[str, Any]:
     """The columns of a workload that name the blocks of each request's prompt."""
     return {
         "hash_ids": np.array([id for row in ids for id in row], np.int64),
-        "hash_offsets": np.cumsum([0, *map(len, ids)]),
+        "hash_spans": consecutive([len(own) for own in ids]),
         "hash_block_tokens": block_tokens,
     }
 
