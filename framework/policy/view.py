@@ -302,6 +302,14 @@ class Cluster:
         self._require_instance(instance)
         return self._engine.queued(instance)
 
+    @property
+    def suspended(self) -> Integers:
+        """Ids of the requests that `Preempt` has taken off their instances and that wait for `Resume`, ascending.
+
+        `requests.instance` has where each was.
+        """
+        return self._engine.suspended
+
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
         return self._engine.decoding_on(pool._ids)

@@ -137,10 +137,20 @@ def forget_last(s: Simulation, i: Instance, r: Request) -> None:
 
 def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
     """Drop or swap out the KV of r. `waits_here`: it waits for its prefill on i again, whatever the role of i."""
-    i.changed = True
     s.preemptions += 1
     r.preemptions += 1
     swap = s.options.preemption == "swap" and r in i.running
+    evict(s, i, r)
+    if swap:
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        i.swapped.append(r)
+        return
+    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
+
+
+def evict(s: Simulation, i: Instance, r: Request) -> None:
+    """Take r, which decodes or prefills on i, off its list and free its KV."""
+    i.changed = True
     if r in i.running:
         stop_decoding(s, i, r)
         forget_last(s, i, r)
@@ -150,11 +160,6 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.prefill_step.dropped.append(r)
     free_kv(s, i, r)
     cancel_migration(s, r)
-    if swap:
-        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
-        i.swapped.append(r)
-        return
-    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
 
 
 def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
