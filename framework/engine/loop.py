@@ -8,6 +8,7 @@ import numpy as np
 from framework.codes import (
     ARRIVAL,
     COPY_END,
+    DECIDES,
     DONE,
     LOG_FULL,
     MARKED,
@@ -23,7 +24,7 @@ from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.lockstep import end_together, rank_in_step
 from framework.engine.events.ask import keep_seen
-from framework.engine.events.order import drop_turn, next_event, take_turn
+from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.parallel.sm_sharing import may_prefill
@@ -52,8 +53,12 @@ def _run(s: State, most_events: int) -> int:
             event = _due(s)
             if unlikely(s.sim.at_mark):
                 return MARKED
+            if unlikely(s.sim.decides > 0) and event >= 0 and s.sim.kind == SCHEDULE and decision_is_due(s, event):
+                return DECIDES
             s.sim.events += s.sim.kind != SCHEDULE
             _process(s, event, stop)
+            if unlikely(s.sim.actions > 0):
+                return DECIDES
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
@@ -123,6 +128,7 @@ def _schedule(s: State, i: int) -> None:
             drop_turn(s, k)
         look_around(s, k)
         s.instances[k].between = False
+        s.instances[k].asked = False
         schedule(s, k)
         if s.error.status != 0:
             return
@@ -153,7 +159,8 @@ def _log_is_full(s: State) -> bool:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
-    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, MARKED, or an error of a hook.
+    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES, or an error of a
+    hook. After DECIDES `roles.decisions.decide` is to be called.
 
     Compiled hooks are handed `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """

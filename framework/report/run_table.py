@@ -94,7 +94,8 @@ class _Comparison:
                 table.add_section()
             before = group
             is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
-            counts = (summary["rejected"] + summary["failed"], *(summary[key] for key in _COUNTED))
+            unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
+            counts = (unserved, *(summary[key] for key in _COUNTED))
             table.add_row(
                 *("▸" if is_best else "", label, mark(summary)),
                 *(number(summary[ranking]), _attainment(summary["slo_attainment"], unit="")),
@@ -211,7 +212,9 @@ def _outcome(evaluation: Evaluation) -> Table:
         limit = f" ({summary['bound_limit']})"
         grid.add_row("of bound", Text.assemble(percent(summary["share_of_bound"]), (limit, "dim")))
     grid.add_row("throughput", f"{_said(summary, 'request_throughput')}, {_said(summary, 'output_throughput')}")
-    for key, state in (("completed", "finished"), ("rejected", "rejected"), ("failed", "failed")):
+    for key, state in (("completed", "finished"), *((key, key) for key in ("rejected", "failed", "cancelled"))):
+        if key not in summary:
+            continue
         style = "red" if state != "finished" and summary[key] else ""
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")

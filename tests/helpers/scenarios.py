@@ -77,7 +77,9 @@ class Scenario:
             object.__setattr__(self, "engine", replace(self.engine, chunked_prefill=True))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
         roles = 0 if any(pool.group > 1 for pool in pools) else self.rules.roles
-        object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order, roles=roles))
+        decided = min(self.rules.decide, len(self.workload))
+        rules = replace(self.rules, shares=shares, prioritize=order, roles=roles, decide=decided)
+        object.__setattr__(self, "rules", rules)
 
     def setting(self) -> Setting:
         return Setting(self.workload, self.cluster, self.model, self.timing, self.engine, self.load, self.seed)

@@ -11,7 +11,6 @@ from experiments.validation.twins.run import Found, Pair
 from experiments.validation.twins.study import Study
 
 ATTAINMENT = 0.06  # of all requests, at most
-MEAN_ATTAINMENT = 0.03  # on average over the cells
 P99_TTFT = 0.20  # relative
 CAPACITY = 0.05  # relative
 

@@ -14,6 +14,7 @@ from framework.codes import (
     REASON_STALLED,
     SCHEDULE,
     STUCK,
+    SUSPENDED,
     UNSENT,
 )
 from framework.compiler.decorators import inner
@@ -181,7 +182,7 @@ def fail_rest(s: State) -> None:
     for r in range(s.options.requests):
         q = s.requests[r]
         place = q.destination if q.destination >= 0 else q.instance
-        if FUTURE < q.state < FINISHED and not s.instances[place].marked:
+        if FUTURE < q.state < SUSPENDED and not s.instances[place].marked:
             s.error.status = STUCK
             return
     for i in range(s.options.instances):

@@ -34,7 +34,7 @@ def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
     again = _tokens_again(s, i)
     if phases & PREFILL and (inst.queued_tokens > again or streaming(s, i)):
         return False
-    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped + again > 0:
+    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped + inst.suspended + again > 0:
         return False
     return not keeps_no_kv or available(s, i) == inst.total_blocks
 
