@@ -285,7 +285,8 @@ def test_shipped_twins_are_what_the_fit_command_writes(
 ) -> None:
     file = CATALOGUE[name].file
     assert file is not None
-    assert typed("traces", "fit")([str(real_trace(file)), f"out={tmp_path / 'twin.json'}"]) == 0
+    seed = f"first_seed={load_fitted(name).first_seed}"
+    assert typed("traces", "fit")([str(real_trace(file)), seed, f"out={tmp_path / 'twin.json'}"]) == 0
     assert (tmp_path / "twin.json").read_text() == load_fitted(name).to_json()
 
 
