@@ -77,7 +77,7 @@ RULES = {
 
 
 def outside(study: Study, found: Found) -> list[int]:
-    """For each sample, how many shares and P99 TTFT of the cells of the fitting neither are near nor in the interval."""
+    """How many shares and P99 TTFT of the cells of the fitting neither are near nor in the interval, by sample."""
     judged = [
         (RULES[figure], pair)
         for figure in ("attainment", "p99_ttft_s")

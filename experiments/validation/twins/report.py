@@ -36,7 +36,7 @@ def summary(study: Study, found: Sequence[Found]) -> str:
 
 def samples(study: Study, found: Sequence[Found]) -> str:
     """How many figures of the cells of the fitting are outside, sample by sample."""
-    lines = [f"Attainments and P99 TTFT of the cells of the fitting that are marked {OUTSIDE}, by the sample's seed:", ""]
+    lines = [f"Shares and P99 TTFT of the cells of the fitting that are marked {OUTSIDE}, by the sample's seed:", ""]
     for one in found:
         counts = ", ".join(f"{seed}: {count}" for seed, count in enumerate(outside(study, one)))
         lines.append(f"- {one.trace}: {counts}")
