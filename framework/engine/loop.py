@@ -8,7 +8,9 @@ import numpy as np
 from framework.codes import (
     ARRIVAL,
     COPY_END,
+    CRASH,
     DONE,
+    FAULT,
     LOG_FULL,
     MARKED,
     PREFILL_STEP_END,
@@ -53,14 +55,24 @@ def _run(s: State, most_events: int) -> int:
             if unlikely(s.sim.at_mark):
                 return MARKED
             s.sim.events += s.sim.kind != SCHEDULE
+            if unlikely(_is_fault(s, event)):
+                return FAULT
             _process(s, event, stop)
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
             return int(s.error.status)
+        if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
+            return FAULT
     for i in range(s.options.instances):
         free_deferred(s, i)
     return DONE
+
+
+@inner
+def _is_fault(s: State, event: int) -> bool:
+    """Whether an instance crashes, or comes back: see faults/crashes.py."""
+    return bool(s.sim.kind == CRASH or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner
@@ -145,9 +157,10 @@ def _begin_together(s: State, first: int, count: int) -> None:
 @inner
 def _log_is_full(s: State) -> bool:
     """Whether one more event could write more rows than the logs have room for."""
-    rows_of_an_event = 4 * s.options.most_running + 64
+    rows_of_an_event = (3 + s.options.rows_at_once) * s.options.most_running + 64
     return (
-        s.sim.step_rows + 2 > s.options.step_log_rows or s.sim.token_rows + rows_of_an_event > s.options.token_log_rows
+        s.sim.step_rows + 1 + s.options.rows_at_once > s.options.step_log_rows
+        or s.sim.token_rows + rows_of_an_event > s.options.token_log_rows
     )
 
 

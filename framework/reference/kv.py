@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import PREFILL
+from framework.reference.parking import park
 from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
@@ -174,8 +175,12 @@ def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) ->
         s.queue_number += 1
         r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
+    r.place = entry[:2]
     if waits_here or s.recomputes_here(r):
         i.waiting.append(entry)
+        return
+    if s.unserved:
+        park(s, r)
         return
     target = s.ask_route_prefill(r)
     if not s.fits(target, r):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from framework.codes import (
     DONE,
     FAILED,
+    FAULT,
     FINISHED,
     LOG_FULL,
     MARKED,
@@ -107,10 +108,20 @@ class CompiledEngine:
                 log.add(*rows, self.inspection.oldest_open_step())
                 memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
+            elif status == FAULT:
+                _pass_fault(binding, memory)
             elif status == MARKED:
                 marks.append(_mark(memory, marks_s[len(marks)]))
             elif status != YIELDED:
                 raise binding.error()
+
+
+def _pass_fault(binding: Binding, memory: Memory) -> None:
+    """Process the fault for which the loop came back."""
+    from framework.engine.faults.crashes import pass_fault
+
+    if pass_fault(memory, binding.view, binding.params, binding.numbers) != DONE:
+        raise binding.error()
 
 
 class _Log(NamedTuple):
@@ -202,8 +213,9 @@ def _mark(memory: Memory, time_s: float) -> NDArray[np.void]:
 
 def _end_off_time(memory: Memory) -> None:
     """Count the time up to the end of the run for instances that are off then."""
-    off = (memory.instances["draining_role"] == OFF) & (memory.instances["next_role"] == OFF)
-    memory.instances["off_s"][off] += memory.sim["now_s"] - memory.instances["off_since_s"][off]
+    instances = memory.instances
+    off = (instances["draining_role"] == OFF) & (instances["next_role"] == OFF) & ~instances["down"]
+    instances["off_s"][off] += memory.sim["now_s"] - instances["off_since_s"][off]
 
 
 def _outcomes(memory: Memory) -> NDArray[np.void]:

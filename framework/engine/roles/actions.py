@@ -30,7 +30,8 @@ def tick(s: State, number: int) -> None:
             migrate(s, action.request, action.instance)
         elif action.kind == SET_TOKEN_BUDGET:
             s.instances[action.instance].token_budget = action.value
-            wake(s, action.instance)
+            if not s.instances[action.instance].down:
+                wake(s, action.instance)
         elif action.kind == SET_ROLE:
             set_role(s, action.instance, action)
             if s.error.status != 0:

@@ -16,6 +16,7 @@ from framework.engine.parallel.sm_sharing import Sharing
 from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
 from framework.load import Load
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
+from framework.system.faults import Faults
 from framework.system.model import Model
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepRow, Timing
@@ -95,6 +96,7 @@ class EngineConfig:
     prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # below GPU memory, with `prefix_cache` only
     sharing: Sharing = field(default_factory=Sharing)  # of GPUs by two streams
     output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
+    faults: Faults = field(default_factory=Faults)  # instances that crash and come back
 
     def __post_init__(self) -> None:
         for name, most in (("token_budget", 10**9), ("max_batch", 10**6), ("block_tokens", 10**6)):
@@ -129,7 +131,7 @@ class EngineConfig:
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
         groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
-        groups |= {"prefix_stores": PrefixStores, "sharing": Sharing, "output_reserve": OutputReserve}
+        groups |= {"prefix_stores": PrefixStores, "sharing": Sharing, "output_reserve": OutputReserve, "faults": Faults}
         for name, kind in groups.items():
             _require_settings(name, getattr(self, name), kind)
         if self.prefix_stores.tiers and not self.prefix_cache:
