@@ -168,6 +168,10 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
 
 def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
     """Queue r, its KV dropped, on i again if `waits_here` or if it is recomputed there; else route it anew."""
+    stays = waits_here or s.recomputes_here(r)
+    if s.unserved and not stays:
+        park(s, r)
+        return
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)
@@ -176,11 +180,8 @@ def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) ->
         r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
     r.place = entry[:2]
-    if waits_here or s.recomputes_here(r):
+    if stays:
         i.waiting.append(entry)
-        return
-    if s.unserved:
-        park(s, r)
         return
     target = s.ask_route_prefill(r)
     if not s.fits(target, r):
