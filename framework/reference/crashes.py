@@ -37,6 +37,7 @@ def crash(s: Simulation, i: Instance) -> None:
             s.wake(other)
     for r in dropped:
         if s.options.engine.faults.recovery == "fail":
+            r.instance = -1
             s.end_request(r, FAILED, "crash")
         else:
             park(s, r)

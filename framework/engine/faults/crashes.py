@@ -87,6 +87,7 @@ def _crash(s: State, i: int) -> None:
     for k in range(dropped):
         r = s.lists[s.options.asked_at + k]
         if s.options.fails_dropped:
+            s.requests[r].instance = -1
             end_request(s, r, FAILED, REASON_CRASH)
         else:
             park(s, r)
