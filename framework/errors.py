@@ -1,8 +1,7 @@
-"""Checks of values that a user gave, each failing with one clear line."""
+"""The ways in which a run can end early, and what is noted on the way."""
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,74 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MOST = 1e24  # of any quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
-MOST_COUNTED = 10**15  # of what is counted
-MOST_S = 1e9  # seconds, thirty years
 _LONGEST = 80  # characters of a value that is shown
 _MOST_STUCK = 8  # requests that are named
-
-
-def require_count(name: str, value: Any, most: int = MOST_COUNTED) -> None:
-    """Raise InputError unless `value` is a whole number from 1 to `most`."""
-    _require_whole(name, value, 1, most)
-
-
-def require_whole(name: str, value: Any, most: int = MOST_COUNTED) -> None:
-    """Raise InputError unless `value` is a whole number from 0 to `most`."""
-    _require_whole(name, value, 0, most)
-
-
-def require_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Raise InputError, listing the choices, unless `value` is one of them."""
-    if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(choices)}; got {shown(value)}")
-
-
-def require_flag(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is true or false."""
-    if not isinstance(value, bool):
-        raise InputError(f"{name} must be true or false, got {shown(value)}")
-
-
-def require_name(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a text that can name something: not empty, and every character to be seen."""
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise InputError(f"{name} must be a name, got {shown(value)}")
-
-
-def require_at_least(name: str, value: Any, minimum: float) -> None:
-    """Raise InputError unless `value` is a finite number of at least `minimum`, and no absurd one."""
-    if not is_number(value) or value < minimum:
-        raise InputError(f"{name} must be a finite number of at least {minimum:g}, got {shown(value)}")
-    _require_at_most(name, value, _most(name))
-
-
-def require_positive(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a finite number above 0, and no absurd one."""
-    if not is_number(value) or value <= 0:
-        raise InputError(f"{name} must be a finite number above 0, got {shown(value)}")
-    _require_at_most(name, value, _most(name))
-
-
-def require_share(name: str, value: Any) -> None:
-    """Raise InputError unless 0 < `value` <= 1."""
-    if not is_number(value) or not 0 < value <= 1:
-        raise InputError(f"{name} must be above 0 and at most 1, got {shown(value)}")
-
-
-def require_number(name: str, value: Any, least: float, most: float) -> None:
-    """Raise InputError unless `value` is a finite number from `least` to `most`."""
-    if not is_number(value):
-        raise InputError(f"{name} must be a finite number, got {shown(value)}")
-    if not least <= value <= most:
-        raise InputError(f"{name} must lie between {least:g} and {most:g}, got {shown(value)}")
-
-
-def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number that a float64 can hold."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)
 
 
 def shown(value: Any) -> str:
@@ -87,26 +20,6 @@ def shown(value: Any) -> str:
     except Exception:  # a number of more digits than Python writes, or a class whose own __repr__ fails
         return "a number of too many digits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-
-def _require_whole(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {shown(value)}")
-    _require_at_most(name, value, most)
-
-
-def _require_at_most(name: str, value: float, most: float) -> None:
-    if value > most:
-        raise InputError(f"{name} must be at most {most:g}, got {shown(value)}")
-
-
-def _most(name: str) -> float:
-    """Names of seconds end in _s, as do those of rates: bytes_s."""
-    return MOST_S if name.endswith("_s") and not name.endswith("bytes_s") else MOST
-
-
-# ----------------------------------------------------------------------------------------------------
-# The two ways a run can end early, distinguished from bugs.
 
 
 class InputError(Exception):

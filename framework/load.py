@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError, require_at_least, require_count, require_positive
+from framework.checks import Count, NotNegative, Positive, check_fields
+from framework.errors import InputError
 from framework.workload import Workload
 
 Floats = NDArray[np.float64]
@@ -89,12 +90,11 @@ class Open(Load):
     `warmup_s` at its start and `cooldown_s` at its end: requests of these seconds are served, but not counted.
     """
 
-    warmup_s: float = 0.0
-    cooldown_s: float = 0.0
+    warmup_s: NotNegative = 0.0
+    cooldown_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        require_at_least("load.warmup_s", self.warmup_s, 0)
-        require_at_least("load.cooldown_s", self.cooldown_s, 0)
+        check_fields(self, "load.")
 
     @property
     def clients(self) -> None:
@@ -133,17 +133,13 @@ class Closed(Load):
     arrival and the duration is not over, else with its next one.
     """
 
-    concurrency: int
-    duration_s: float | None = None
-    backoff_s: float = 0.0
-    warmup_s: float = 0.0
+    concurrency: Count
+    duration_s: Positive | None = None
+    backoff_s: NotNegative = 0.0
+    warmup_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        require_count("load.concurrency", self.concurrency)
-        require_at_least("load.backoff_s", self.backoff_s, 0)
-        require_at_least("load.warmup_s", self.warmup_s, 0)
-        if self.duration_s is not None:
-            require_positive("load.duration_s", self.duration_s)
+        check_fields(self, "load.")
         if self.warmup_s > 0 and (self.duration_s is None or self.duration_s <= self.warmup_s):
             raise InputError(f"load.warmup_s={self.warmup_s:g} needs a load.duration_s that is longer")
         if self.duration_s is not None and self.backoff_s == 0:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError, require_count, require_positive
+from framework.checks import require_count, require_positive
+from framework.errors import InputError
 
 _ROWS = (
     *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),

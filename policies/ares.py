@@ -9,17 +9,11 @@ they go on decoding, where the move pays for its transfer. The papers' abstracts
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated, Literal
 
 import numpy as np
 
-from framework.errors import (
-    require_at_least,
-    require_choice,
-    require_count,
-    require_number,
-    require_positive,
-    require_share,
-)
+from framework.checks import Count, NotNegative, Positive, Share, between, checked
 from framework.policy import Action, Disaggregated, Migrate
 from framework.policy.rules import DECODE_RULES, PREFILL_RULES, rule
 from framework.policy.view import Cluster, Floats, Instances
@@ -39,9 +33,9 @@ from policies._rescheduling import (
     rebalance,
 )
 
-_MOST_HORIZON_TOKENS = 10_000_000
 _DISCOUNT_TOKENS = 256
-_AMORTISED_BY = ("saving", "decoding")
+Horizon = Annotated[int, between(0, 10_000_000)]  # tokens
+AmortisedBy = Literal["saving", "decoding"]
 
 
 class Ares(Disaggregated):
@@ -64,44 +58,29 @@ class Ares(Disaggregated):
     The horizon is short because placement continues meanwhile: new requests fill what an instance will lack later.
     """
 
+    @checked("policy.")
     def __init__(
         self,
         routing: str = "least_queued",
         placement: str = "least_kv",
-        period_s: float | None = 1.0,
-        horizon_tokens: int = 512,
-        discount: float = 0.9,
-        imbalance: float = 0.1,
-        headroom: float = 0.05,
-        amortisation: float = 3.0,
-        amortised_by: str = "saving",
-        tpot_s: float | None = 0.05,
-        near: float = 0.5,
-        full: float = 0.9,
-        transfer_overhead_s: float = 0.01,
-        transfer_weight: float = 0.0,
-        moves: int = 1,
-        cooldown_s: float = 5.0,
+        period_s: Positive | None = 1.0,
+        horizon_tokens: Horizon = 512,
+        discount: Share = 0.9,
+        imbalance: NotNegative = 0.1,
+        headroom: NotNegative = 0.05,
+        amortisation: NotNegative = 3.0,
+        amortised_by: AmortisedBy = "saving",
+        tpot_s: Positive | None = 0.05,
+        near: NotNegative = 0.5,
+        full: Share = 0.9,
+        transfer_overhead_s: NotNegative = 0.01,
+        transfer_weight: NotNegative = 0.0,
+        moves: Count = 1,
+        cooldown_s: NotNegative = 5.0,
     ) -> None:
-        if period_s is not None:
-            require_positive("policy.period_s", period_s)
-        require_count("policy.moves", moves)
-        require_choice("policy.amortised_by", amortised_by, _AMORTISED_BY)
-        require_share("policy.discount", discount)
-        for name, value in (
-            *(("imbalance", imbalance), ("headroom", headroom)),
-            *(("amortisation", amortisation), ("transfer_overhead_s", transfer_overhead_s)),
-            *(("transfer_weight", transfer_weight), ("cooldown_s", cooldown_s)),
-        ):
-            require_at_least(f"policy.{name}", value, 0)
-        require_share("policy.full", full)
-        require_at_least("policy.near", near, 0)
-        if tpot_s is not None:
-            require_positive("policy.tpot_s", tpot_s)
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         self.route_decode = rule("policy.placement", placement, DECODE_RULES)
         self.tick_s = period_s
-        require_number("policy.horizon_tokens", horizon_tokens, 0, _MOST_HORIZON_TOKENS)
         horizon = np.arange(0, horizon_tokens + 1, GRID_TOKENS, dtype=np.float64)
         self.weights = discount ** (horizon / _DISCOUNT_TOKENS)
         self.headroom = headroom

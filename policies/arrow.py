@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import require_at_least, require_count, require_positive, require_share
+from framework.checks import Count, NotNegative, Positive, Share, checked
 from framework.policy import Action, Disaggregated
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import Role
@@ -30,25 +30,19 @@ class Arrow(Disaggregated):
 
     changes_roles = True
 
+    @checked("policy.")
     def __init__(
         self,
-        ttft_s: float = 2.0,
-        tpot_s: float = 0.05,
-        period_s: float = 1.0,
-        grow: float = 1.0,
-        donor: float = 0.5,
-        emergency: float = 2.0,
-        fill: float = 0.8,
-        passes: int = 3,
-        cooldown_s: float = 10.0,
+        ttft_s: Positive = 2.0,
+        tpot_s: Positive = 0.05,
+        period_s: Positive = 1.0,
+        grow: NotNegative = 1.0,
+        donor: NotNegative = 0.5,
+        emergency: NotNegative = 2.0,
+        fill: Share = 0.8,
+        passes: Count = 3,
+        cooldown_s: NotNegative = 10.0,
     ) -> None:
-        require_positive("policy.ttft_s", ttft_s)
-        require_positive("policy.tpot_s", tpot_s)
-        require_positive("policy.period_s", period_s)
-        for name, value in (("grow", grow), ("donor", donor), ("emergency", emergency), ("cooldown_s", cooldown_s)):
-            require_at_least(f"policy.{name}", value, 0)
-        require_share("policy.fill", fill)
-        require_count("policy.passes", passes)
         self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
         self.grow, self.donor, self.emergency = grow, donor, emergency
         self.fill, self.passes, self.cooldown_s = fill, passes, cooldown_s

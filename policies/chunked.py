@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from framework.checks import Count, check_fields
 from framework.engine.setup.config import Batching
-from framework.errors import InputError, require_count, shown
+from framework.errors import InputError, shown
 from framework.policy import Aggregated
 from framework.policy.rules import PREFILL_RULES, rule, set_order
 from framework.system.cluster import ChunkSchedule, ClusterSpec
@@ -27,14 +28,13 @@ class Stages:
     spaced over `stages` equal parts of the first `prompt_tokens` tokens of a prompt. Raises InputError for others.
     """
 
-    high: int
-    low: int
-    stages: int
-    prompt_tokens: int
+    high: Count
+    low: Count
+    stages: Count
+    prompt_tokens: Count
 
     def __post_init__(self) -> None:
-        for name in ("high", "low", "stages", "prompt_tokens"):
-            require_count(f"policy.chunks.{name}", getattr(self, name))
+        check_fields(self, "policy.chunks.")
         for name in ("high", "low"):
             if getattr(self, name) % _ALIGNED_TOKENS:
                 raise InputError(f"policy.chunks.{name} must be a multiple of {_ALIGNED_TOKENS}")

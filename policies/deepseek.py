@@ -19,8 +19,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Count, checked
 from framework.engine.setup.config import Batching
-from framework.errors import require_count
 from framework.policy import Disaggregated
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec
@@ -39,9 +39,8 @@ class DeepSeek(Disaggregated):
 
     batching_mode: ClassVar[Batching | None] = "decode_first"  # chunks, by each rank's share of the token budget
 
-    def __init__(self, attention_tokens: int | None = 4096) -> None:
-        if attention_tokens is not None:
-            require_count("policy.attention_tokens", attention_tokens)
+    @checked("policy.")
+    def __init__(self, attention_tokens: Count | None = 4096) -> None:
         self.attention_tokens = attention_tokens
         self.attention: Floats = np.zeros(0)  # core attention that each unit has yet to do, in pairs of tokens
         self.pairs: dict[int, tuple[int, float]] = {}  # of requests that wait or prefill: unit, pairs

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from framework.errors import require_count, require_positive, require_whole
+from framework.checks import Count, Positive, Whole, checked
 from framework.policy import Action, Disaggregated
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import ClusterSpec
@@ -34,19 +34,15 @@ class Dopd(Disaggregated):
 
     changes_roles = True
 
+    @checked("policy.")
     def __init__(
         self,
-        interval_s: float = 30.0,
-        window: int = 50,
-        tpot_s: float = 0.05,
-        local_tokens: int = 511,
-        queue: int = 8,
+        interval_s: Positive = 30.0,
+        window: Count = 50,
+        tpot_s: Positive = 0.05,
+        local_tokens: Whole = 511,
+        queue: Whole = 8,
     ) -> None:
-        require_positive("policy.tpot_s", tpot_s)
-        require_positive("policy.interval_s", interval_s)
-        require_count("policy.window", window)
-        require_whole("policy.local_tokens", local_tokens)
-        require_whole("policy.queue", queue)
         self.tick_s, self.window, self.tpot_s = interval_s, window, tpot_s
         self.local_tokens, self.queue = local_tokens, queue
         self.arrived, self.prompt_tokens, self.ended = 0, 0, 0  # in this interval; of the run

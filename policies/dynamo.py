@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import NotNegative, Positive, Whole, checked
 from framework.codes import DECODE, PREFILL
-from framework.errors import require_at_least, require_positive, require_whole
 from framework.policy import Action, Disaggregated
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Request
@@ -133,19 +133,16 @@ class Dynamo(Disaggregated):
 
     roles: ClassVar[tuple[str, ...]] = ("prefill", "decode", "off")
 
+    @checked("policy.")
     def __init__(
         self,
-        overlap_weight: float = 1.0,
-        local_tokens: int = 1000,
-        queue: int = 2,
+        overlap_weight: NotNegative = 1.0,
+        local_tokens: Whole = 1000,
+        queue: Whole = 2,
         planner: str = "none",
-        interval_s: float = 30.0,
+        interval_s: Positive = 30.0,
         planning: dict[str, Any] | None = None,
     ) -> None:
-        require_at_least("policy.overlap_weight", overlap_weight, 0)
-        require_whole("policy.local_tokens", local_tokens)
-        require_whole("policy.queue", queue)
-        require_positive("policy.interval_s", interval_s)
         self.overlap_weight, self.local_tokens, self.queue = overlap_weight, local_tokens, queue
         self.plan = rule("policy.planner", planner, PLANNERS)
         self.changes_roles = planner != "none"

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Count, Positive, checked
 from framework.codes import OFF
 from framework.compiler.decorators import compiled
-from framework.errors import require_count, require_positive
 from framework.policy import Aggregated, Plan
 from framework.policy.view import Cluster, Request
 from framework.timing.estimate import StepTimes, chunked_s, estimate_s
@@ -94,17 +94,14 @@ class DynaServe(Aggregated):
     transfer. Without a predictor `output_tokens` are expected of each request.
     """
 
+    @checked("policy.")
     def __init__(
         self,
-        tbt_s: float = 0.05,
-        output_tokens: int = 256,
-        least_part: int = 64,
-        least_chunk: int = 16,
+        tbt_s: Positive = 0.05,
+        output_tokens: Count = 256,
+        least_part: Count = 64,
+        least_chunk: Count = 16,
     ) -> None:
-        require_positive("policy.tbt_s", tbt_s)
-        require_count("policy.output_tokens", output_tokens)
-        require_count("policy.least_part", least_part)
-        require_count("policy.least_chunk", least_chunk)
         self.tbt_s, self.output_tokens = tbt_s, output_tokens
         self.least_part, self.least_chunk = least_part, least_chunk
         self.parts: Integers = np.zeros((3, 0), np.int64)  # of each request: first instance, second, cut

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Positive, Whole, checked
 from framework.engine.setup.config import Batching
-from framework.errors import require_positive, require_whole
 from framework.policy import Action, Aggregated, Plan, SetTokenBudget
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Request
@@ -67,18 +67,15 @@ class EcoServe(Aggregated):
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
 
+    @checked("policy.")
     def __init__(
         self,
-        ttft_s: float = 2.0,
-        tpot_s: float = 0.05,
-        macro: int = 0,
+        ttft_s: Positive = 2.0,
+        tpot_s: Positive = 0.05,
+        macro: Whole = 0,
         slack: str = "least",
-        period_s: float = 0.1,
+        period_s: Positive = 0.1,
     ) -> None:
-        require_positive("policy.ttft_s", ttft_s)
-        require_positive("policy.tpot_s", tpot_s)
-        require_whole("policy.macro", macro)
-        require_positive("policy.period_s", period_s)
         self.ttft_s, self.tpot_s, self.macro, self.tick_s = ttft_s, tpot_s, macro, period_s
         self.slack = rule("policy.slack", slack, SLACKS)
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Count, Positive, Whole, checked
 from framework.codes import DECODE, PREFILL
 from framework.compiler.decorators import compiled, either
-from framework.errors import require_choice, require_count, require_positive, require_whole
 from framework.policy import Disaggregated, decision
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.replay.lookups import cached_tokens, callable_with, instance_of, now_s, prefill_s, request_of, step_s
@@ -106,13 +106,13 @@ EXPECTED_TBT: dict[str, Callable[[DecodeLoad, Cluster, float], float]] = {
     "early": _of_pool,
     "predicted": _of_pool_then,
 }
-ADMISSION = ("none", "slo", *EXPECTED_TBT)
+Admission = Literal["none", "slo", "baseline", "early", "predicted"]
 
 
 # --- where a prompt goes, in compiled code ---------------------------------------------------------------------------
 
 
-ROUTING = ("random", "load", "local", "global")
+Routing = Literal["random", "load", "local", "global"]
 
 # Settings among the numbers of a policy. `_LONGER`: as `kvcache_balancing_threshold`, 0: nothing is copied; `_DRAWN`:
 # the instance that was drawn at random, -1: it is chosen by cost.
@@ -233,27 +233,18 @@ class Mooncake(Disaggregated):
 
     route_prefill: Any = as_placed
 
+    @checked("policy.")
     def __init__(
         self,
-        routing: str = "global",
-        kvcache_balancing_threshold: float = 2.0,
-        admission: str = "slo",
-        ttft_s: float | None = 2.0,
-        tbt_s: float | None = 0.05,
-        decode_s: float = 10.0,
-        chunk_tokens: int = 1000,
-        seed: int = 0,
+        routing: Routing = "global",
+        kvcache_balancing_threshold: Positive = 2.0,
+        admission: Admission = "slo",
+        ttft_s: Positive | None = 2.0,
+        tbt_s: Positive | None = 0.05,
+        decode_s: Positive = 10.0,
+        chunk_tokens: Count = 1000,
+        seed: Whole = 0,
     ) -> None:
-        limits = {"ttft_s": ttft_s, "tbt_s": tbt_s}
-        for name, value in {"kvcache_balancing_threshold": kvcache_balancing_threshold, "decode_s": decode_s}.items():
-            require_positive(f"policy.{name}", value)
-        for name, limit in limits.items():
-            if limit is not None:
-                require_positive(f"policy.{name}", limit)
-        require_count("policy.chunk_tokens", chunk_tokens)
-        require_whole("policy.seed", seed)
-        require_choice("policy.routing", routing, ROUTING)
-        require_choice("policy.admission", admission, ADMISSION)
         self.routing, self.admission = routing, admission
         self.tbt_s = np.inf if tbt_s is None else tbt_s
         self.random = np.random.default_rng(seed)

@@ -8,16 +8,17 @@ first, and age.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import NotNegative, Share, Whole, at_least, checked
 from framework.codes import CONCURRENT
 from framework.compiler.decorators import either
-from framework.engine.parallel.sm_sharing import require_percent
+from framework.engine.parallel.sm_sharing import Percent
 from framework.engine.setup.config import Batching
-from framework.errors import InputError, require_at_least, require_choice, require_share, require_whole
+from framework.errors import InputError
 from framework.policy import Aggregated, decision
 from framework.policy.rules import PREFILL_RULES, rule
 from framework.policy.view import Cluster, Floats, View
@@ -25,6 +26,7 @@ from framework.replay.lookups import as_plan, decode_slowdown, instance_of, pref
 from framework.system.cluster import ClusterSpec
 
 _LARGEST = 99  # percent: each stream keeps one
+Slack = Annotated[float, at_least(1)]
 
 
 # The numbers of a policy: settings, then the percent of the SMs that each instance's prefills have.
@@ -90,26 +92,19 @@ class Nexus(Aggregated):
     batching_mode: ClassVar[Batching | None] = "concurrent"
     shares_gpus: ClassVar[bool] = True
 
+    @checked("policy.")
     def __init__(
         self,
-        split: str = "dynamic",
-        prefill_percent: int = 50,
-        queue: str = "spf",
-        aging: float = 15.0,
-        full: float = 0.7,
-        decode_slack: float = 1.1,
-        prefill_slack: float = 1.3,
-        hysteresis: int = 5,
+        split: Literal["dynamic", "static"] = "dynamic",
+        prefill_percent: Percent = 50,
+        queue: Literal["spf", "fcfs"] = "spf",
+        aging: NotNegative = 15.0,
+        full: Share = 0.7,
+        decode_slack: Slack = 1.1,
+        prefill_slack: Slack = 1.3,
+        hysteresis: Whole = 5,
         routing: str = "least_queued",
     ) -> None:
-        require_choice("policy.split", split, ("dynamic", "static"))
-        require_choice("policy.queue", queue, ("spf", "fcfs"))
-        require_percent("policy.prefill_percent", prefill_percent)
-        require_share("policy.full", full)
-        require_at_least("policy.aging", aging, 0)
-        require_at_least("policy.decode_slack", decode_slack, 1)
-        require_at_least("policy.prefill_slack", prefill_slack, 1)
-        require_whole("policy.hysteresis", hysteresis)
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         self.dynamic = split == "dynamic"
         self.first_percent = prefill_percent

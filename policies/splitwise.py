@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Count, Positive, checked
 from framework.codes import DECODE, PREFILL
-from framework.errors import require_count, require_positive
 from framework.policy import Policy, View, decision
 from framework.system.cluster import ClusterSpec
 
@@ -89,10 +89,8 @@ class Splitwise(Policy):
     route_prefill: Any = prompt_machine
     route_decode: Any = token_machine
 
-    def __init__(self, batch_tokens: int = 2048, prompt_bound: int = 8192, token_bound: float = 0.9) -> None:
-        require_count("policy.batch_tokens", batch_tokens)
-        require_count("policy.prompt_bound", prompt_bound)
-        require_positive("policy.token_bound", token_bound)
+    @checked("policy.")
+    def __init__(self, batch_tokens: Count = 2048, prompt_bound: Count = 8192, token_bound: Positive = 0.9) -> None:
         self.batch_tokens, self.prompt_bound, self.token_bound = batch_tokens, prompt_bound, token_bound
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:

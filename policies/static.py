@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from framework.checks import Count, checked
 from framework.engine.setup.config import Batching
-from framework.errors import require_count
 from framework.policy import Aggregated
 from framework.policy.rules import PREFILL_RULES, reserving, rule, set_order
 from framework.system.cluster import ClusterSpec
@@ -20,8 +20,8 @@ class Static(Aggregated):
 
     batching_mode: ClassVar[Batching | None] = "static"
 
-    def __init__(self, reserve_tokens: int, routing: str = "least_queued", order: str = "fcfs") -> None:
-        require_count("policy.reserve_tokens", reserve_tokens)
+    @checked("policy.")
+    def __init__(self, reserve_tokens: Count, routing: str = "least_queued", order: str = "fcfs") -> None:
         self.reserve_tokens = reserve_tokens
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
         set_order(self, order)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import require_count, require_positive, require_share, require_whole
+from framework.checks import Count, Positive, Share, Whole, checked
 from framework.policy import Action, Disaggregated, Migrate
 from framework.policy.view import Cluster, Request
 from framework.system.cluster import ClusterSpec
@@ -29,25 +29,18 @@ class TaiChi(Disaggregated):
     memory, and comes back above `near` of `tpot_s`.
     """
 
+    @checked("policy.")
     def __init__(
         self,
-        prefill_chunk: int = 1024,
-        decode_chunk: int = 256,
-        ttft_s: float = 2.0,
-        tpot_s: float = 0.05,
-        short_tokens: int = 512,
-        full: float = 0.9,
-        near: float = 0.9,
-        period_s: float = 0.5,
+        prefill_chunk: Count = 1024,
+        decode_chunk: Count = 256,
+        ttft_s: Positive = 2.0,
+        tpot_s: Positive = 0.05,
+        short_tokens: Whole = 512,
+        full: Share = 0.9,
+        near: Positive = 0.9,
+        period_s: Positive = 0.5,
     ) -> None:
-        require_count("policy.prefill_chunk", prefill_chunk)
-        require_count("policy.decode_chunk", decode_chunk)
-        require_positive("policy.ttft_s", ttft_s)
-        require_positive("policy.tpot_s", tpot_s)
-        require_positive("policy.period_s", period_s)
-        require_whole("policy.short_tokens", short_tokens)
-        require_share("policy.full", full)
-        require_positive("policy.near", near)
         self.chunks = {"prefill": prefill_chunk, "decode": decode_chunk}
         self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
         self.short_tokens, self.full, self.near = short_tokens, full, near

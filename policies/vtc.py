@@ -20,8 +20,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Positive, checked
 from framework.engine.setup.config import Batching
-from framework.errors import require_positive
 from framework.policy import Aggregated, Cluster, Request
 from framework.policy.rules import PREFILL_RULES, rule
 
@@ -35,9 +35,10 @@ class Vtc(Aggregated):
     batching_mode: ClassVar[Batching | None] = "decode_first"
     dynamic_keys = True
 
-    def __init__(self, input_weight: float = 1.0, output_weight: float = 2.0, routing: str = "least_queued") -> None:
-        require_positive("policy.input_weight", input_weight)
-        require_positive("policy.output_weight", output_weight)
+    @checked("policy.")
+    def __init__(
+        self, input_weight: Positive = 1.0, output_weight: Positive = 2.0, routing: str = "least_queued"
+    ) -> None:
         self.input_weight, self.output_weight = input_weight, output_weight
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
 

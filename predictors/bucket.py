@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.errors import require_count, require_share
+from framework.checks import Count, Share, checked
 from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 from predictors._noise import request_keys, uniforms
@@ -25,9 +25,8 @@ class Bucket(Predictor):
 
     stride = 1  # a countdown: costs one subtraction to keep exact
 
-    def __init__(self, width: int = 200, accuracy: float = 0.749) -> None:
-        require_count("predictor.width", width)
-        require_share("predictor.accuracy", accuracy)
+    @checked("predictor.")
+    def __init__(self, width: Count = 200, accuracy: Share = 0.749) -> None:
         self.width = width
         self.accuracy = accuracy
         self._spread = width * np.sqrt(1 / 12 + (1 - accuracy))

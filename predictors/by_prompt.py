@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.errors import require_count, require_share
+from framework.checks import Count, Share, checked
 from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 
@@ -21,10 +21,8 @@ class ByPrompt(Predictor):
     others.
     """
 
-    def __init__(self, bins: int = 8, share: float = 0.5, stride: int = 20) -> None:
-        require_count("predictor.bins", bins)
-        require_share("predictor.share", share)
-        require_count("predictor.stride", stride)
+    @checked("predictor.")
+    def __init__(self, bins: Count = 8, share: Share = 0.5, stride: Count = 20) -> None:
         self.bins = bins
         self.share = share
         self.stride = stride

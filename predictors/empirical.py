@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
+from framework.checks import Count, Positive, at_least, checked
 from framework.compiler.decorators import compiled
-from framework.errors import require_at_least, require_count, require_positive
 from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 
+Tokens = Annotated[float, at_least(1)]
 _BLOCK = 256  # lengths in a block of the tables below
 
 
@@ -25,10 +28,8 @@ class Empirical(Predictor):
     lookups.
     """
 
-    def __init__(self, prior_tokens: float = 500.0, prior_weight: float = 1.0, stride: int = 20) -> None:
-        require_at_least("predictor.prior_tokens", prior_tokens, 1)
-        require_positive("predictor.prior_weight", prior_weight)
-        require_count("predictor.stride", stride)
+    @checked("predictor.")
+    def __init__(self, prior_tokens: Tokens = 500.0, prior_weight: Positive = 1.0, stride: Count = 20) -> None:
         self.prior_tokens = prior_tokens
         self.prior_weight = prior_weight
         self.stride = stride

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from scipy.special import erf
 
+from framework.checks import Count, NotNegative, Positive, at_most, checked
 from framework.compiler.decorators import compiled
-from framework.errors import InputError, require_at_least, require_count, require_positive
 from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 from predictors._noise import normals, normals_of, request_keys
 
 _LONGEST_KNOWN = 1 << 17  # output tokens, up to which errors are worked out before a run
-_LARGEST_SIGMA = 5.0  # of the logarithm: factors of e^5 either way; beyond, numbers overflow before they mean anything
+# Of the logarithm: factors of e^5 either way; beyond, numbers overflow before they mean anything.
+Sigma = Annotated[NotNegative, at_most(5)]
+Portion = Annotated[NotNegative, at_most(1)]
 
 
 class LogNormal(Predictor):
@@ -36,17 +40,10 @@ class LogNormal(Predictor):
     test set is not known here, so a third parameter would be fitted to a guess.
     """
 
+    @checked("predictor.")
     def __init__(
-        self, sigma: float = 0.6421, decay_tokens: float = 5713.0, persistence: float = 0.0, stride: int = 20
+        self, sigma: Sigma = 0.6421, decay_tokens: Positive = 5713.0, persistence: Portion = 0.0, stride: Count = 20
     ) -> None:
-        require_at_least("predictor.sigma", sigma, 0)
-        require_positive("predictor.decay_tokens", decay_tokens)
-        require_at_least("predictor.persistence", persistence, 0)
-        require_count("predictor.stride", stride)
-        if sigma > _LARGEST_SIGMA:
-            raise InputError(f"predictor.sigma must be at most {_LARGEST_SIGMA:g}, got {sigma!r}")
-        if persistence > 1:
-            raise InputError(f"predictor.persistence must be at most 1, got {persistence!r}")
         self.sigma = sigma
         self.decay_tokens = decay_tokens
         self.persistence = persistence

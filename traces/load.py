@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.errors import InputError, is_number, shown
+from framework.checks import is_number
+from framework.errors import InputError, shown
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
 from traces.drawn.names import with_tenants

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from numbers import Integral
 
-from framework.errors import MOST_COUNTED, InputError, is_number, shown
+from framework.checks import MOST_COUNTED, is_number
+from framework.errors import InputError, shown
 
 MOST_REQUESTS = 10**8
 MAX_TOKENS = 10**9  # of a request

@@ -10,7 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.errors import MOST_S, InputError
+from framework.checks import MOST_S
+from framework.errors import InputError
 from traces.beginning import Rows, unlike
 from traces.frame import OPTIONAL, REQUIRED, Trace
 from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_rate, check_whole

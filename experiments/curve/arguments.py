@@ -17,9 +17,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, number, values
+from framework.checks import require_share, require_whole
 from framework.cli.arguments import is_config_dir, name_files
 from framework.cli.conf import CONF
-from framework.errors import InputError, require_share, require_whole
+from framework.errors import InputError
 from framework.objective.goodput import Goodput
 from framework.run.compose import fitting_parts
 from framework.workload import rate_rps

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from framework.checks import require_positive
 from framework.cli.terminal import tell
-from framework.errors import InputError, require_positive
+from framework.errors import InputError
 
 _MOST_POINTS = 1000  # of a series
 

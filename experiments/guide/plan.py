@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from framework.checks import require_choice
 from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
-from framework.errors import InputError, require_choice
+from framework.errors import InputError
 
 PARTS = ("knobs", "batch", "map", "hits", "limits")  # in addition to the ranking, which is always there
 AXES = ("load", "prompt", "output", "slo", "link", "hits")

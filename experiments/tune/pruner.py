@@ -10,7 +10,8 @@ import yaml
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 
 from experiments.tune.expression import is_number
-from framework.errors import InputError, require_choice
+from framework.checks import require_choice
+from framework.errors import InputError
 
 PRUNERS = ("none", "median", "hyperband")
 _PREFIXES = (0.125, 0.25, 0.5)

@@ -24,7 +24,8 @@ from experiments.tune.candidates import Candidates
 from experiments.tune.feasible import LARGEST_POOL
 from experiments.tune.space import Point, Space
 from experiments.tune.surrogate import Tried
-from framework.errors import InputError, require_choice
+from framework.checks import require_choice
+from framework.errors import InputError
 
 SAMPLERS = ("tpe", "gp", "cmaes", "nsga", "nsgaiii", "random", "qmc", "grid")
 DEFAULT = "tpe"  # in a space of thousands of points gp finds more in few trials

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.calibration.surfaces import Box, Surfaces, added_noise, coefficients_of
-from framework.errors import InputError, require_at_least, require_positive
+from framework.checks import NotNegative, Positive, check_fields
+from framework.errors import InputError
 
 Floats = NDArray[np.float64]
 Predict = Callable[[Mapping[str, float]], Floats]  # values of the terms -> predicted log times, (M,)
@@ -47,14 +48,13 @@ class Term:
 
     name: str
     centre: float
-    width: float
-    lowest: float
+    width: Positive
+    lowest: NotNegative
     highest: float
     factor: bool = False
 
     def __post_init__(self) -> None:
-        require_positive(f"{self.name}: width", self.width)
-        require_at_least(f"{self.name}: lowest", self.lowest, 0)
+        check_fields(self, f"{self.name}: ")
         if not self.lowest <= self.centre <= self.highest or (self.factor and self.lowest <= 0):
             raise InputError(f"{self.name}: the bounds {self.lowest:g} to {self.highest:g} must hold {self.centre:g}")
 

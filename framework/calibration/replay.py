@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.calibration.benchmark_files import Benchmark
+from framework.checks import require_choice
 from framework.engine.setup.config import EngineConfig
-from framework.errors import InputError, require_choice
+from framework.errors import InputError
 from framework.load import Closed, Load, Open
 from framework.policy.base import Policy
 from framework.policy.predictor import Predictor

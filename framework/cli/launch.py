@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
+from framework.checks import checked
 from framework.cli.arguments import name_files, program, with_config_dirs
 from framework.cli.composition import composing_once
 from framework.cli.conf import CONF
@@ -295,8 +296,9 @@ def _refused_by_hydra(error: BaseException) -> str | None:
 
 
 def _innermost_package(trace: TracebackType | None) -> str:
-    """Top-level package of the deepest frame that is not in the standard library."""
-    names = [str(frame.f_globals.get("__name__", "")).split(".")[0] for frame, _ in traceback.walk_tb(trace)]
+    """Top-level package of the deepest frame that is neither in the standard library nor in what checks arguments."""
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(trace)]
+    names = [module.split(".")[0] for module in modules if module != checked.__module__]
     names = [name for name in names if name not in sys.stdlib_module_names]
     return names[-1] if names else ""
 

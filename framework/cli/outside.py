@@ -19,7 +19,7 @@ from framework.cli.suggest import nearest
 from framework.cli.typed_settings import require_types
 from framework.compiler.sources import import_closure, source_hash
 from framework.compiler.user_cache import user_directory, write_whole
-from framework.errors import InputError, instead_of, text_of
+from framework.errors import InputError, instead_of, is_of_a_library, text_of
 
 _GROUPS = ("policy", "predictor")
 _FILE = ".py"
@@ -100,7 +100,7 @@ def make(file: str, name: str, source: str, **settings: Any) -> Any:
     try:
         return kind(**settings)
     except TypeError as error:
-        if error.__traceback__ is not None and error.__traceback__.tb_next is None:  # no code of the class ran
+        if all(is_of_a_library(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):  # not its code
             raise InputError(f"{file}: {name} cannot be made: {text_of(error)}") from error
         raise
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError, require_number
+from framework.checks import require_number
+from framework.errors import InputError
 
 
 def record_of(where: str, value: Any, names: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from framework.errors import InputError, is_number, shown
+from framework.checks import is_number
+from framework.errors import InputError, shown
 
 _WORDS: Mapping[Any, str] = {
     bool: "true or false",

@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from framework.errors import InputError, require_count
+from framework.checks import require_count
+from framework.errors import InputError
 from framework.metrics.parts import Seconds, figures
 
 _STATISTICS = ("median", "p95", "p99")

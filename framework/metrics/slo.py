@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError, require_positive
+from framework.checks import Positive, check_fields
+from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of, normalized_latency_s, slowest_tbt_s
 from framework.metrics.service.pacing import READING_TOKENS_S, reader_wait_s
 from framework.metrics.slowdown import Slowdown
@@ -42,24 +43,22 @@ class Slo:
     Raises InputError for a limit that is not positive and for an unknown name.
     """
 
-    ttft_s: float | None = 2.0
-    tpot_s: float | None = 0.05
-    tbt_p99_s: float | None = None
-    tbt_tail_s: float | None = None
-    normalized_s: float | None = None
-    reader_wait_s: float | None = None
-    reading_tokens_s: float = READING_TOKENS_S
-    classes: Mapping[str, Mapping[str, float | None]] | None = field(default_factory=dict)
+    ttft_s: Positive | None = 2.0
+    tpot_s: Positive | None = 0.05
+    tbt_p99_s: Positive | None = None
+    tbt_tail_s: Positive | None = None
+    normalized_s: Positive | None = None
+    reader_wait_s: Positive | None = None
+    reading_tokens_s: Positive = READING_TOKENS_S
+    classes: Mapping[str, Mapping[str, Positive | None]] | None = field(default_factory=dict)
     slowdown: Slowdown | None = None
 
     def __post_init__(self) -> None:
-        require_positive("slo.reading_tokens_s", self.reading_tokens_s)
-        for where, limits in (("slo", {name: getattr(self, name) for name in _LIMITS}), *self._class_limits()):
-            for name, limit in limits.items():
-                if name not in _LIMITS:
-                    raise InputError(f"{where}.{name}: no such limit; choose from {', '.join(_LIMITS)}")
-                if limit is not None:
-                    require_positive(f"{where}.{name}", limit)
+        for where, limits in self._class_limits():
+            unknown = [name for name, _ in limits.items() if name not in _LIMITS]
+            if unknown:
+                raise InputError(f"{where}.{unknown[0]}: no such limit; choose from {', '.join(_LIMITS)}")
+        check_fields(self, "slo.")
 
     def _class_limits(self) -> list[tuple[str, Mapping[str, float | None]]]:
         return [(f"slo.classes.{name}", limits) for name, limits in (self.classes or {}).items()]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import Positive, check_fields
 from framework.compiler.decorators import compiled
-from framework.errors import require_positive
 from framework.result import FINISHED, Result
 from framework.system.gpu import Gpu
 from framework.system.model import Model
@@ -31,14 +31,12 @@ class Slowdown:
     timing: Timing
     gpu: Gpu
     tp: int = 1
-    ttft: float | None = None
-    tpot: float | None = None
-    e2e: float | None = None
+    ttft: Positive | None = None
+    tpot: Positive | None = None
+    e2e: Positive | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ttft", "tpot", "e2e"):
-            if getattr(self, name) is not None:
-                require_positive(f"slo.slowdown.{name}", getattr(self, name))
+        check_fields(self, "slo.slowdown.")
 
     def scaled(self, factor: float) -> Slowdown:
         """With every limit `factor` times as large."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import polars as pl
 
-from framework.errors import InputError, require_at_least, require_count, require_positive, require_share, require_whole
+from framework.checks import Count, Positive, Share, at_least, check_fields, require_whole
+from framework.errors import InputError
 from framework.metrics.slo import judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
@@ -25,6 +26,8 @@ _FAR = 2.0  # the same of bisection as far as progress is reported
 _CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to the capacity
 _LEAST = 1e-9  # of the first rate; below, the search gives up
 _CONFIDENCE = 0.95
+_Tolerance = Annotated[float, at_least(1e-6)]
+_Step = Annotated[float, at_least(1.01)]
 
 
 @dataclass(frozen=True)
@@ -48,29 +51,23 @@ class Capacity(Objective):
 
     key: ClassVar[str] = "capacity"
 
-    attainment: float = 0.9
-    tolerance: float = 0.01
-    most_requests: int = 200_000
+    attainment: Share = 0.9
+    tolerance: _Tolerance = 0.01
+    most_requests: Count = 200_000
     replicates: int = 0
-    resample_s: float = 300.0
+    resample_s: Positive = 300.0
     run_limits: Mapping[str, float] | None = None
-    first_step: float = 2.0
-    at_least: float | None = None
+    first_step: _Step = 2.0
+    at_least: Positive | None = None
 
     def __post_init__(self) -> None:
-        require_share("objective.attainment", self.attainment)
-        require_at_least("objective.tolerance", self.tolerance, 1e-6)
-        require_count("objective.most_requests", self.most_requests)
+        check_fields(self, "objective.")
         require_whole("objective.replicates", self.replicates, 1_000)
-        require_positive("objective.resample_s", self.resample_s)
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")
         require_known("objective.run_limits", self.run_limits or {})
-        require_at_least("objective.first_step", self.first_step, 1.01)
-        if self.at_least is not None:
-            require_positive("objective.at_least", self.at_least)
-            if self.replicates:
-                raise InputError("objective.at_least gives a system up on one sample; set objective.replicates=0")
+        if self.at_least is not None and self.replicates:
+            raise InputError("objective.at_least gives a system up on one sample; set objective.replicates=0")
 
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         """Search, then evaluate the run at capacity in full. Raises InputError for requests that have no rate."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError, require_positive
+from framework.checks import require_positive
+from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of, job_completion_time_s, normalized_latency_s
 from framework.metrics.slo import Slo, judge
 from framework.metrics.slowdown import Slowdown

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from framework.errors import InputError, require_share
+from framework.checks import Share, check_fields
+from framework.errors import InputError
 from framework.metrics.slo import Slo, judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
@@ -29,10 +30,10 @@ class Tightness(Objective):
 
     key: ClassVar[str] = "slo_tightness"
 
-    attainment: float = 0.9
+    attainment: Share = 0.9
 
     def __post_init__(self) -> None:
-        require_share("objective.attainment", self.attainment)
+        check_fields(self, "objective.")
 
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
         if experiment.slo.is_empty:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.errors import MOST_S, require_number
+from framework.checks import MOST_S, require_number
 
 LEAST_TICK_S = 1e-5
 MOST_QUIET_TICKS = 1000  # in a row that are asked though nothing can follow but an arrival or the end of a copy

@@ -10,19 +10,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from framework.checks import is_number, require_at_least, require_name, require_number, require_positive
 from framework.engine.setup.config import EngineConfig
-from framework.errors import (
-    InputError,
-    instead_of,
-    is_number,
-    is_of_a_library,
-    note_method,
-    require_at_least,
-    require_name,
-    require_number,
-    require_positive,
-    shown,
-)
+from framework.errors import InputError, instead_of, is_of_a_library, note_method, shown
 from framework.load import Load
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment

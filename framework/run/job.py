@@ -13,10 +13,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import RenderableType
 
+from framework.checks import require_name
 from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.cli.terminal import warn_once
-from framework.errors import InputError, require_name
+from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Measurement, Objective, Progress
 from framework.report.perfetto import ALWAYS_S

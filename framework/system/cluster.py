@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import (
-    InputError,
-    require_at_least,
-    require_choice,
-    require_count,
-    require_positive,
-    require_whole,
-)
+from framework.checks import Count, Positive, check_fields, require_count, require_positive, require_whole, up_to
+from framework.errors import InputError
 from framework.system.gpu import Gpu
-from framework.system.links import LINK_SHARINGS as LINK_SHARINGS
 from framework.system.links import LinkSharing as LinkSharing
 from framework.system.links import LinkSpec as LinkSpec
 from framework.system.model import Model, kv_capacity_tokens
@@ -27,11 +20,10 @@ from framework.system.split import Auto, Split, counted
 Role = Literal["mixed", "prefill", "decode", "off"]
 Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent", "chunks_first"]
 Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
-ROLES: tuple[str, ...] = ("mixed", "prefill", "decode", "off")
 BATCHINGS: tuple[str, ...] = get_args(Batching)
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 RankChoice = Literal["even", "kv", "requests", "round_robin", "routed"]
-RANK_CHOICES: tuple[str, ...] = ("even", "kv", "requests", "round_robin", "routed")
+RANK_CHOICES: tuple[str, ...] = get_args(RankChoice)
 
 
 MOST_INSTANCES, MOST_GPUS = 100_000, 10_000
@@ -44,15 +36,13 @@ class ChunkSchedule:
     A stage is `stage_tokens` tokens; the last size holds for all that follow.
     """
 
-    sizes: tuple[int, ...]
-    stage_tokens: int
+    sizes: tuple[Count, ...]
+    stage_tokens: Count
 
     def __post_init__(self) -> None:
-        require_count("chunk_schedule.stage_tokens", self.stage_tokens)
+        check_fields(self, "chunk_schedule.")
         if not self.sizes:
             raise InputError("chunk_schedule.sizes must name at least one size")
-        for size in self.sizes:
-            require_count("chunk_schedule.sizes", size)
 
 
 @dataclass(frozen=True)
@@ -70,32 +60,23 @@ class PoolSpec:
 
     name: str
     role: Role
-    instances: int
+    instances: Annotated[int, up_to(MOST_INSTANCES)]
     gpu: Gpu
     parallelism: Parallelism = field(default_factory=Parallelism)
-    token_budget: int | None = None
-    max_batch: int | None = None
+    token_budget: Count | None = None
+    max_batch: Count | None = None
     batching: Batching | None = None
-    link_bytes_s: float | None = None  # of an instance, each direction
-    reserve_tokens: int | None = None
+    link_bytes_s: Positive | None = None  # of an instance, each direction
+    reserve_tokens: Count | None = None
     chunk_schedule: ChunkSchedule | None = None
     rank_choice: RankChoice = "even"
 
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, Gpu):
             raise InputError(f"pool {self.name}: gpu must be one of conf/gpu, got {self.gpu!r}")
-        require_choice(f"pool {self.name}: role", self.role, ROLES)
-        require_count(f"pool {self.name}: instances", self.instances, MOST_INSTANCES)
+        check_fields(self, f"pool {self.name}: ")
         if not isinstance(self.parallelism, Parallelism):
             raise InputError(f"pool {self.name}: parallelism must be a Parallelism, got {self.parallelism!r}")
-        for option in ("token_budget", "max_batch", "reserve_tokens"):
-            if getattr(self, option) is not None:
-                require_count(f"pool {self.name}: {option}", getattr(self, option))
-        if self.batching is not None:
-            require_choice(f"pool {self.name}: batching", self.batching, BATCHINGS)
-        require_choice(f"pool {self.name}: rank_choice", self.rank_choice, RANK_CHOICES)
-        if self.link_bytes_s is not None:
-            require_positive(f"pool {self.name}: link_bytes_s", self.link_bytes_s)
         if self.group > 1:
             self._require_whole_groups()
 
@@ -322,7 +303,6 @@ class _Network(NamedTuple):
 
 
 def _linked(pools: tuple[PoolSpec, ...], network: _Network) -> ClusterSpec:
-    require_at_least("cluster.link_latency_s", network.latency_s, 0)
     bandwidth_bytes_s = network.bandwidth_bytes_s
     if bandwidth_bytes_s is not None:
         require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)

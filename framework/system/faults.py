@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from framework.errors import InputError, require_at_least, require_choice, require_positive, require_whole, shown
+from framework.checks import NotNegative, Positive, Whole, check_fields
+from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
@@ -20,14 +21,12 @@ class Crash:
     Raises InputError for a value out of range.
     """
 
-    at_s: float
-    instance: int
-    down_s: float
+    at_s: NotNegative
+    instance: Whole
+    down_s: Positive
 
     def __post_init__(self) -> None:
-        require_whole("engine.faults.crashes: instance", self.instance)
-        require_at_least("engine.faults.crashes: at_s", self.at_s, 0)
-        require_positive("engine.faults.crashes: down_s", self.down_s)
+        check_fields(self, "engine.faults.crashes: ")
 
     @property
     def back_s(self) -> float:
@@ -47,7 +46,7 @@ class Faults:
     recovery: Recovery = "recompute"
 
     def __post_init__(self) -> None:
-        require_choice("engine.faults.recovery", self.recovery, get_args(Recovery))
+        check_fields(self, "engine.faults.")
         if not isinstance(self.crashes, list | tuple):
             raise InputError(f"engine.faults.crashes must be a list of crashes, got {shown(self.crashes)}")
         object.__setattr__(self, "crashes", tuple(sorted(_crash(one) for one in self.crashes)))

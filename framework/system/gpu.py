@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from framework.errors import (
-    InputError,
-    require_at_least,
-    require_count,
-    require_name,
-    require_positive,
-    require_share,
-)
+from framework.checks import Count, Name, NotNegative, Positive, Share, check_fields
+from framework.errors import InputError
 
 _GB = 1e9
 # Bytes of a value, scales of its block included. `fp8`: the scales of activations are part of the checkpoint;
@@ -62,51 +56,35 @@ class Gpu:
     value out of range.
     """
 
-    name: str
-    peak_flops: Mapping[str, float]
-    memory_bytes: float
-    bandwidth_bytes_s: float
-    link_bytes_s: float
-    pcie_bytes_s: float
-    nic_bytes_s: float
-    tdp_w: float
-    idle_w: float
-    usd_per_hour: float
-    compute_capability: float | None = None
-    multiprocessors: int | None = None
-    linked_gpus: int = 8
-    link_efficiency: float = 1.0
-    link_latency_s: float | None = None
+    name: Name
+    peak_flops: Mapping[str, Positive]
+    memory_bytes: Positive
+    bandwidth_bytes_s: Positive
+    link_bytes_s: Positive
+    pcie_bytes_s: Positive
+    nic_bytes_s: Positive
+    tdp_w: Positive
+    idle_w: NotNegative
+    usd_per_hour: NotNegative
+    compute_capability: Positive | None = None
+    multiprocessors: Count | None = None
+    linked_gpus: Count = 8
+    link_efficiency: Share = 1.0
+    link_latency_s: NotNegative | None = None
     neighbour: str | None = None
-    tensor_gain: float = 1.0
-    bandwidth_gain: float = 1.0
+    tensor_gain: Positive = 1.0
+    bandwidth_gain: Positive = 1.0
 
     def __post_init__(self) -> None:
-        require_name("gpu.name", self.name)
-        for name in ("memory_bytes", "bandwidth_bytes_s", "link_bytes_s", "pcie_bytes_s", "nic_bytes_s", "tdp_w"):
-            require_positive(f"gpu.{name}", getattr(self, name))
-        for name in ("idle_w", "usd_per_hour"):
-            require_at_least(f"gpu.{name}", getattr(self, name), 0)
+        check_fields(self, "gpu.")
         if self.idle_w > self.tdp_w:
             raise InputError(
                 f"gpu.idle_w = {self.idle_w:g} is above gpu.tdp_w = {self.tdp_w:g}, the most that it draws"
             )
-        if self.compute_capability is not None:
-            require_positive("gpu.compute_capability", self.compute_capability)
-        if self.multiprocessors is not None:
-            require_count("gpu.multiprocessors", self.multiprocessors)
-        require_count("gpu.linked_gpus", self.linked_gpus)
-        require_share("gpu.link_efficiency", self.link_efficiency)
-        if self.link_latency_s is not None:
-            require_at_least("gpu.link_latency_s", self.link_latency_s, 0)
         if self.neighbour is not None and not isinstance(self.neighbour, str):
             raise InputError(f"gpu.neighbour must be the name of a GPU or null, got {self.neighbour!r}")
-        require_positive("gpu.tensor_gain", self.tensor_gain)
-        require_positive("gpu.bandwidth_gain", self.bandwidth_gain)
         if not isinstance(self.peak_flops, Mapping):
             raise InputError(f"gpu.peak_flops must map data types to FLOP/s, got {self.peak_flops!r}")
-        for dtype, flops in self.peak_flops.items():
-            require_positive(f"gpu.peak_flops.{dtype}", flops)
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s for weights of that type; InputError where the GPU states none."""

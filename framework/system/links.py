@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from framework.errors import InputError, require_at_least, require_choice, require_positive
+from framework.checks import NotNegative, Positive, check_fields, require_positive
+from framework.errors import InputError
 
 LinkSharing = Literal["fair", "fifo"]
-LINK_SHARINGS: tuple[str, ...] = ("fair", "fifo")
 
 
 @dataclass(frozen=True)
@@ -20,15 +20,13 @@ class LinkSpec:
     limit.
     """
 
-    bandwidth_bytes_s: float
-    latency_s: float = 0.0
+    bandwidth_bytes_s: Positive
+    latency_s: NotNegative = 0.0
     sharing: LinkSharing = "fair"
     fabric_bytes_s: float | None = None
 
     def __post_init__(self) -> None:
-        require_positive("link.bandwidth_bytes_s", self.bandwidth_bytes_s)
-        require_at_least("link.latency_s", self.latency_s, 0)
-        require_choice("cluster.link_sharing", self.sharing, LINK_SHARINGS)
+        check_fields(self, "cluster.link_")
         if self.fabric_bytes_s is not None:
             require_positive("cluster.fabric_bandwidth_bytes_s", self.fabric_bytes_s)
             if self.sharing == "fifo":

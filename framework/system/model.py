@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from framework.errors import (
-    MOST_COUNTED,
-    InputError,
-    require_choice,
-    require_count,
-    require_flag,
-    require_name,
-    require_whole,
-)
+from framework.checks import MOST_COUNTED, Count, Name, Whole, check_fields, one_of
+from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.parallelism import Parallelism
+
+Dtype = Annotated[str, one_of(tuple(DTYPE_BYTES))]
 
 
 @dataclass(frozen=True)
@@ -26,22 +22,17 @@ class Experts:
     None: the model's.
     """
 
-    count: int
-    per_token: int
-    intermediate: int
-    shared_intermediate: int = 0
-    dense_layers: int = 0
-    dtype: str | None = None
+    count: Count
+    per_token: Count
+    intermediate: Count
+    shared_intermediate: Whole = 0
+    dense_layers: Whole = 0
+    dtype: Dtype | None = None
 
     def __post_init__(self) -> None:
-        for name in ("count", "per_token", "intermediate"):
-            require_count(f"model.experts.{name}", getattr(self, name))
-        for name in ("shared_intermediate", "dense_layers"):
-            require_whole(f"model.experts.{name}", getattr(self, name))
+        check_fields(self, "model.experts.")
         if self.per_token > self.count:
             raise InputError(f"model.experts.per_token = {self.per_token} of model.experts.count = {self.count}")
-        if self.dtype is not None:
-            require_choice("model.experts.dtype", self.dtype, tuple(DTYPE_BYTES))
 
 
 @dataclass(frozen=True)
@@ -51,15 +42,14 @@ class LatentAttention:
     A cached token is `kv_rank` + `rope_dim` values in each layer, whatever the number of heads.
     """
 
-    query_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
+    query_rank: Count
+    kv_rank: Count
+    nope_dim: Count
+    rope_dim: Count
+    value_dim: Count
 
     def __post_init__(self) -> None:
-        for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"):
-            require_count(f"model.latent.{name}", getattr(self, name))
+        check_fields(self, "model.latent.")
 
     def parameters(self, hidden: int, heads: int) -> int:
         """Weights of one attention layer."""
@@ -79,38 +69,27 @@ class Model:
     keys and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
     """
 
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    max_context: int
+    name: Name
+    layers: Count
+    hidden: Count
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    intermediate: Count
+    vocab: Count
+    max_context: Count
     tied_embeddings: bool = False
-    mlp_matrices: int = 3
-    dtype: str = "bf16"
-    kv_dtype: str = "bf16"
+    mlp_matrices: Count = 3
+    dtype: Dtype = "bf16"
+    kv_dtype: Dtype = "bf16"
     experts: Experts | None = None
     latent: LatentAttention | None = None
-    window: int = 0
-    windowed_layers: int = 0
+    window: Whole = 0
+    windowed_layers: Whole = 0
     norm_across_heads: bool = False
 
     def __post_init__(self) -> None:
-        require_name("model.name", self.name)
-        require_flag("model.tied_embeddings", self.tied_embeddings)
-        require_flag("model.norm_across_heads", self.norm_across_heads)
-        for name in (
-            *("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_context"),
-            "mlp_matrices",
-        ):
-            require_count(f"model.{name}", getattr(self, name))
-        for name in ("window", "windowed_layers"):
-            require_whole(f"model.{name}", getattr(self, name))
-        for name in ("dtype", "kv_dtype"):
-            require_choice(f"model.{name}", getattr(self, name), tuple(DTYPE_BYTES))
+        check_fields(self, "model.")
         if self.heads % self.kv_heads:
             raise InputError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
         if self.windowed_layers >= self.layers:

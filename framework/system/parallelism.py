@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.errors import (
-    InputError,
-    require_count,
-)
+from framework.checks import Count, check_fields
+from framework.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -20,14 +18,13 @@ class Parallelism:
     divide tp * dp.
     """
 
-    tp: int = 1
-    pp: int = 1
-    ep: int = 1
-    dp: int = 1
+    tp: Count = 1
+    pp: Count = 1
+    ep: Count = 1
+    dp: Count = 1
 
     def __post_init__(self) -> None:
-        for name in ("tp", "pp", "ep", "dp"):
-            require_count(f"parallelism: {name}", getattr(self, name))
+        check_fields(self, "parallelism: ")
         if (self.tp * self.dp) % self.ep:
             raise InputError(f"parallelism: ep = {self.ep} does not divide tp * dp = {self.tp * self.dp}")
 

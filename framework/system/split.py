@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from framework.errors import InputError, require_count
+from framework.checks import require_count
+from framework.errors import InputError
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.errors import require_at_least
+from framework.checks import NotNegative, check_fields
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -23,21 +23,17 @@ class Affine:
     InputError for a negative coefficient.
     """
 
-    base_s: float = 0.0
-    per_prefill_token_s: float = 0.0
-    prefill_quadratic_s: float = 0.0
-    per_sequence_s: float = 0.0
-    per_context_token_s: float = 0.0
-    request_s: float = 0.0
-    intake_s: float = 0.0
+    base_s: NotNegative = 0.0
+    per_prefill_token_s: NotNegative = 0.0
+    prefill_quadratic_s: NotNegative = 0.0
+    per_sequence_s: NotNegative = 0.0
+    per_context_token_s: NotNegative = 0.0
+    request_s: NotNegative = 0.0
+    intake_s: NotNegative = 0.0
     source: str = "affine"
 
     def __post_init__(self) -> None:
-        for name in (
-            *("base_s", "per_prefill_token_s", "prefill_quadratic_s"),
-            *("per_sequence_s", "per_context_token_s", "request_s", "intake_s"),
-        ):
-            require_at_least(f"timing.{name}", getattr(self, name), 0)
+        check_fields(self, "timing.")
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The coefficients as they are, for every instance."""

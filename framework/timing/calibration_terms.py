@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from framework.checks import NotNegative, Positive, check_fields, require_choice
 from framework.cli.files import write_whole
 from framework.cli.reading import parsed_json, read_text
-from framework.errors import InputError, require_at_least, require_choice, require_positive
+from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
 from framework.timing.fit_domain import Domain, Place
@@ -41,24 +42,21 @@ class Calibration:
     values that no fit can give.
     """
 
-    kernel: float = 1.0
-    communication: float = 1.0
-    step_s: float = 0.0
-    sequence_s: float = 0.0
-    request_s: float = 0.0
-    prefill_step_s: float = 0.0
-    token_s: float = 0.0
-    host_s: float = 0.0
-    host_sequence_s: float = 0.0
-    eager_layer_s: float = 0.0
-    message_s: float = 0.0
-    compute: float = 1.0
+    kernel: Positive = 1.0
+    communication: Positive = 1.0
+    step_s: NotNegative = 0.0
+    sequence_s: NotNegative = 0.0
+    request_s: NotNegative = 0.0
+    prefill_step_s: NotNegative = 0.0
+    token_s: NotNegative = 0.0
+    host_s: NotNegative = 0.0
+    host_sequence_s: NotNegative = 0.0
+    eager_layer_s: NotNegative = 0.0
+    message_s: NotNegative = 0.0
+    compute: Positive = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("kernel", "communication", "compute"):
-            require_positive(f"calibration: {name}", getattr(self, name))
-        for name in ("prefill_step_s", "sequence_s", *SERVER_TERMS):
-            require_at_least(f"calibration: {name}", getattr(self, name), 0)
+        check_fields(self, "calibration: ")
 
     @property
     def overheads(self) -> StepRow:

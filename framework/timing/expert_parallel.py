@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.errors import InputError, require_at_least, require_whole
+from framework.checks import NotNegative, Whole, check_fields, require_whole
+from framework.errors import InputError
 from framework.timing.profile import NODE_GPUS, StepParts
 
 _LAYERS = 64  # orders over which the load of GPUs without copies is averaged
@@ -32,14 +33,13 @@ class ExpertLoad:
     of range.
     """
 
-    skew: float = 0.0
+    skew: NotNegative = 0.0
     redundant: int = 0
-    seed: int = 0
+    seed: Whole = 0
 
     def __post_init__(self) -> None:
-        require_at_least("timing.experts.skew", self.skew, 0)
+        check_fields(self, "timing.experts.")
         require_whole("timing.experts.redundant", self.redundant, 10_000)
-        require_whole("timing.experts.seed", self.seed)
 
     def most(self, experts: int, ep: int) -> float:
         """The load of the GPU with most tokens over the mean of `ep` GPUs, a ratio of at least 1.

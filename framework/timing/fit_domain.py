@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import require_at_least
 from framework.compiler.decorators import compiled
-from framework.errors import InputError, require_at_least
+from framework.errors import InputError
 from framework.load import Closed, Load
 from framework.workload import Workload, dense, rate_rps
 

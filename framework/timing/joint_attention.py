@@ -17,9 +17,7 @@ reading.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -34,12 +32,6 @@ _APART = ("trtllm", "sglang")
 # Rows of queries in a tile of the kernel for paged keys (Dao-AILab/flash-attention, flash_fwd_launch_template.h:
 # kBlockM of run_mha_fwd_splitkv_dispatch, the same for all head sizes).
 _TILE_ROWS = 64
-
-
-def require_joint(value: Any) -> None:
-    """Raise InputError unless `value` is true, false or None."""
-    if value is not None and not isinstance(value, bool):
-        raise InputError(f"timing.joint_attention must be true, false or null, got {value!r}")
 
 
 def is_joint(gpu: Gpu, model: Model, backend: str) -> bool:

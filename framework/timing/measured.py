@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from framework.errors import InputError, require_choice, require_positive
+from framework.checks import Positive, check_fields
+from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration, Fit, find_calibration
 from framework.timing.expert_parallel import ExpertLoad, expert_load, with_expert_load
 from framework.timing.fit_domain import Place
-from framework.timing.joint_attention import Joint, joint_kernel, require_joint
+from framework.timing.joint_attention import Joint, joint_kernel
 from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
 from framework.timing.roofline import Roofline
@@ -26,8 +27,8 @@ from framework.timing.step_row import StepRow, Timing
 from framework.timing.two_batch_overlap import in_two_batches
 
 _Asked = tuple[Model, Gpu, Parallelism]
-_MISSING = ("refuse", "roofline")
-_OUTSIDE_FIT = ("kernels", "keep")
+Missing = Literal["refuse", "roofline"]
+OutsideFit = Literal["kernels", "keep"]
 _ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name of a GPU
 
 
@@ -102,14 +103,14 @@ class Measured:
     calibrated: bool = True
     profiles: str | None = None
     neighbour: str | None = None
-    expert_load: float = 1.0
+    expert_load: Positive = 1.0
     two_batches: bool = False
     joint_attention: bool | None = None
     link_model: bool = True
     experts: ExpertLoad | Mapping[str, Any] | None = None
     calibrated_as: str | None = None
-    missing: str = "refuse"
-    outside_fit: str = "kernels"
+    missing: Missing = "refuse"
+    outside_fit: OutsideFit = "kernels"
     server: Server = field(default_factory=Server)
     place: Place | None = None
     _given: list[str] = field(default_factory=list, init=False, repr=False)
@@ -120,13 +121,7 @@ class Measured:
             value = getattr(self, name)
             if not isinstance(value, str) and (value is not None or name == "backend"):
                 raise InputError(f"timing.{name} must be a name, got {value!r}")
-        for name in ("calibrated", "two_batches", "link_model"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"timing.{name} must be true or false, got {getattr(self, name)!r}")
-        require_joint(self.joint_attention)
-        require_choice("timing.missing", self.missing, _MISSING)
-        require_choice("timing.outside_fit", self.outside_fit, _OUTSIDE_FIT)
-        require_positive("timing.expert_load", self.expert_load)
+        check_fields(self, "timing.")
         self.experts = expert_load(self.experts)
 
     @property

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from framework.errors import InputError, require_count
+from framework.checks import Count, check_fields
+from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -61,13 +62,11 @@ class WaveQuantization:
     """
 
     gpu_times: Timing
-    tile_rows: int
-    slots: Mapping[str, int]
+    tile_rows: Count
+    slots: Mapping[str, Count]
 
     def __post_init__(self) -> None:
-        require_count("timing.tile_rows", self.tile_rows)
-        for gpu, slots in self.slots.items():
-            require_count(f"timing.slots: {gpu}", slots)
+        check_fields(self, "timing.")
 
     @property
     def source(self) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from framework.errors import InputError, require_at_least, require_count
+from framework.checks import NotNegative, check_fields, require_at_least, require_count
+from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
@@ -38,15 +39,14 @@ class PublishedFit:
     model: str
     gpu: str
     tp: int
-    prefill_base_s: float
+    prefill_base_s: NotNegative
     decode_s: Sequence[Sequence[float]]
-    prefill_per_token_s: float = 0.0
-    prefill_quadratic_s: float = 0.0
+    prefill_per_token_s: NotNegative = 0.0
+    prefill_quadratic_s: NotNegative = 0.0
     prefill_curve_s: Sequence[Sequence[float]] = ()
 
     def __post_init__(self) -> None:
-        for name in ("prefill_base_s", "prefill_per_token_s", "prefill_quadratic_s"):
-            require_at_least(f"{self}: {name}", getattr(self, name), 0)
+        check_fields(self, f"{self}: ")
         for name, columns in (("decode_s", 3), ("prefill_curve_s", 2)):
             for row in getattr(self, name):
                 if len(row) != columns:
@@ -148,15 +148,15 @@ class PublishedPrompts:
     gpu: str
     tp: int
     prompts_s: Sequence[Sequence[float]]
-    masked_s: float = 0.0
+    masked_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self, "timing.")
         for point in self.prompts_s:
             if len(point) != 2:
                 raise InputError(f"timing.prompts_s must have points of tokens and seconds, got {point}")
             require_count("timing.prompts_s: tokens", point[0])
             require_at_least(f"timing.prompts_s: seconds of {point[0]} tokens", point[1], 0)
-        require_at_least("timing.masked_s", self.masked_s, 0)
         if len(self.prompts_s) < 2 or np.any(np.diff(np.array(self.prompts_s, float), axis=0) <= 0):
             raise InputError("timing.prompts_s must have two points or more, with rising tokens and seconds")
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framework.errors import require_at_least, require_share
+from framework.checks import NotNegative, Share, check_fields
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
-from framework.timing.joint_attention import decode_rows, require_joint
+from framework.timing.joint_attention import decode_rows
 from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
@@ -87,19 +87,15 @@ class Roofline:
     traffic, which is not counted. `joint_attention` is as for `Measured`. Raises InputError for values out of range.
     """
 
-    mfu: float = 0.65
-    mbu: float = 0.8
-    overhead_s: float = 0.0005
-    all_reduce_latency_s: float = 15e-6
+    mfu: Share = 0.65
+    mbu: Share = 0.8
+    overhead_s: NotNegative = 0.0005
+    all_reduce_latency_s: NotNegative = 15e-6
     joint_attention: bool | None = None
     source: str = "roofline"
 
     def __post_init__(self) -> None:
-        require_share("timing.mfu", self.mfu)
-        require_share("timing.mbu", self.mbu)
-        require_at_least("timing.overhead_s", self.overhead_s, 0)
-        require_at_least("timing.all_reduce_latency_s", self.all_reduce_latency_s, 0)
-        require_joint(self.joint_attention)
+        check_fields(self, "timing.")
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance. Raises InputError where the GPU states no peak for the model's data types."""

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from framework.errors import InputError, require_at_least, require_count
+from framework.checks import Count, NotNegative, check_fields, require_at_least, require_count
+from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import SERVER_TERMS, Calibration
 from framework.timing.step_row import StepRow
@@ -41,23 +42,18 @@ class Server:
 
     name: str = "none"
     asynchronous: bool = False
-    graph_tokens: int | None = None
-    step_s: float = 0.0
-    message_s: float = 0.0
-    host_s: float = 0.0
-    host_sequence_s: float = 0.0
+    graph_tokens: Count | None = None
+    step_s: NotNegative = 0.0
+    message_s: NotNegative = 0.0
+    host_s: NotNegative = 0.0
+    host_sequence_s: NotNegative = 0.0
     host_by_tp: Mapping[int, Sequence[float]] = field(default_factory=dict, hash=False)
-    eager_layer_s: float = 0.0
-    request_s: float = 0.0
-    token_s: float = 0.0
+    eager_layer_s: NotNegative = 0.0
+    request_s: NotNegative = 0.0
+    token_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.asynchronous, bool):
-            raise InputError(f"server.asynchronous must be true or false, got {self.asynchronous!r}")
-        if self.graph_tokens is not None:
-            require_count("server.graph_tokens", self.graph_tokens)
-        for term in SERVER_TERMS:
-            require_at_least(f"server.{term}", getattr(self, term), 0)
+        check_fields(self, "server.")
         for tp, seconds in self.host_by_tp.items():
             require_count("server.host_by_tp: tp", tp)
             if len(seconds) != 2:

@@ -28,7 +28,7 @@ class Twice(Predictor):
         self._output_tokens = workload.output_tokens
 
     def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
-        return 2.0 * (self._output_tokens[requests] - generated), np.full(len(requests), 30.0)
+        return np.float64(2.0) * (self._output_tokens[requests] - generated), np.full(len(requests), 30.0)
 
 
 def test_errors_of_the_second_half_by_hand() -> None:

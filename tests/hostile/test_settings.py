@@ -9,10 +9,7 @@ from collections.abc import Mapping
 import pytest
 from omegaconf import OmegaConf
 
-from framework.cli.terminal import warn_once
-from framework.cli.typed_settings import require_types
-from framework.errors import (
-    InputError,
+from framework.checks import (
     require_at_least,
     require_choice,
     require_count,
@@ -21,8 +18,10 @@ from framework.errors import (
     require_positive,
     require_share,
     require_whole,
-    shown,
 )
+from framework.cli.terminal import warn_once
+from framework.cli.typed_settings import require_types
+from framework.errors import InputError, shown
 from framework.run.job import _parts
 from tests.helpers.composing import configured
 from tests.hostile.apart import outcomes_apart

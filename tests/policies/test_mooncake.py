@@ -11,7 +11,7 @@ import pytest
 from framework.engine.kv.prefix_tiers import Tier
 from framework.errors import InputError
 from framework.result import Result
-from policies.mooncake import DecodeLoad, Mooncake
+from policies.mooncake import Admission, DecodeLoad, Mooncake, Routing
 from tests.engine.test_prefix_stores import BYTES, SECOND_A_TOKEN, play, prompts, stored
 
 NODES = ("prefill", "prefill", "decode")
@@ -31,7 +31,7 @@ def placed(policy: Mooncake) -> Result:
         ("load", [0, 0, 1, 0, 0], 0),  # queues of 0 and 0; 1 and 0; 1 and 9; 2 and 9 s
     ],
 )
-def test_a_prompt_goes_where_its_ttft_is_least(routing: str, instances: list[int], copied_tokens: int) -> None:
+def test_a_prompt_goes_where_its_ttft_is_least(routing: Routing, instances: list[int], copied_tokens: int) -> None:
     result = placed(Mooncake(routing, admission="none", chunk_tokens=100))
     assert result.requests["prefill_instance"].tolist() == instances
     assert result.instances["transferred_bytes"].tolist() == [copied_tokens * BYTES, 0.0, 0.0]
@@ -66,7 +66,7 @@ def test_what_would_be_late_is_rejected_at_once() -> None:
         ("predicted", 5.0, [1, 1], [60, 60]),  # the first should be gone when the second has been prefilled
     ],
 )
-def test_decodes_are_refused(admission: str, decode_s: float, states: list[int], emitted: list[int]) -> None:
+def test_decodes_are_refused(admission: Admission, decode_s: float, states: list[int], emitted: list[int]) -> None:
     workload = replace(prompts((0.0, [1, 2]), (12.0, [3, 4])), output_tokens=np.array([60, 60]))
     policy = Mooncake(admission=admission, ttft_s=None, tbt_s=0.5, decode_s=decode_s, chunk_tokens=100)
     row = replace(SECOND_A_TOKEN, base_s=1.0)
@@ -107,8 +107,8 @@ def test_the_pool_as_it_will_be() -> None:
 
 def test_bad_parameters_are_refused() -> None:
     with pytest.raises(InputError, match=r"policy.routing must be one of random, load, local, global"):
-        Mooncake("nearest")
+        Mooncake("nearest")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"policy.admission must be one of none, slo, baseline, early, predicted"):
-        Mooncake(admission="late")
+        Mooncake(admission="late")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"policy.kvcache_balancing_threshold must be a finite number above 0"):
         Mooncake(kvcache_balancing_threshold=0.0)

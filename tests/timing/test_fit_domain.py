@@ -168,7 +168,7 @@ def test_it_can_be_kept_there(own: Path) -> None:
     assert timing.row(*SETUP).request_s == 0.5
     assert "an instance: prompts 1.7 times shorter, 97 % more cached, no open loop fitted; server" in timing.source
     with pytest.raises(InputError, match=r"timing.outside_fit must be one of kernels, keep"):
-        Measured(outside_fit="perhaps")
+        Measured(outside_fit="perhaps")  # type: ignore[arg-type]
 
 
 def test_without_a_place_or_ranges_a_fit_counts(own: Path) -> None:

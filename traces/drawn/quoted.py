@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtri_exp
 
-from framework.errors import InputError, is_number, shown
+from framework.checks import is_number
+from framework.errors import InputError, shown
 
 Floats = NDArray[np.float64]
 Figures = tuple[tuple[str, float], ...]  # (`mean`, `cv` or a percentile such as `p90`; its value)

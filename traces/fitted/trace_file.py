@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import require_number
 from framework.cli.reading import parsed_json
 from framework.cli.shapes import numbers_of, record_of, text_of, whole_numbers_of
-from framework.errors import InputError, require_number
+from framework.errors import InputError
 from traces.fitted.arrivals import MOST_CELLS, ArrivalModel
 from traces.fitted.lengths import FEATURES, LengthModel
 from traces.fitted.prefix import KNOTS, TURN_CLASSES, PrefixModel

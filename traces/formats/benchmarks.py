@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from framework.errors import InputError, is_number, shown
+from framework.checks import is_number
+from framework.errors import InputError, shown
 from traces.formats.sent import DrawnArrivals, Sent, is_empty, lengths, time, time_if, trace_of
 from traces.frame import Trace
 from traces.parsing.how import How

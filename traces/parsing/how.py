@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from framework.errors import InputError, is_number, shown
+from framework.checks import is_number
+from framework.errors import InputError, shown
 from traces.settings import check_whole
 
 BAD_RECORDS = 0.05

@@ -8,8 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from framework.checks import is_number
 from framework.cli.reading import parsed_json
-from framework.errors import InputError, is_number
+from framework.errors import InputError
 from traces.parsing.rows import filled_lines, read_bytes
 
 _LOOKED_AT = 20  # records that tell the shape of a file: the first may be of a request that failed

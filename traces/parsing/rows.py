@@ -10,8 +10,9 @@ from pathlib import Path
 
 import polars as pl
 
+from framework.checks import MOST_S
 from framework.cli.reading import read_file
-from framework.errors import MOST_S, InputError
+from framework.errors import InputError
 from traces.parsing.left_out import Count
 from traces.parsing.units import FEW, likely_unit
 from traces.settings import MAX_TOKENS

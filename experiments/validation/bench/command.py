@@ -29,10 +29,11 @@ from experiments.validation.bench import peer as bench_peer
 from experiments.validation.bench.measure import Measured
 from experiments.validation.bench.report import Entry, as_json, as_markdown, as_table, notes
 from experiments.validation.bench.rows import ROWS, Row
+from framework.checks import require_at_least
 from framework.cli.command import Arguments, command
 from framework.cli.files import write_whole
 from framework.cli.terminal import results_console
-from framework.errors import InputError, require_at_least
+from framework.errors import InputError
 
 _ROOT = Path(__file__).resolve().parents[3]
 _TABLE_COLUMNS = 150  # narrower terminals fold the table

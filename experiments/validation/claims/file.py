@@ -11,8 +11,9 @@ from typing import Any
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from framework.checks import require_count
 from framework.cli.conf import CONF
-from framework.errors import InputError, require_count
+from framework.errors import InputError
 
 FOLDER = CONF / "experiment"
 _COMMON = "_common"

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from framework.checks import require_choice
 from framework.cli.arguments import configured
 from framework.cli.command import Arguments, command
-from framework.errors import require_choice
 from framework.report import show_step
 from framework.system.model import Model
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from framework.errors import InputError, require_at_least, require_whole
+from framework.checks import NotNegative, Whole, at_most, check_fields
 from framework.timing.joint_attention import JOINT
 from framework.timing.step_row import StepRow
 
@@ -27,15 +28,11 @@ class Attention:
     that is not from 0 to 1, and for rows below 0.
     """
 
-    overlap: float = 0.0
-    decode_rows: int | None = None
+    overlap: Annotated[NotNegative, at_most(1)] = 0.0
+    decode_rows: Whole | None = None
 
     def __post_init__(self) -> None:
-        if self.decode_rows is not None:
-            require_whole("engine.attention.decode_rows", self.decode_rows)
-        require_at_least("engine.attention.overlap", self.overlap, 0)
-        if self.overlap > 1:
-            raise InputError(f"engine.attention.overlap must be at most 1, got {self.overlap!r}")
+        check_fields(self, "engine.attention.")
 
     def engine_options(self) -> Mapping[str, float]:
         """Values of the fields of `OPTIONS` that the compiled part reads."""

@@ -8,17 +8,18 @@ So it does not depend on how steps are formed, where the request decodes or how 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from framework.checks import NotNegative, between, check_fields, require_whole, up_to
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.draws import right_drafts
 from framework.engine.kv.kv_cache import free
 from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import lengthen
-from framework.errors import InputError, require_at_least, require_count, require_number, require_whole
+from framework.errors import InputError
 from framework.timing.table import StepTables, base_s, decode_s
 
 _DEEPEST = 1_000  # tokens
@@ -36,20 +37,17 @@ class Speculation:
     """
 
     depth: Depth = 0
-    acceptance: float = 0.0
-    max_depth: int = 8
-    draft_cost: float | None = None
+    acceptance: Annotated[float, between(0, 1)] = 0.0
+    max_depth: Annotated[int, up_to(_DEEPEST)] = 8
+    draft_cost: NotNegative | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, "engine.speculation.")
         if isinstance(self.depth, str):
             if self.depth != "adaptive":
                 raise InputError(f"engine.speculation.depth must be a whole number or adaptive, got {self.depth!r}")
         else:
             require_whole("engine.speculation.depth", self.depth, _DEEPEST)
-        require_number("engine.speculation.acceptance", self.acceptance, 0, 1)
-        require_count("engine.speculation.max_depth", self.max_depth, _DEEPEST)
-        if self.draft_cost is not None:
-            require_at_least("engine.speculation.draft_cost", self.draft_cost, 0)
 
     @property
     def most(self) -> int:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from framework.errors import require_number, require_positive
+from framework.checks import Positive, between, check_fields
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
+
+_Share = Annotated[float, between(1e-6, 1)]
+_Factor = Annotated[float, between(1e-3, 1e3)]
 
 
 @dataclass(frozen=True)
@@ -22,21 +26,15 @@ class KvFormat:
     Raises InputError for a value out of range.
     """
 
-    memory_share: float = 1.0
-    copy_share: float = 1.0
-    read_factor: float = 1.0
-    prefill_factor: float = 1.0
-    pack_bytes_s: float | None = None
-    unpack_bytes_s: float | None = None
+    memory_share: _Share = 1.0
+    copy_share: _Share = 1.0
+    read_factor: _Factor = 1.0
+    prefill_factor: _Factor = 1.0
+    pack_bytes_s: Positive | None = None
+    unpack_bytes_s: Positive | None = None
 
     def __post_init__(self) -> None:
-        for name in ("memory_share", "copy_share"):
-            require_number(f"engine.kv_compression.{name}", getattr(self, name), 1e-6, 1)
-        for name in ("read_factor", "prefill_factor"):
-            require_number(f"engine.kv_compression.{name}", getattr(self, name), 1e-3, 1e3)
-        for name in ("pack_bytes_s", "unpack_bytes_s"):
-            if getattr(self, name) is not None:
-                require_positive(f"engine.kv_compression.{name}", getattr(self, name))
+        check_fields(self, "engine.kv_compression.")
 
     def unpack_s(self, model: Model, parallelism: Parallelism) -> float:
         """Seconds of unpacking one token that has arrived on an instance."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from framework.checks import Count, Whole, between, check_fields, require_count
 from framework.compiler.decorators import inner
 from framework.engine.memory.state import State
-from framework.errors import InputError, require_count, require_number, require_whole
+from framework.errors import InputError
 
 DeclaredTokens = int | Literal["context", "output"]
+_Ratio = Annotated[float, between(0, 1)]
 _CONTEXT, _OUTPUT = 0, -1  # in place of a number of tokens
 
 
@@ -34,24 +36,20 @@ class OutputReserve:
     Raises InputError for a value out of range.
     """
 
-    ratio: float = 0.0
-    least_ratio: float = 0.0
-    decay_steps: int = 600
-    steps_ahead: int = 20
+    ratio: _Ratio = 0.0
+    least_ratio: _Ratio = 0.0
+    decay_steps: Count = 600
+    steps_ahead: Whole = 20
     declared_tokens: DeclaredTokens = "context"
-    most_tokens: int = 4096
+    most_tokens: Count = 4096
 
     def __post_init__(self) -> None:
-        require_number("engine.output_reserve.ratio", self.ratio, 0, 1)
-        require_number("engine.output_reserve.least_ratio", self.least_ratio, 0, 1)
+        check_fields(self, "engine.output_reserve.")
         if self.least_ratio > self.ratio:
             raise InputError(
                 f"engine.output_reserve.least_ratio={self.least_ratio} must not be above"
                 f" engine.output_reserve.ratio={self.ratio}"
             )
-        require_count("engine.output_reserve.decay_steps", self.decay_steps)
-        require_whole("engine.output_reserve.steps_ahead", self.steps_ahead)
-        require_count("engine.output_reserve.most_tokens", self.most_tokens)
         if not isinstance(self.declared_tokens, str):
             require_count("engine.output_reserve.declared_tokens", self.declared_tokens)
         elif self.declared_tokens not in ("context", "output"):

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from framework.checks import NotNegative, Positive, Whole, check_fields
 from framework.compiler.decorators import inner
 from framework.engine.memory.state import State
-from framework.errors import InputError, require_at_least, require_positive, require_whole
+from framework.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -23,24 +24,16 @@ class Tier:
     `latency_s`. Raises InputError for a value out of range.
     """
 
-    capacity_tokens: int | None = None
-    capacity_bytes: float | None = None
-    bandwidth_bytes_s: float | None = None
-    latency_s: float = 0.0
+    capacity_tokens: Whole | None = None
+    capacity_bytes: NotNegative | None = None
+    bandwidth_bytes_s: Positive | None = None
+    latency_s: NotNegative = 0.0
     shared: bool = False
 
     def __post_init__(self) -> None:
-        if self.capacity_tokens is not None:
-            require_whole("engine.prefix_stores: capacity_tokens", self.capacity_tokens)
-            if self.capacity_bytes is not None:
-                raise InputError("engine.prefix_stores: a tier has capacity_tokens or capacity_bytes; set one to null")
-        if self.capacity_bytes is not None:
-            require_at_least("engine.prefix_stores: capacity_bytes", self.capacity_bytes, 0)
-        if self.bandwidth_bytes_s is not None:
-            require_positive("engine.prefix_stores: bandwidth_bytes_s", self.bandwidth_bytes_s)
-        require_at_least("engine.prefix_stores: latency_s", self.latency_s, 0)
-        if not isinstance(self.shared, bool):
-            raise InputError(f"engine.prefix_stores: shared must be true or false, got {self.shared!r}")
+        check_fields(self, "engine.prefix_stores: ")
+        if self.capacity_tokens is not None and self.capacity_bytes is not None:
+            raise InputError("engine.prefix_stores: a tier has capacity_tokens or capacity_bytes; set one to null")
 
     def blocks(self, block_tokens: int, bytes_per_token: float, most: int) -> int:
         """Blocks of a trace that it holds, of `most` different ones."""
@@ -62,11 +55,10 @@ class PrefixStores:
     layer_wise: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self, "engine.prefix_stores.")
         tiers: Any = self.tiers
         if not isinstance(tiers, Mapping) or not all(isinstance(tier, Tier) for tier in tiers.values()):
             raise InputError(f"engine.prefix_stores.tiers must name tiers, got {tiers!r}")
-        if not isinstance(self.layer_wise, bool):
-            raise InputError(f"engine.prefix_stores.layer_wise must be true or false, got {self.layer_wise!r}")
 
 
 # --- the compiled part: lists of blocks -------------------------------------------------------------------------------

@@ -9,18 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import check_fields, require_at_least, require_count
 from framework.codes import CONCURRENT, PREFILL_STEP_END
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.memory.queues import first_due, set_time, time_of
 from framework.engine.memory.state import State
-from framework.errors import InputError, require_at_least, require_count
+from framework.errors import InputError
 from framework.timing.table import StepTables, base_s, chunk_s, extrapolation, host_s
 
 WHOLE = 100  # percent
+
+
+def require_percent(name: str, value: object) -> None:
+    """Raise InputError unless it leaves both streams a whole percent at least."""
+    require_count(name, value)
+    if value >= WHOLE:  # type: ignore[operator]
+        raise InputError(f"{name} must be from 1 to {WHOLE - 1}, got {value!r}")
+
+
+Percent = Annotated[int, require_percent]
 
 
 @dataclass(frozen=True)
@@ -33,28 +45,19 @@ class Sharing:
     whole memory bandwidth while a prefill step runs. Raises InputError for a value out of range.
     """
 
-    prefill_percent: int = 50
+    prefill_percent: Percent = 50
     prefill_slowdown: Mapping[int, float] = field(default_factory=lambda: {WHOLE: 1.0})
     decode_slowdown: Mapping[int, float] = field(default_factory=lambda: {WHOLE: 1.0})
     contention: bool = True
 
     def __post_init__(self) -> None:
-        require_percent("engine.sharing.prefill_percent", self.prefill_percent)
+        check_fields(self, "engine.sharing.")
         for name in ("prefill_slowdown", "decode_slowdown"):
             _check_points(f"engine.sharing.{name}", getattr(self, name))
-        if not isinstance(self.contention, bool):
-            raise InputError(f"engine.sharing.contention must be true or false, got {self.contention!r}")
 
     def slowdowns(self) -> NDArray[np.float64]:
         """Of prefill and decode steps by the percent of the SMs that they have, shape (2, 101); inf at 0."""
         return np.stack([_by_percent(self.prefill_slowdown), _by_percent(self.decode_slowdown)])
-
-
-def require_percent(name: str, value: object) -> None:
-    """Raise InputError unless it leaves both streams a whole percent at least."""
-    require_count(name, value)
-    if value >= WHOLE:  # type: ignore[operator]
-        raise InputError(f"{name} must be from 1 to {WHOLE - 1}, got {value!r}")
 
 
 def _check_points(name: str, points: Mapping[int, float]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import require_count
 from framework.codes import CRASH, FIRST_TOKENS, MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
 from framework.engine.durations.speculation import Speculation
 from framework.engine.memory.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG
@@ -27,7 +28,7 @@ from framework.engine.memory.state import (
 from framework.engine.parallel.data_parallel import RANK_WORDS
 from framework.engine.setup.config import EngineConfig, step_row
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
-from framework.errors import InputError, require_count
+from framework.errors import InputError
 from framework.load import Load
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec

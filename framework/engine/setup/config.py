@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
-from framework.codes import FIRST_TOKENS
+from framework.checks import Count, NotNegative, Share, Whole, check_fields, up_to
 from framework.engine.durations.attention_overlap import Attention
 from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.kv_compression import KvFormat
 from framework.engine.kv.output_reserve import OutputReserve
 from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.engine.parallel.sm_sharing import Sharing
-from framework.errors import InputError, require_at_least, require_choice, require_count, require_share, require_whole
+from framework.errors import InputError
 from framework.load import Load
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.faults import Faults
@@ -47,47 +47,37 @@ Transfers = Literal["sent", "pulled"]
 Log = Literal["full", "reduced"]
 Implementation = Literal["compiled", "reference"]
 
-PREEMPTIONS: tuple[str, ...] = ("recompute", "swap")
-PREFIX_UNITS: tuple[str, ...] = ("trace", "engine")
-RECOMPUTES: tuple[str, ...] = ("there", "routed")
-VICTIMS: tuple[str, ...] = ("latest", "least_urgent", "fewest_tokens")
-REQUEUES: tuple[str, ...] = ("first", "last")
-STEP_ORDERS: tuple[str, ...] = ("decodes_first", "admission")
-ADMISSION_ROOMS: tuple[str, ...] = ("prompt", "chunk")
-TRANSFERS: tuple[str, ...] = ("sent", "pulled")
-LOGS: tuple[str, ...] = ("full", "reduced")
-IMPLEMENTATIONS: tuple[str, ...] = ("compiled", "reference")
-
 
 @dataclass(frozen=True)
 class EngineConfig:
     """How instances form steps and hold KV. Raises InputError for a value out of range."""
 
-    token_budget: int = 2048  # tokens of one step of a data-parallel rank; an instance has dp times as many
-    max_batch: int = 256  # sequences on a data-parallel rank at once; an instance has dp times as many
-    block_tokens: int = 16  # tokens of a KV block
+    # Of one data-parallel rank; an instance has dp times as many.
+    token_budget: Annotated[int, up_to(10**9)] = 2048  # tokens of a step
+    max_batch: Annotated[int, up_to(10**6)] = 256  # sequences at once
+    block_tokens: Annotated[int, up_to(10**6)] = 16  # tokens of a KV block
     preemption: Preemption = "recompute"  # what happens to a victim's KV
     recompute: Recompute = "there"  # where a preempted request that has emitted tokens is computed again and decodes on
     victim: Victim = "latest"  # preempted first: admitted last, last of a queue, or with the fewest emitted tokens
     requeue: Requeue = "first"  # a victim goes before all others of a queue, or behind those of its key
     prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: where requests have prefixes (`on`)
     prefix_unit: PrefixUnit = "trace"  # whole computed blocks of the trace, or KV blocks from their allocation on
-    watermark: float = 0.01  # fraction of blocks that admissions leave free
+    watermark: NotNegative = 0.01  # fraction of blocks that admissions leave free
     idle_watermark: bool = True  # also where nothing runs
-    kv_fraction: float = 0.9  # of GPU memory, for weights and KV together
-    kv_tokens: int | None = None  # KV tokens of an instance, instead of those that fit
+    kv_fraction: Share = 0.9  # of GPU memory, for weights and KV together
+    kv_tokens: Count | None = None  # KV tokens of an instance, instead of those that fit
     batching: Batching = "decode_first"  # which work a step takes first: one of the batching modes of SEMANTICS.md
     step_order: StepOrder = "decodes_first"  # of running requests in a unified step
-    longest_chunk: int | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
+    longest_chunk: Count | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
     chunked_prefill: bool = True  # False: a prompt is admitted only if the rest of the budget holds all of it
     admission_room: AdmissionRoom = "prompt"  # blocks that admit a prompt in unified steps: for all of it, or one chunk
     asynchronous: bool = False  # a step is formed while the one before it runs, from what was known at its start
-    admission_wait_steps: int = 0  # decode steps that the first of a queue waits for others before it is admitted
+    admission_wait_steps: Whole = 0  # decode steps that the first of a queue waits for others before it is admitted
     first_token: FirstToken = "prefill"  # when token 1 of a request that decodes elsewhere comes, and from where
     transfers: Transfers = "sent"  # once a seat and blocks are free, or pulled as steps are formed, before a seat
-    role_change_s: float = 0.0  # between an instance's last work in its old role and its start in the new one
-    start_s: float = 0.0  # between switching an instance on and its start
-    layerwise_tokens: int | None = None  # prompts of that many tokens or more send KV layer by layer, None: none does
+    role_change_s: NotNegative = 0.0  # between an instance's last work in its old role and its start in the new one
+    start_s: NotNegative = 0.0  # between switching an instance on and its start
+    layerwise_tokens: Count | None = None  # prompts of that many tokens or more send KV layer by layer, None: none does
     log: Log = "full"  # the step log is kept, or reduced as it is made
     implementation: Implementation = "compiled"  # or the reference engine: slow, with the whole log
     attention: Attention = field(default_factory=Attention)  # of steps that prefill and decode
@@ -99,41 +89,16 @@ class EngineConfig:
     faults: Faults = field(default_factory=Faults)  # instances that crash and come back
 
     def __post_init__(self) -> None:
-        for name, most in (("token_budget", 10**9), ("max_batch", 10**6), ("block_tokens", 10**6)):
-            require_count(f"engine.{name}", getattr(self, name), most)
-        require_whole("engine.admission_wait_steps", self.admission_wait_steps)
-        for name in ("kv_tokens", "layerwise_tokens", "longest_chunk"):
-            if getattr(self, name) is not None:
-                require_count(f"engine.{name}", getattr(self, name))
-        require_choice("engine.preemption", self.preemption, PREEMPTIONS)
-        require_choice("engine.batching", self.batching, BATCHINGS)
-        require_choice("engine.recompute", self.recompute, RECOMPUTES)
-        require_choice("engine.victim", self.victim, VICTIMS)
-        require_choice("engine.requeue", self.requeue, REQUEUES)
-        require_choice("engine.step_order", self.step_order, STEP_ORDERS)
-        require_choice("engine.admission_room", self.admission_room, ADMISSION_ROOMS)
-        require_choice("engine.first_token", self.first_token, tuple(FIRST_TOKENS))
-        require_choice("engine.transfers", self.transfers, TRANSFERS)
-        require_choice("engine.log", self.log, LOGS)
-        require_choice("engine.implementation", self.implementation, IMPLEMENTATIONS)
+        check_fields(self, "engine.")
         if self.implementation == "reference" and self.log != "full":
             raise InputError("engine.implementation=reference keeps the whole step log; set engine.log=full")
-        require_share("engine.kv_fraction", self.kv_fraction)
-        require_choice("engine.prefix_unit", self.prefix_unit, PREFIX_UNITS)
-        for name in ("role_change_s", "start_s"):
-            require_at_least(f"engine.{name}", getattr(self, name), 0)
-        require_at_least("engine.watermark", self.watermark, 0)
         if self.watermark >= 1:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
         if not isinstance(self.prefix_cache, bool) and self.prefix_cache != "auto":
             raise InputError(f"engine.prefix_cache must be true, false or auto, got {self.prefix_cache!r}")
-        for name in ("asynchronous", "idle_watermark", "chunked_prefill"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"engine.{name} must be true or false, got {getattr(self, name)!r}")
-        groups = {"attention": Attention, "kv_compression": KvFormat, "speculation": Speculation}
-        groups |= {"prefix_stores": PrefixStores, "sharing": Sharing, "output_reserve": OutputReserve, "faults": Faults}
-        for name, kind in groups.items():
-            _require_settings(name, getattr(self, name), kind)
+        for setting in fields(self):
+            if setting.default_factory is not MISSING:
+                _require_group(setting.name, getattr(self, setting.name), type(setting.default_factory()))
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
@@ -185,7 +150,7 @@ def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec)
     return engine.kv_compression.step_row(row, model, pool.own_parallelism)
 
 
-def _require_settings(name: str, value: Any, kind: type) -> None:
+def _require_group(name: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         raise InputError(
             f"engine.{name} must be a file of conf/engine/{name}, got {value!r};"

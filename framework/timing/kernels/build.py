@@ -17,10 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from framework.checks import require_choice
 from framework.cli.arguments import configured, is_config_dir, whole
 from framework.cli.command import Arguments, command
 from framework.cli.terminal import progress_bar, results_console
-from framework.errors import InputError, require_choice
+from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism

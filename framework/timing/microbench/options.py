@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from framework.checks import require_choice, require_positive
 from framework.cli.arguments import config_dirs, configured, whole
 from framework.cli.command import Arguments
-from framework.errors import InputError, require_choice, require_positive
+from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.timing.microbench.cases import KEYS as OPERATIONS

@@ -1,0 +1,207 @@
+"""Bounds of values that a user gave, as checks that fail with one clear line, and as annotations of settings.
+
+A class states the bounds of its settings where it declares them: `tokens: Count = 16`, `share: Annotated[float,
+between(0, 1)]`. `check_fields` and `checked` hold values against them. A `Literal` and a `bool` are bounds themselves;
+`| None` allows None; the bounds of the entries of a tuple or a mapping hold for each of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Literal, ParamSpec, get_args, get_origin
+
+from framework.errors import InputError, shown
+
+Check = Callable[[str, Any], None]  # name and value of a setting; raises InputError for a value out of bounds
+P = ParamSpec("P")
+
+MOST = 1e24  # of any quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
+MOST_COUNTED = 10**15  # of what is counted
+MOST_S = 1e9  # seconds, thirty years
+
+
+def check_fields(settings: Any, prefix: str) -> None:
+    """Raise InputError, its name after `prefix`, for the first field of a dataclass that its annotation rules out."""
+    kind: Any = type(settings)
+    for name, hint in _bounds(kind):
+        _check(f"{prefix}{name}", getattr(settings, name), hint)
+
+
+def checked(prefix: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Let a constructor check its arguments, defaults too, against their annotations before it runs.
+
+    It raises InputError, the argument's name after `prefix`, for the first that is out of bounds.
+    """
+
+    def decorate(make: Callable[P, None]) -> Callable[P, None]:
+        signature = inspect.signature(make)
+
+        @functools.wraps(make)
+        def made(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                given = signature.bind(*args, **kwargs)
+            except TypeError:
+                make(*args, **kwargs)  # says it in its own words
+                raise
+            given.apply_defaults()
+            for name, hint in _bounds(make):
+                _check(f"{prefix}{name}", given.arguments[name], hint)
+            make(*args, **kwargs)
+
+        return made
+
+    return decorate
+
+
+def require_count(name: str, value: Any, most: int = MOST_COUNTED) -> None:
+    """Raise InputError unless `value` is a whole number from 1 to `most`."""
+    _require_whole(name, value, 1, most)
+
+
+def require_whole(name: str, value: Any, most: int = MOST_COUNTED) -> None:
+    """Raise InputError unless `value` is a whole number from 0 to `most`."""
+    _require_whole(name, value, 0, most)
+
+
+def require_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """Raise InputError, listing the choices, unless `value` is one of them."""
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}; got {shown(value)}")
+
+
+def require_flag(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is true or false."""
+    if not isinstance(value, bool):
+        raise InputError(f"{name} must be true or false, got {shown(value)}")
+
+
+def require_name(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is a text that can name something: not empty, and every character to be seen."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise InputError(f"{name} must be a name, got {shown(value)}")
+
+
+def require_at_least(name: str, value: Any, minimum: float) -> None:
+    """Raise InputError unless `value` is a finite number of at least `minimum`, and no absurd one."""
+    if not is_number(value) or value < minimum:
+        raise InputError(f"{name} must be a finite number of at least {minimum:g}, got {shown(value)}")
+    _require_at_most(name, value, _most(name))
+
+
+def require_positive(name: str, value: Any) -> None:
+    """Raise InputError unless `value` is a finite number above 0, and no absurd one."""
+    if not is_number(value) or value <= 0:
+        raise InputError(f"{name} must be a finite number above 0, got {shown(value)}")
+    _require_at_most(name, value, _most(name))
+
+
+def require_share(name: str, value: Any) -> None:
+    """Raise InputError unless 0 < `value` <= 1."""
+    if not is_number(value) or not 0 < value <= 1:
+        raise InputError(f"{name} must be above 0 and at most 1, got {shown(value)}")
+
+
+def require_number(name: str, value: Any, least: float, most: float) -> None:
+    """Raise InputError unless `value` is a finite number from `least` to `most`."""
+    if not is_number(value):
+        raise InputError(f"{name} must be a finite number, got {shown(value)}")
+    if not least <= value <= most:
+        raise InputError(f"{name} must lie between {least:g} and {most:g}, got {shown(value)}")
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number that a float64 can hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)
+
+
+# --- bounds, to be written into annotations ---------------------------------------------------------------------------
+
+
+def between(least: float, most: float) -> Check:
+    """A finite number from `least` to `most`."""
+    return lambda name, value: require_number(name, value, least, most)
+
+
+def at_least(minimum: float) -> Check:
+    """A finite number of at least `minimum`."""
+    return lambda name, value: require_at_least(name, value, minimum)
+
+
+def at_most(most: float) -> Check:
+    """At most `most`, of what another bound has found to be a number."""
+    return lambda name, value: _require_at_most(name, value, most)
+
+
+def up_to(most: int) -> Check:
+    """A whole number from 1 to `most`."""
+    return lambda name, value: require_count(name, value, most)
+
+
+def one_of(choices: Sequence[str]) -> Check:
+    """One of the choices, where they are no `Literal` of their own."""
+    return lambda name, value: require_choice(name, value, choices)
+
+
+Count = Annotated[int, require_count]
+Whole = Annotated[int, require_whole]
+Positive = Annotated[float, require_positive]
+NotNegative = Annotated[float, at_least(0)]
+Share = Annotated[float, require_share]
+Name = Annotated[str, require_name]
+
+
+@functools.cache
+def _bounds(declared: Any) -> tuple[tuple[str, Any], ...]:
+    """Names and annotations of the fields of a dataclass, or of the arguments of a function."""
+    hints = typing.get_type_hints(declared, include_extras=True)
+    if is_dataclass(declared):
+        return tuple((one.name, hints[one.name]) for one in fields(declared))
+    return tuple((name, hints[name]) for name in inspect.signature(declared).parameters if name in hints)
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    kind, inner = get_origin(hint), get_args(hint)
+    if hint is bool:
+        require_flag(name, value)
+    elif kind is Annotated:
+        for check in inner[1:]:
+            check(name, value)
+        _check(name, value, inner[0])
+    elif kind is Literal:
+        require_choice(name, value, inner)
+    elif kind in (typing.Union, types.UnionType):
+        others = [one for one in inner if one is not type(None)]
+        if others == [bool] and not isinstance(value, bool | None):
+            raise InputError(f"{name} must be true, false or null, got {shown(value)}")
+        if len(others) == 1 and value is not None:
+            _check(name, value, others[0])
+    elif kind is tuple and isinstance(value, Sequence):
+        for one in value:
+            _check(name, one, inner[0])
+    elif kind is Mapping and isinstance(value, Mapping):
+        for key, one in value.items():
+            _check(f"{name}.{key}", one, inner[1])
+
+
+def _require_whole(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {shown(value)}")
+    _require_at_most(name, value, most)
+
+
+def _require_at_most(name: str, value: float, most: float) -> None:
+    if value > most:
+        raise InputError(f"{name} must be at most {most:g}, got {shown(value)}")
+
+
+def _most(name: str) -> float:
+    """Names of seconds end in _s, as do those of rates: bytes_s."""
+    return MOST_S if name.endswith("_s") and not name.endswith("bytes_s") else MOST
