@@ -72,7 +72,7 @@ def _crash(s: State, i: int) -> None:
     for j in range(s.options.instances):
         s.instances[j].marked = first <= j < first + count
     for j in range(first, first + count):
-        _lose_step(s, j)
+        lose_step(s, j)
     dropped = drop_marked(s)
     for j in range(first, first + count):
         _go_down(s, j)
@@ -94,7 +94,7 @@ def _crash(s: State, i: int) -> None:
 
 
 @inner
-def _lose_step(s: State, i: int) -> None:
+def lose_step(s: State, i: int) -> None:
     """Count the steps of i that have ended, and give up the one under way."""
     inst, step = s.instances[i], s.step[i]
     catch_up_one(s, i)
