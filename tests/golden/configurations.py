@@ -232,7 +232,7 @@ _MECHANISMS = {
     "crashes_apart": Golden(
         _DISTSERVE + "engine/faults=crash "
         "engine.faults.crashes=[{instance:0,at_s:1.0,down_s:1.0},{instance:3,at_s:1.25,down_s:2.0},{instance:2,at_s:2.0,down_s:0.5}]",
-        requests=("start_s >= 2.25 AND start_s < 2.75",),
+        requests=("arrival_s > 2 AND arrival_s < 2.125 AND queue_s > 0.375",),
         unlike="crashes_fail",
     ),
     "crashes_fail": Golden(
