@@ -18,13 +18,13 @@ from framework.workload import Workload, chosen
 Floats = NDArray[np.float64]
 
 # How a request ended, as results number it.
-STATES = ("pending", "finished", "rejected", "failed")
+STATES = ("pending", "finished", "rejected", "failed", "cancelled")
 UNSENT = len(STATES)  # never sent, for the load had ended: no results have it
 FINISHED = STATES.index("finished")
 
 OUTCOME = np.dtype(
     [
-        ("state", "i1"),  # 0 pending, 1 finished, 2 rejected, 3 failed
+        ("state", "i1"),  # 0 pending, 1 finished, 2 rejected, 3 failed, 4 cancelled
         ("reason", "i2"),
         ("prefill_instance", "i4"),
         ("decode_instance", "i4"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,10 +27,10 @@ class Workload:
     """N requests in trace order, each array of shape (N,) unless said otherwise.
 
     `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later turn of a
-    session) arrives `think_s` after request `previous` has ended instead. Prompt prefixes are shared where
-    `hash_ids[hash_offsets[r] + j]` (block j of request r, `hash_block_tokens` tokens each, ids chained: the same id
-    means the same prefix up to and including that block) are equal. Arrays can only be read, so workloads may share
-    them.
+    session) arrives `think_s` after request `previous` has ended instead. The ids of the blocks of request r's prompt
+    are `hash_ids[begin:end]` with begin, end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens`
+    tokens, and ids are chained: the same id means the same prefix up to and including that block. Arrays can only be
+    read, so workloads may share them.
     """
 
     arrival_s: NDArray[np.float64]
@@ -39,7 +40,7 @@ class Workload:
     source: str = "synthetic"  # real | twin | synthetic
     sha256: str = ""
     hash_ids: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int32))  # (K,), kept as int32
-    hash_offsets: NDArray[np.int64] | None = None  # (N + 1,), None: no prefix information
+    hash_spans: NDArray[np.int64] | None = None  # (N, 2), None: no prefix information; see `consecutive`
     hash_block_tokens: int = 0
     previous: NDArray[np.int64] | None = None  # index of the turn before, -1: none
     think_s: NDArray[np.float64] | None = None
@@ -63,9 +64,11 @@ class Workload:
             raise InputError("workload: arrival_s must be finite, non-negative and non-decreasing")
         if self.input_tokens.min() < 1 or self.output_tokens.min() < 1:
             raise InputError("workload: input_tokens and output_tokens must be at least 1")
-        if self.hash_offsets is not None and (len(self.hash_offsets) != count + 1 or self.hash_block_tokens < 1):
-            raise InputError("workload: hash_offsets needs N + 1 entries and hash_block_tokens >= 1")
         object.__setattr__(self, "hash_ids", small(self.hash_ids))
+        if self.hash_spans is not None:
+            _check_spans(self.hash_spans, count, len(self.hash_ids))
+            if self.hash_block_tokens < 1:
+                raise InputError("workload: hash_spans needs hash_block_tokens >= 1")
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
                 object.__setattr__(self, name, read_only(column))
@@ -75,7 +78,41 @@ class Workload:
 
     @property
     def has_prefixes(self) -> bool:
-        return self.hash_offsets is not None and len(self.hash_ids) > 0
+        return self.hash_spans is not None and len(self.hash_ids) > 0
+
+    @property
+    def hash_counts(self) -> NDArray[np.int64]:
+        """How many blocks of each prompt have an id, (N,)."""
+        if self.hash_spans is None:
+            return np.zeros(len(self), np.int64)
+        counts: NDArray[np.int64] = self.hash_spans[:, 1] - self.hash_spans[:, 0]
+        return counts
+
+    def hash_ids_of(self, request: int) -> NDArray[np.integer[Any]]:
+        """The ids of the blocks of a request's prompt, from its beginning."""
+        return self.hash_ids[:0] if self.hash_spans is None else self.hash_ids[slice(*self.hash_spans[request])]
+
+
+def consecutive(counts: NDArray[np.integer[Any]] | Sequence[int]) -> NDArray[np.int64]:
+    """Spans (N, 2) of requests with so many ids each, where each request's ids follow those of the one before."""
+    ends = np.cumsum(counts, dtype=np.int64)
+    return np.stack((ends - counts, ends), axis=1)
+
+
+def ids_in_order(workload: Workload) -> NDArray[np.integer[Any]]:
+    """The ids of all prompts' blocks, request by request."""
+    if workload.hash_spans is None:
+        return workload.hash_ids
+    counts = workload.hash_counts
+    places = np.arange(counts.sum()) + np.repeat(workload.hash_spans[:, 0] - np.cumsum(counts) + counts, counts)
+    return workload.hash_ids[places]
+
+
+def _check_spans(spans: NDArray[np.int64], requests: int, ids: int) -> None:
+    if spans.shape != (requests, 2):
+        raise InputError(f"workload: hash_spans must have a begin and an end for each request, has shape {spans.shape}")
+    if np.any(spans[:, 0] < 0) or np.any(spans[:, 1] < spans[:, 0]) or np.any(spans[:, 1] > ids):
+        raise InputError(f"workload: hash_spans must lie within the {ids} hash_ids, begins before ends")
 
 
 def dense(names: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
@@ -110,15 +147,14 @@ def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64
     filled = filled_blocks(workload, block_tokens)
     offsets = np.concatenate([[0], np.cumsum(filled)])
     names = np.arange(offsets[-1]) + len(workload.hash_ids) * max(1, workload.hash_block_tokens // block_tokens)
-    if workload.hash_offsets is None:
+    if workload.hash_spans is None:
         return names, offsets
     each, size = workload.hash_block_tokens // block_tokens, workload.hash_block_tokens
-    known = np.diff(workload.hash_offsets)
-    named = np.minimum(filled, np.minimum(known * size, workload.input_tokens) // block_tokens)
+    named = np.minimum(filled, np.minimum(workload.hash_counts * size, workload.input_tokens) // block_tokens)
     request = np.repeat(np.arange(count), named)
     block = np.arange(len(request)) - np.repeat(np.cumsum(named) - named, named)
     ids = np.unique(workload.hash_ids, return_inverse=True)[1]
-    names[offsets[request] + block] = ids[workload.hash_offsets[request] + block // each] * each + block % each
+    names[offsets[request] + block] = ids[workload.hash_spans[request, 0] + block // each] * each + block % each
     if workload.previous is not None:
         _name_by_next_turn(workload, names, offsets, ids)
     return names, offsets
@@ -129,9 +165,9 @@ def _name_by_next_turn(
 ) -> None:
     """Let blocks behind a prompt's ids have the names that the next turn of the session gives them."""
     assert workload.previous is not None
-    assert workload.hash_offsets is not None
-    tokens, begins = workload.input_tokens, workload.hash_offsets
-    full = np.minimum(np.diff(begins), tokens // workload.hash_block_tokens)
+    assert workload.hash_spans is not None
+    tokens, begins = workload.input_tokens, workload.hash_spans[:, 0]
+    full = np.minimum(workload.hash_counts, tokens // workload.hash_block_tokens)
     for later in range(len(workload) - 1, -1, -1):  # a turn comes behind the one before
         r = int(workload.previous[later])
         if r < 0 or tokens[later] < tokens[r] + workload.output_tokens[r] or full[later] < full[r]:
@@ -187,7 +223,7 @@ def repeated(workload: Workload, times: int) -> Workload:
         return workload
     period, blocks = period_s(workload), len(workload.hash_ids)
     names = int(workload.hash_ids.max(initial=-1)) + 1  # the names of one copy
-    offsets, ids = workload.hash_offsets, workload.session_id
+    spans, ids = workload.hash_spans, workload.session_id
     sessions = 0 if ids is None else int(ids.max()) + 1
     return replace(
         workload,
@@ -195,7 +231,7 @@ def repeated(workload: Workload, times: int) -> Workload:
         input_tokens=np.tile(workload.input_tokens, times),
         output_tokens=np.tile(workload.output_tokens, times),
         hash_ids=_shifted(workload.hash_ids, names, times),
-        hash_offsets=None if offsets is None else np.append(_shifted(offsets[:-1], blocks, times), blocks * times),
+        hash_spans=None if spans is None else _shifted(spans.ravel(), blocks, times).reshape(-1, 2),
         previous=None if workload.previous is None else _shifted(workload.previous, len(workload), times),
         think_s=None if workload.think_s is None else np.tile(workload.think_s, times),
         session_id=None if ids is None else _shifted(ids, sessions, times),
@@ -212,12 +248,12 @@ def first(workload: Workload, requests: int) -> Workload:
     require_count("requests", requests)
     if requests >= len(workload):
         return workload
-    offsets = None if workload.hash_offsets is None else workload.hash_offsets[: requests + 1]
     columns = {
         name: column[:requests] for name, column in vars(workload).items() if name in _ROWS and column is not None
     }
-    ids = workload.hash_ids if offsets is None else workload.hash_ids[: offsets[-1]]
-    return replace(workload, **columns, hash_ids=ids, hash_offsets=offsets)
+    if workload.hash_spans is not None:
+        columns |= _named_by(workload, workload.hash_spans[:requests])
+    return replace(workload, **columns)
 
 
 def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
@@ -233,11 +269,18 @@ def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
         texts = getattr(workload, name)
         if texts is not None:
             columns[name] = tuple(text for text, keeps in zip(texts, kept, strict=True) if keeps)
-    if workload.hash_offsets is not None:
-        counts = np.diff(workload.hash_offsets)
-        columns["hash_ids"] = workload.hash_ids[np.repeat(kept, counts)]
-        columns["hash_offsets"] = np.concatenate([[0], np.cumsum(counts[kept])])
+    if workload.hash_spans is not None:
+        columns |= _named_by(workload, workload.hash_spans[kept])
     return replace(workload, **columns)
+
+
+def _named_by(workload: Workload, spans: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """The ids that lie in `spans`, and the spans of the same requests in these."""
+    held = np.zeros(len(workload.hash_ids) + 1, np.int64)
+    np.add.at(held, spans[:, 0], 1)
+    np.add.at(held, spans[:, 1], -1)
+    kept = np.cumsum(held[:-1]) > 0
+    return {"hash_ids": workload.hash_ids[kept], "hash_spans": np.concatenate(([0], np.cumsum(kept)))[spans]}
 
 
 def _shifted(names: NDArray[np.integer[Any]], step: int, times: int) -> NDArray[np.int64]:

@@ -47,7 +47,7 @@ def change(cluster: Cluster, instance: int, role: Role) -> SetRole:
     return SetRole(instance, role, plan)
 
 
-def resize(cluster: Cluster, prefill: int, decode: int, decode_role: Role, stop: bool) -> list[SetRole]:
+def resize(cluster: Cluster, prefill: int, decode: int, decode_role: Role, *, stop: bool) -> list[SetRole]:
     """Changes towards so many instances that only prefill, and so many that decode, in `decode_role`.
 
     Those that are off are started first, then those with the least to do change over; the rest is switched off if

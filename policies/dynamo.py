@@ -63,8 +63,8 @@ def plan_by_load(policy: Any, cluster: Cluster) -> Iterable[Action]:
     interval = len(policy.history)
     trend = queue + options["patience"] * (queue - before)
     more = (
-        _step(min(queue, trend) > options["queue_high"], queue < options["queue_low"] and prefill > 1),
-        _step(kv > options["kv_high"], kv < options["kv_low"] and decode > 1),
+        _step(up=min(queue, trend) > options["queue_high"], down=queue < options["queue_low"] and prefill > 1),
+        _step(up=kv > options["kv_high"], down=kv < options["kv_low"] and decode > 1),
     )
     if more[1] < 0 and interval - added_at < options["patience"]:
         more = (more[0], 0)
@@ -72,7 +72,7 @@ def plan_by_load(policy: Any, cluster: Cluster) -> Iterable[Action]:
     return resize(cluster, prefill + more[0], decode + more[1], "mixed", stop=min(more) < 0)
 
 
-def _step(up: bool, down: bool) -> int:
+def _step(*, up: bool, down: bool) -> int:
     return 1 if up else -1 if down else 0
 
 

@@ -16,8 +16,8 @@ _ROOMS = {
     "servelab.run_one": ("Run", "run"),
     "servelab.run_many": ("capacity", "sweep"),
     "framework.policy": (
-        *("Action", "Aggregated", "Cluster", "Decision", "Disaggregated", "Migrate", "Plan", "Policy", "Request"),
-        *("SetRole", "SetTokenBudget", "View", "decision"),
+        *("Action", "Aggregated", "Cancel", "Cluster", "Decision", "Disaggregated", "Migrate", "Plan", "Policy"),
+        *("Preempt", "Request", "Resume", "SetRole", "SetTokenBudget", "View", "decision"),
     ),
     "framework.policy.predictor": ("Predictor",),
     "framework.simulate": ("simulate",),

@@ -78,9 +78,9 @@ class Run:
         this, that = pl.col("this"), pl.col("other")
         return table.with_columns(difference=this - that, ratio=pl.when(that != 0).then(this / that))
 
-    def save(self, directory: str | Path, steps: bool = False, timeline: bool = False) -> list[Path]:
+    def save(self, directory: str | Path, *, steps: bool = False, timeline: bool = False) -> list[Path]:
         """Write the files that `run.py` leaves; returns them. Raises InputError where they cannot be written."""
-        return write(Path(directory), self.result, self.evaluation, steps, timeline)
+        return write(Path(directory), self.result, self.evaluation, steps=steps, timeline=timeline)
 
 
 def _is_number(value: Any) -> bool:

@@ -20,7 +20,20 @@ from rich.console import Console
 from rich.table import Table
 
 from framework.codes import ARRIVAL, DECODE, PREFILL
-from framework.reference import arrivals, cache, circles, kv, links, loop, prefixes, pulling, reserve, roles, transfers
+from framework.reference import (
+    arrivals,
+    cache,
+    circles,
+    decisions,
+    kv,
+    links,
+    loop,
+    prefixes,
+    pulling,
+    reserve,
+    roles,
+    transfers,
+)
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 from framework.reference.steps import duration, forming, lockstep, running_list, scheduling, step_end
@@ -30,7 +43,22 @@ from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 
 MODULES: tuple[Any, ...] = (
-    *(arrivals, cache, circles, duration, forming, kv, links, lockstep, loop, prefixes, pulling, reserve, roles),
+    *(
+        arrivals,
+        cache,
+        circles,
+        decisions,
+        duration,
+        forming,
+        kv,
+        links,
+        lockstep,
+        loop,
+        prefixes,
+        pulling,
+        reserve,
+        roles,
+    ),
     *(running_list, scheduling, step_end, transfers),
 )
 Names = Iterator[str]
@@ -232,7 +260,7 @@ def _take_role(s: Simulation, i: Instance) -> Names:
 def _admit(s: Simulation, i: Instance, covered: int) -> Names:
     r = min(i.waiting)[2]
     ids = prefixes.matched_prefix(s, i, r)
-    if not kv.can_admit(s, i):
+    if not (kv.may_come(i) and kv.has_seat(i) and kv.has_blocks(s, i, None)):
         yield "admitted for its first chunk alone"
     if i.present_watermark < i.watermark and i.cache.available - s.blocks_of(i, covered) < i.watermark:
         yield "admitted below the watermark"
@@ -562,6 +590,53 @@ def _give_up(s: Simulation, r: Request) -> Names:
         yield "KV given up for one that is computed again"
 
 
+def _preempt_by_policy(s: Simulation, i: Instance, r: Request) -> Names:
+    if r in i.running or r in i.prefilling:
+        yield "suspended while it decodes" if r in i.running else "suspended while it prefills"
+        yield from ["suspended while it migrates"] * (r.migration is not None)
+    elif decisions.waits_on(i, r):
+        yield "suspended while it waits"
+    elif r in i.swapped:
+        yield "suspended while it is swapped out"
+    else:
+        yield "preemption by the policy that cannot be"
+
+
+def _resume(s: Simulation, i: Instance, r: Request) -> Names:
+    if r.suspended:
+        yield "resumed" if i.role & PREFILL or s.recomputes_here(r) else "resumed elsewhere"
+
+
+def _cancel(s: Simulation, i: Instance, r: Request, reason: str) -> Names:
+    if r.fetch is not None:
+        yield "cancelled while its prefix is fetched"
+    elif r in i.running or r in i.prefilling:
+        yield "cancelled while it decodes" if r in i.running else "cancelled while it prefills"
+    elif decisions.waits_on(i, r):
+        yield "cancelled while it waits"
+    elif r in i.swapped:
+        yield "cancelled while it is swapped out"
+    elif r in i.joining or r in i.computed:
+        yield "cancelled before it joins" if r in i.joining else "cancelled once it is computed"
+    elif r.destination is not None:
+        yield "cancelled before its copy" if r in r.destination.incoming else "cancelled during its copy"
+    elif r.suspended:
+        yield "cancelled while it is suspended"
+
+
+def _revise(s: Simulation, postponed: Any, action: Any) -> Names:
+    yield f"{action[0]} after {postponed.action[0]}"
+
+
+def _decide(s: Simulation, i: Instance) -> Names:
+    if any(entry.instance in i.group for entry in s.postponed):
+        yield "decision that waited for a turn"
+    if i.prefill_step is not None:
+        yield "decision concurrent with a prefill step"
+    if len(i.group) > 1:
+        yield "decision for a group"
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -618,6 +693,11 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "form_batch": _always("static batch"),
     "give_up": _give_up,
     "fail_rest": _always("run that stalls"),
+    "preempt_by_policy": _preempt_by_policy,
+    "resume_by_policy": _resume,
+    "cancel": _cancel,
+    "revise": _revise,
+    "decide": _decide,
 }
 
 
@@ -684,6 +764,8 @@ MECHANISMS = {
     "host": "step that waits for its host",
     "beyond": "step beyond what was measured",
     "lockstep": "step of a group",
+    "suspension": "resumed",
+    "cancellation": "cancelled",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -694,9 +776,9 @@ EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles")}
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 48, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
-_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 75, "ahead": 75, "crossing": 50}
+_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 75, "ahead": 75, "crossing": 50, "decided": 150}
 _WHOLE = 508  # what the shares are parts of; all of them are more
-_BEGIN = {"ahead": 20, "pulled": 15}  # first seeds, where what is rarest happens soon
+_BEGIN = {"ahead": 20, "pulled": 15, "decided": 65}  # first seeds, where what is rarest happens soon
 
 
 Counts = Callable[[str, int], Counter[str]]
@@ -721,6 +803,7 @@ def counted(scenario: Scenario, counts: Counter[str]) -> tuple[Simulation, list[
         simulation, notes = run_reference(scenario)
     counts["arrived together"] += _together(simulation)
     counts["copies that share a link"] = sum(counts[name] for name in _SHARED)
+    counts["cancelled"] = sum(count for name, count in counts.items() if name.startswith("cancelled "))
     counts["cut"] = counts["cut in its prompt"] + counts["cut in its output"]
     return simulation, notes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 from framework.cli.safe_text import printable
 from framework.cli.terminal import warn_once
 from framework.errors import InputError
-from framework.workload import Workload, dense
+from framework.workload import Workload
+from traces.block_ids import flat_ids
 
 REQUIRED: Mapping[str, pl.DataType] = MappingProxyType(
     {"arrival_s": pl.Float64(), "input_tokens": pl.Int64(), "output_tokens": pl.Int64()}
@@ -143,8 +143,8 @@ def to_workload(trace: Trace) -> Workload:
     lists = frame["hash_ids"].get_chunks() if "hash_ids" in trace.has else None
     frame = pl.DataFrame([column for column in frame.iter_columns() if column.name != "hash_ids"])
     trace = trace.with_frame(frame)
-    hash_ids, hash_offsets = (np.zeros(0, np.int32), None) if lists is None else flat_ids(lists)
     previous, session_id = _sessions(trace)
+    hash_ids, hash_spans = (np.zeros(0, np.int32), None) if lists is None else flat_ids(lists, previous)
     return Workload(
         arrival_s=frame["arrival_s"].to_numpy(),
         input_tokens=frame["input_tokens"].to_numpy(),
@@ -153,7 +153,7 @@ def to_workload(trace: Trace) -> Workload:
         source=trace.source,
         sha256=trace.sha256,
         hash_ids=hash_ids,
-        hash_offsets=hash_offsets,
+        hash_spans=hash_spans,
         hash_block_tokens=trace.hash_block_tokens,
         previous=previous,
         think_s=frame["think_s"].fill_null(0.0).to_numpy() if previous is not None else None,
@@ -169,36 +169,6 @@ def to_workload(trace: Trace) -> Workload:
 
 def _texts(frame: pl.DataFrame, column: str) -> tuple[str, ...] | None:
     return tuple(frame[column].fill_null("default")) if column in frame.columns else None
-
-
-def list_column(values: NDArray[np.integer[Any]], offsets: NDArray[np.int64]) -> pl.Series:
-    """A list column of N rows, row r holding values[offsets[r]:offsets[r + 1]]."""
-    lengths = np.diff(offsets)
-    filled = np.flatnonzero(lengths)
-    rows = pl.DataFrame({"row": np.repeat(filled, lengths[filled]), "value": values})
-    lists = rows.group_by("row", maintain_order=True).agg("value")
-    if len(filled) == len(lengths):
-        return lists["value"]
-    every = pl.DataFrame({"row": np.arange(len(lengths))}).join(lists, on="row", how="left", maintain_order="left")
-    return every["value"].fill_null([])
-
-
-def flat_ids(lists: list[pl.Series]) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
-    """All ids of a list column in one array and the N + 1 offsets of the rows in it.
-
-    `lists` are the column's chunks, which are taken out of it one by one, so that only one copy is held.
-    """
-    counts = np.concatenate([chunk.list.len().fill_null(0).to_numpy() for chunk in lists])
-    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-    ends: list[Any] = [end for chunk in lists for end in (chunk.list.min().min(), chunk.list.max().max())]
-    fits = all(abs(end) <= np.iinfo(np.int32).max for end in ends if end is not None)
-    flat = np.empty(offsets[-1], np.int32 if fits else np.int64)
-    start = 0
-    while lists:
-        ids = lists.pop(0).explode(empty_as_null=False, keep_nulls=False)
-        flat[start : start + len(ids)] = ids.to_numpy()
-        start += len(ids)
-    return dense(flat), offsets
 
 
 def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:

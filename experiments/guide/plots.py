@@ -90,7 +90,7 @@ def _map(answer: Answer) -> Figure:
         " req/s a GPU. Several colours: those are not distinguished at 95 %"
         f"{'. *: rests on an undecided rate' if any(not one.is_settled for one in bests) else ''}"
     )
-    return finish(figure, entries, legible_note(note), True).figure
+    return finish(figure, entries, legible_note(note), is_noted=True).figure
 
 
 def _winners(cell: Cell) -> tuple[Entrant, ...]:
@@ -111,7 +111,7 @@ def _cell(axes: Axes, place: tuple[int, int], cell: Cell, gpus: int) -> None:
         return
     best = cell.ranking.best
     axes.text(middle, top + 0.49, short(best.point.settings), ha="center", va="center", fontsize=SMALL_PT)
-    rate = marked(best.values.mean() / gpus, best.is_settled)
+    rate = marked(best.values.mean() / gpus, is_settled=best.is_settled)
     axes.text(middle, top + 0.76, f"{rate} req/s", ha="center", va="center", fontsize=SMALL_PT)
 
 
@@ -134,7 +134,7 @@ def _knobs(answer: Answer) -> Figure:
     note = (
         f"{headline(answer)}. All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
     )
-    return finish(figure, entries, legible_note(note), True).figure
+    return finish(figure, entries, legible_note(note), is_noted=True).figure
 
 
 def _knob_panel(axes: Axes, knobs: Sequence[Knob], gpus: int) -> None:
@@ -181,7 +181,7 @@ def _batch(answer: Answer) -> Figure:
     note = (
         f"{headline(answer)}. All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
     )
-    return finish(figure, entries, legible_note(note), True).figure
+    return finish(figure, entries, legible_note(note), is_noted=True).figure
 
 
 # --- P:D against hits -------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _split(answer: Answer) -> Figure:
     note = (
         f"{headline(answer)}. Disaggregated, TP as tuned; the large mark is the best of a line; bands: 95 % intervals"
     )
-    return finish(figure, entries, legible_note(note), True).figure
+    return finish(figure, entries, legible_note(note), is_noted=True).figure
 
 
 # --- the tightest limits ----------------------------------------------------------------------------------------------
@@ -231,4 +231,4 @@ def _limits(answer: Answer) -> Figure:
     entries = [Line2D([], [], label=front.family.label, **look(front.family.name)) for front in shown]
     rate = number(answer.front_rate_rps / answer.gpus)
     note = f"{headline(answer)}. At {rate} req/s a GPU; down and left is tighter; a mark is one configuration"
-    return finish(figure, entries, legible_note(note), True).figure
+    return finish(figure, entries, legible_note(note), is_noted=True).figure

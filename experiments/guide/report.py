@@ -76,7 +76,7 @@ def has_unsettled(answer: Answer) -> bool:
     return not all([*entrants, *(one.is_settled for knob in knobs for one in knob.settings)])
 
 
-def marked(value: float, is_settled: bool) -> str:
+def marked(value: float, *, is_settled: bool) -> str:
     """A rate, with a mark where it rests on one that could not be decided."""
     return f"{number(value)}{'' if is_settled else UNSETTLED}"
 
@@ -136,7 +136,7 @@ def _ranking(answer: Answer) -> Table:
         found = one.estimate
         table.add_row(
             *(one.family.label, described(one.point.settings)),
-            *(marked(found.mean / answer.gpus, one.is_settled), number(found.half_width / answer.gpus)),
+            *(marked(found.mean / answer.gpus, is_settled=one.is_settled), number(found.half_width / answer.gpus)),
             *_below(behind, best),
             str(trials[one.family.name]),
         )
@@ -153,7 +153,9 @@ def _below(behind: Difference | None, best: float) -> tuple[str, str, str]:
 def _of_knob(knob: Knob, gpus: int) -> Iterator[str]:
     if not knob.settings:
         return
-    values = ", ".join(f"{one.label}: {marked(one.rates.mean() / gpus, one.is_settled)}" for one in knob.settings)
+    values = ", ".join(
+        f"{one.label}: {marked(one.rates.mean() / gpus, is_settled=one.is_settled)}" for one in knob.settings
+    )
     good = [one.label for one in knob.as_good]
     yield f"{knob.family.label}, req/s a GPU by {knob.label}: {values}. As good as the best: {', '.join(good)}."
 
@@ -182,7 +184,7 @@ def _of_cell(cell: Cell, gpus: int) -> tuple[str, ...]:
         return ("none", "", "", "", "", "")
     best = ranking.best
     mean = best.values.mean()
-    found = (best.family.label, short(best.point.settings), marked(mean / gpus, best.is_settled))
+    found = (best.family.label, short(best.point.settings), marked(mean / gpus, is_settled=best.is_settled))
     if not ranking.behind:
         return (*found, "none", "", "")
     behind = ranking.behind[0]
@@ -199,7 +201,10 @@ def _batches(answer: Answer) -> Table:
     table = _table("sequences of an\ninstance at most", "\n", *(one.label for one in answer.batches[0].settings))
     for knob in answer.batches:
         good = {one.value for one in knob.as_good}
-        rates = [(marked(one.rates.mean() / answer.gpus, one.is_settled), one.value in good) for one in knob.settings]
+        rates = [
+            (marked(one.rates.mean() / answer.gpus, is_settled=one.is_settled), one.value in good)
+            for one in knob.settings
+        ]
         table.add_row(knob.family.label, "req/s a GPU", *(Text(rate, "bold" if best else "") for rate, best in rates))
         table.add_row("", "TPOT, P90, ms", *(number(one.tpot_ms) for one in knob.settings))
     return table
@@ -210,7 +215,7 @@ def _hits(answer: Answer) -> Table:
     table = _table("share of prompts\nthat is cached", "best\nP:D", *(f"req/s a GPU\nat {label}" for label in labels))
     for value, knob in answer.hits:
         good = " ".join(one.label for one in knob.as_good)
-        rates = (marked(one.rates.mean() / answer.gpus, one.is_settled) for one in knob.settings)
+        rates = (marked(one.rates.mean() / answer.gpus, is_settled=one.is_settled) for one in knob.settings)
         table.add_row(value.label, good, *rates)
     return table
 

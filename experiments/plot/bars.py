@@ -45,7 +45,7 @@ def bars(source: Source, records: Sequence[Record], request: Request, looks: Loo
     _name_clusters(figure, every, clusters, axis)
     entries = [Patch(label=legible(group.label), **style) for group, style in zip(found, styles, strict=True)]
     note = note_of(found, request.own["replicate"], slos_of(found))
-    return finish(figure, [*entries, *explained_hollow(found, metrics)], note, request.is_noted)
+    return finish(figure, [*entries, *explained_hollow(found, metrics)], note, is_noted=request.is_noted)
 
 
 def _place(value: Any, order: str | None) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ def _styles(found: Sequence[Group], looks: Looks) -> list[dict[str, Any]]:
     return styles
 
 
-def _drawn(style: dict[str, Any], is_hollow: bool) -> dict[str, Any]:
+def _drawn(style: dict[str, Any], *, is_hollow: bool) -> dict[str, Any]:
     if is_hollow:
         return {**style, "facecolor": "white", "edgecolor": style["facecolor"], "linewidth": 1.0}
     return {**style, "linewidth": 0}
@@ -85,14 +85,14 @@ def _panel(
             if not np.isfinite(own.mean):
                 axes.annotate("n/a", (x, 0), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=SMALL_PT)
                 continue
-            axes.bar(x, own.mean, 0.92 * width, **_drawn(style, is_hollow(group.cells[at], metric)))
+            axes.bar(x, own.mean, 0.92 * width, **_drawn(style, is_hollow=is_hollow(group.cells[at], metric)))
             highest = max(highest, own.mean)
             if np.isfinite(own.half_width) and own.half_width > 0:
                 axes.errorbar(x, own.mean, own.half_width, color="black", linewidth=0.8, capsize=1.8, capthick=0.8)
                 highest = max(highest, own.mean + own.half_width)
     name_y(axes, metric.on_axis)
     axes.set_xlim(-0.6, len(clusters) - 0.4)
-    scale_to(axes, "y", (0.0, 1.06 * highest if highest > 0 else 1.0), False)
+    scale_to(axes, "y", (0.0, 1.06 * highest if highest > 0 else 1.0), wide=False)
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", length=0)
 

@@ -57,7 +57,7 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
         upright_limits(axes, limits)
     note = note_of(shown, request.own["replicate"], "marks at P50, P90 and P99")
     entries = [Entry(_named(group), look) for group, look in zip(shown, styles, strict=True)]
-    picture = finish(figure, legend_of(entries), note, request.is_noted)
+    picture = finish(figure, legend_of(entries), note, is_noted=request.is_noted)
     keep_apart(figure)
     return picture
 
@@ -113,7 +113,7 @@ def _panel(
     wide = is_wide(low, high)
     ends = (low, high) if wide else (0.0, high)
     xs = np.geomspace(*ends, _POINTS) if wide else np.linspace(*ends, _POINTS)
-    scale_to(axes, "x", ends, wide)
+    scale_to(axes, "x", ends, wide=wide)
     for own, style in zip(found, styles, strict=True):
         shares = np.array([one.upto(xs) for one in own])
         mean = shares.mean(axis=0)

@@ -52,7 +52,7 @@ class Entry:
     look: Mapping[str, Any]
 
 
-def panels(width_in: float, count: int, is_shared: bool = False) -> tuple[Figure, list[Axes]]:
+def panels(width_in: float, count: int, *, is_shared: bool = False) -> tuple[Figure, list[Axes]]:
     """A picture with that many panels; `is_shared`: below each other, with one axis below them all."""
     single = width_in < 4
     across = 1 if single or is_shared else _ACROSS.get(count, 3)
@@ -74,7 +74,7 @@ class Picture:
     note: str
 
 
-def finish(figure: Figure, entries: Sequence[Artist], note: str, is_noted: bool) -> Picture:
+def finish(figure: Figure, entries: Sequence[Artist], note: str, *, is_noted: bool) -> Picture:
     """Add the legend and, if `is_noted`, in small the note; the panels keep their size."""
     picture = Picture(figure, note)
     note = note if is_noted else ""

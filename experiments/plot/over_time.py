@@ -86,7 +86,7 @@ def series(source: Source, records: Sequence[Record], request: Request, looks: L
     entries = _entries(whole, pools, [COLUMNS[name] for name in request.metrics])
     window = ", ".join(dict.fromkeys(f"{table['window_s'][0]:g}" for _, table in tables))
     note = note_of(shown, request.own["replicate"], f"means of windows of {window} s")
-    return finish(figure, legend_of(entries), _without_interval(note), request.is_noted)
+    return finish(figure, legend_of(entries), _without_interval(note), is_noted=request.is_noted)
 
 
 def _label(label: str, record: Record, replicate: str, runs: int) -> str:
@@ -135,5 +135,5 @@ def _panel(axes: Axes, lines: Sequence[_Line], column: Column, length_s: float) 
     is_share = column.title.endswith("(%)") and highest <= 100
     axes.set_ylabel(column.title.replace(" (", "\n("))
     axes.set_xlim(left=0)
-    scale_to(axes, "y", (0.0, 104.0 if is_share else 1.08 * highest if highest > 0 else 1.0), False)
+    scale_to(axes, "y", (0.0, 104.0 if is_share else 1.08 * highest if highest > 0 else 1.0), wide=False)
     axes.xaxis.set_major_formatter(PLAIN)

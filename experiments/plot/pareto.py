@@ -64,13 +64,12 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     figure, (axes,) = panels(request.width_in, 1)
     xs, ys = (np.array([one.mean for one in own]) for own in ([p.x for p in points], [p.y for p in points]))
     front = frontier(np.round(xs, 9), better * ys)
-    ends = []
-    for values, halves in ((xs, [p.x.half_width for p in points]), (ys, [p.y.half_width for p in points])):
-        high = float((values + np.nan_to_num(halves)).max())
+    halves_by_axis = {"x": [p.x.half_width for p in points], "y": [p.y.half_width for p in points]}
+    for which, values in (("x", xs), ("y", ys)):
+        high = float((values + np.nan_to_num(halves_by_axis[which])).max())
         wide = values.min() > 0 and high > _FAR * values.min()
-        ends.append(((float(values.min()) / 1.3, high * 1.3) if wide else (0.0, high * 1.12 or 1.0), wide))
-    scale_to(axes, "x", *ends[0])
-    scale_to(axes, "y", *ends[1])
+        ends = (float(values.min()) / 1.3, high * 1.3) if wide else (0.0, high * 1.12 or 1.0)
+        scale_to(axes, which, ends, wide=wide)
     axes.plot(xs[front], ys[front], color=GREY, linewidth=0.9, drawstyle="steps-post", zorder=1)
     for one in points:
         look = series_style(looks.policies.index(one.group.policy))
@@ -86,7 +85,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better.name.lower()}")
     note = note_of(found, replicate, slos_of(found))
     explained = [*legend_of(entries, linestyle=""), line, *explained_hollow(found, [metric])]
-    picture = finish(figure, explained, note, request.is_noted)
+    picture = finish(figure, explained, note, is_noted=request.is_noted)
     colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
     labels = [
         PointLabel(one.x.mean, one.y.mean, _short(one.group) if at in front else "", colour, 0 if at in front else 1)

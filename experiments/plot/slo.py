@@ -59,7 +59,7 @@ def slo(source: Source, records: Sequence[Record], request: Request, looks: Look
         _against_setting(every, found, metrics, x, looks)
     entries = [Entry(group.label, look) for group, look in zip(found, looks.of(found), strict=True)]
     note = note_of(found, replicate, slos_of(found))
-    return finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], note, request.is_noted)
+    return finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], note, is_noted=request.is_noted)
 
 
 # --- against a setting ------------------------------------------------------------------------------------------------
@@ -88,14 +88,14 @@ def _against_setting(
             highest = max(highest, float(np.nanmax(ys + np.nan_to_num(halves), initial=0)))
         values = np.array([at[0] for group in found for at in group.cells], np.float64)
         wide = is_wide(float(values.min()), float(values.max()))
-        scale_to(axes, "x", (values.min() / 1.1, values.max() * 1.1) if wide else (0.0, 1.05 * values.max()), wide)
+        scale_to(axes, "x", (values.min() / 1.1, values.max() * 1.1) if wide else (0.0, 1.05 * values.max()), wide=wide)
         _frame(axes, metric, highest)
         axes.set_xlabel(setting_title(x))
 
 
 def _frame(axes: Axes, metric: Metric, highest: float) -> None:
     name_y(axes, metric.on_axis)
-    scale_to(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0), False)
+    scale_to(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0), wide=False)
 
 
 # --- against the scale ------------------------------------------------------------------------------------------------

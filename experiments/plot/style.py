@@ -215,7 +215,7 @@ def is_wide(low: float, high: float) -> bool:
     return low > 0 and high >= _WIDE_RANGE * low
 
 
-def scale_to(axes: Axes, which: str, ends: tuple[float, float], wide: bool) -> None:
+def scale_to(axes: Axes, which: str, ends: tuple[float, float], *, wide: bool) -> None:
     """Make the axis `which`, "x" or "y", logarithmic if `wide`, with ticks that can be read, and give it its ends."""
     axis = axes.xaxis if which == "x" else axes.yaxis
     if wide:

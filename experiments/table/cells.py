@@ -119,7 +119,7 @@ def read_baseline(text: str, selection: Selection) -> Baseline:
 
 def figures(selection: Selection, metrics: Sequence[Metric], baseline: Baseline | None) -> Figures:
     """All cells. InputError for a baseline with which runs cannot be paired."""
-    groups = {in_columns: _comparable(selection, in_columns) for in_columns in (False, True)}
+    groups = {in_columns: _comparable(selection, in_columns=in_columns) for in_columns in (False, True)}
     if baseline is not None:
         _require_pairs(selection, baseline)
         in_columns = baseline.in_columns
@@ -199,7 +199,7 @@ def _change(ours: Floats, theirs: Floats) -> float:
 # --- the best ---------------------------------------------------------------------------------------------------------
 
 
-def _comparable(selection: Selection, in_columns: bool) -> list[list[Place]]:
+def _comparable(selection: Selection, *, in_columns: bool) -> list[list[Place]]:
     """Places along each row, or column, whose runs had the same requests, load and SLO."""
     groups: dict[tuple[Any, ...], list[Place]] = {}
     for place, runs in selection.cells.items():

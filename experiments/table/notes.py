@@ -202,7 +202,8 @@ def _time(value_s: float) -> str:
 
 def _lost(record: Record) -> float:
     summary = record.summary
-    return float(summary.get("rejected", 0) + summary.get("failed", 0)) / max(1, summary.get("offered", 1))
+    unserved = sum(summary.get(key, 0) for key in ("rejected", "failed", "cancelled"))
+    return float(unserved) / max(1, summary.get("offered", 1))
 
 
 def _after(words: Collection[str]) -> str:

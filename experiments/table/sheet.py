@@ -76,7 +76,10 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
     selection = figures.selection
     metrics = [_in_readable_unit(metric, figures) for metric in figures.metrics]
     fitted_places = _fitted_places(selection)
-    columns = [_column_label(selection.columns, one, one in fitted_places.columns) for one in selection.columns.labels]
+    columns = [
+        _column_label(selection.columns, one, is_fitted=one in fitted_places.columns)
+        for one in selection.columns.labels
+    ]
     if len(columns) == 1:
         title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
         headings = [metric.in_table for metric in metrics]
@@ -99,7 +102,7 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
 
 def _sections(figures: Figures, block: _Block, fitted_places: _FittedPlaces) -> Iterator[Section]:
     rows = figures.selection.rows.labels
-    labels = {row: _row_label(row, row in fitted_places.rows) for row in rows}
+    labels = {row: _row_label(row, is_fitted=row in fitted_places.rows) for row in rows}
     yield Section(
         block.heading,
         tuple(
@@ -148,7 +151,7 @@ def _difference(figures: Figures, metric: Metric, place: Place) -> Text:
     found = cell.difference
     text = with_interval(found.comparison.mean * metric.scale, found.comparison.half_width * metric.scale, "+")
     if not math.isnan(found.change) and found.comparison.mean:
-        text += f" ({_per_cent(found.change)})"
+        text += f" ({per_cent(found.change)})"
     return Text(text, marks=DIFFERS if found.is_significant else DOUBTFUL if found.is_doubtful else "")
 
 
@@ -161,7 +164,8 @@ def with_interval(mean: float, half_width: float, sign: str = "") -> str:
     return f"{text} ± {half_width:,.{digits}f}" if has_interval else text
 
 
-def _per_cent(change: float) -> str:
+def per_cent(change: float) -> str:
+    """A change in %, with its sign."""
     rounded = round(change, 0 if abs(change) >= 9.95 else 1)
     return _minus(f"{rounded:+,.{0 if abs(change) >= 9.95 else 1}f} %") if rounded else "0.0 %"
 
@@ -207,12 +211,12 @@ def _fitted_places(selection: Selection) -> _FittedPlaces:
     )
 
 
-def _row_label(row: Label, is_fitted: bool) -> tuple[str, ...]:
+def _row_label(row: Label, *, is_fitted: bool) -> tuple[str, ...]:
     parts = [shown(value) for value in row]
     return (*parts[:-1], f"{parts[-1]} {FITTED}") if is_fitted else tuple(parts)
 
 
-def _column_label(axis: Axis, column: Label, is_fitted: bool) -> str:
+def _column_label(axis: Axis, column: Label, *, is_fitted: bool) -> str:
     """An option of a group says what it is, a number needs the name of its key."""
     named = zip(axis.keys, _short(axis.keys), column, strict=True)
     parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]

@@ -1,17 +1,19 @@
-"""What all trials of a study share: a configuration, and what its overrides choose."""
+"""What all trials of a study share: a configuration, what its overrides choose, and what its load asks for."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.tune.space import PREFILL_GPUS, Space
 from framework.cli.arguments import name_files
 from framework.cli.conf import CONF
+from framework.run.compose import compose as build_parts
 from framework.run.job import chosen, flattened
 
 
@@ -43,3 +45,17 @@ class Configuration:
     def choices(self) -> dict[str, str]:
         """The option of each config group."""
         return chosen(self._composed.hydra.runtime.choices)
+
+
+def with_demand(space: Space, base: Configuration) -> Space:
+    """`space` with the numbers that its starts need of the load.
+
+    `load_prefill_gpus`, a name in `start` of conf/space/NAME.yaml: those of `gpus` GPUs that prefill where
+    `cluster.prefill=auto` divides them into instances of one. Raises what `framework.run.compose` raises.
+    """
+    if not any(PREFILL_GPUS in value.names for start in space.starts for value in start.values()):
+        return space
+    pools = ("cluster.prefill=auto", "cluster.decode=null", f"cluster.instances={space.fixed['gpus']}")
+    cluster = build_parts(base.with_overrides((*pools, "cluster.prefill_tp=1", "cluster.decode_tp=1")).config).cluster
+    prefill = next(pool.instances for pool in cluster.pools if pool.name == "prefill")
+    return replace(space, asked={PREFILL_GPUS: prefill})

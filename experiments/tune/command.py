@@ -20,8 +20,7 @@ from pathlib import Path
 import optuna
 from hydra.utils import instantiate
 
-from experiments.tune.base import Configuration
-from experiments.tune.demand import with_demand
+from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import Feasibility
 from experiments.tune.files import write_trials, write_tuned
 from experiments.tune.goals import Goal, read_goals

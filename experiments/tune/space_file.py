@@ -116,10 +116,10 @@ def _dimension(space: str, name: str, form: Any, fixed: Mapping[str, Any]) -> Di
             return Dimension(name, _choices(where, choices))
         case {"powers_of_two": [low, high], **rest} if not rest:
             exponents = [_exponent(where, Expression(bound)(fixed)) for bound in (low, high)]
-            return Dimension(name, _range(where, exponents[0], exponents[1], False), is_exponent=True)
+            return Dimension(name, _range(where, exponents[0], exponents[1], log=False), is_exponent=True)
         case {"low": low, "high": high, **rest} if set(rest) <= {"log"} and isinstance(rest.get("log", False), bool):
             return Dimension(
-                name, _range(where, Expression(low)(fixed), Expression(high)(fixed), rest == {"log": True})
+                name, _range(where, Expression(low)(fixed), Expression(high)(fixed), log=rest == {"log": True})
             )
     raise InputError(f"{where} must be {_FORMS}, got {form!r}")
 
@@ -132,7 +132,7 @@ def _choices(where: str, choices: Sequence[Any]) -> Distribution:
     return CategoricalDistribution(choices)
 
 
-def _range(where: str, low: Number, high: Number, log: bool) -> Distribution:
+def _range(where: str, low: Number, high: Number, *, log: bool) -> Distribution:
     if low > high:
         raise InputError(f"{where}: nothing lies between {low} and {high}")
     if log and low <= 0:

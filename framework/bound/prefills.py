@@ -51,7 +51,7 @@ class Attention:
         return np.maximum(self.upto_s(tokens) - self.upto_s(cached), self.least[tokens] * squares)
 
 
-def attention(row: StepRow, longest: int, chunk: float, whole: bool) -> Attention:
+def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Attention:
     """For targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)
@@ -118,12 +118,12 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
     `due_s` (N,): when each request must have its first token, in recorded time; None where arrivals are not known. The
     first to hold a block finds it only if another comes in time to compute it.
     """
-    assert workload.hash_offsets is not None
+    assert workload.hash_spans is not None
     size = workload.hash_block_tokens
-    blocks = np.minimum(np.diff(workload.hash_offsets), workload.input_tokens // size)
+    blocks = np.minimum(workload.hash_counts, workload.input_tokens // size)
     names = dense(workload.hash_ids)
     free = np.zeros(int(names.max(initial=-1)) + 1, bool)
-    return _saved(workload, due_s, size, (blocks, workload.hash_offsets[:-1], names), free)
+    return _saved(workload, due_s, size, (blocks, workload.hash_spans[:, 0], names), free)
 
 
 def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:

@@ -147,7 +147,7 @@ class Program:
         columns[_POOLS + k] = steps.time_s[chosen]
         return columns
 
-    def _columns(self, again: bool) -> tuple[Floats, Integers]:
+    def _columns(self, *, again: bool) -> tuple[Floats, Integers]:
         """A column for each class and each pool that may prefill it, and its class: means of what requests need.
 
         `again`: not of requests but of one token each that comes from another prefill instead of a decode.

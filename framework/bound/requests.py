@@ -197,10 +197,10 @@ def make_pools(setting: Setting) -> list[Pool]:
             # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
             # have one that is longer.
             budget = stages * extent.kv_tokens
-        steps = least_steps(spec, row, extent, budget, batching, setting.recomputes_there)
+        steps = least_steps(spec, row, extent, budget, batching, again=setting.recomputes_there)
         of_prompts = None
         if steps.chunks is not None:
-            of_prompts = attention(row, longest, steps.chunks.budget, steps.chunks.whole)
+            of_prompts = attention(row, longest, steps.chunks.budget, whole=steps.chunks.whole)
         pools.append(Pool(spec, row, steps, of_prompts, held))
     return pools
 

@@ -36,7 +36,7 @@ class Extent:
 
 
 def least_steps(
-    pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str, again: bool = False
+    pool: PoolSpec, row: StepRow, extent: Extent, budget: int, batching: str, *, again: bool = False
 ) -> PoolSteps:
     """The least step times of `pool`, whose steps hold up to `budget` tokens formed as `batching` says.
 
@@ -48,13 +48,13 @@ def least_steps(
     mixes = (pool.role == "mixed" or again_only) and batching not in apart
     if pool.role != "decode" or again_only:
         whole = batching not in ("decode_first", "unified", "concurrent", "chunks_first")
-        chunks = _chunks(row, extent, budget, whole, mixes)
+        chunks = _chunks(row, extent, budget, whole=whole, mixes=mixes)
     if pool.role != "prefill" and extent.most_context > 0:
         decodes = _decodes(row, extent, chunks if mixes else None)
     return PoolSteps(chunks, decodes, mixes, again_only)
 
 
-def _chunks(row: StepRow, extent: Extent, budget: int, whole: bool, mixes: bool) -> Chunks:
+def _chunks(row: StepRow, extent: Extent, budget: int, *, whole: bool, mixes: bool) -> Chunks:
     most = extent.stages * extent.kv_tokens
     limit = float(max(min(budget, most), 1))
     last = extent.ranks * max(limit, (extent.prompt_tokens if extent.stages == 1 else most) + extent.batch)

@@ -38,7 +38,7 @@ def number(where: str, value: Any, least: float = -math.inf, most: float = _MOST
     return found
 
 
-def positive(where: str, value: Any, infinite: bool = False) -> float:
+def positive(where: str, value: Any, *, infinite: bool = False) -> float:
     """A number above 0, or infinity where that may be."""
     if infinite and str(value) in ("inf", "Infinity"):
         return math.inf

@@ -47,7 +47,7 @@ def place_of(observed: Observed, deployment: Deployment) -> Place:
     workload, cluster = observed.sent.workload, deployment.cluster
     pool = cluster.pools[cluster.entrance]
     cached = bool(deployment.engine.on(workload).prefix_cache)
-    return Place.of(workload, load, pool.instances // pool.group, cached)
+    return Place.of(workload, load, pool.instances // pool.group, prefix_cache=cached)
 
 
 def untested(places: Sequence[Place]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from framework.system.model import Model
 from framework.timing.calibration_terms import Calibration
 from framework.timing.server import Server
 from framework.timing.table import Timing
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 
 Floats = NDArray[np.float64]
 LOADS = ("recorded", "closed", "drawn")
@@ -146,7 +146,7 @@ def _prefixes(benchmark: Benchmark) -> dict[str, Any]:
     lengths = [len(ids) for ids in benchmark.hash_ids]
     return {
         "hash_ids": np.asarray([name for ids in benchmark.hash_ids for name in ids], np.int64),
-        "hash_offsets": np.concatenate([[0], np.cumsum(lengths)]),
+        "hash_spans": consecutive(lengths),
         "hash_block_tokens": benchmark.hash_block_tokens,
     }
 

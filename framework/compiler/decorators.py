@@ -54,11 +54,11 @@ def entry(signature: Any) -> Callable[[F], F]:
     return lambda function: _function(function, [signature], vectorised=False, _nrt=False)
 
 
-def _function(function: F, signatures: list[Any], vectorised: bool = True, **options: Any) -> F:
+def _function(function: F, signatures: list[Any], *, vectorised: bool = True, **options: Any) -> F:
     if numba_config.DISABLE_JIT:
         return function
     dispatcher: Any = Function(function, targetoptions=_OPTIONS | options)
-    dispatcher.declare(signatures, vectorised)
+    dispatcher.declare(signatures, vectorised=vectorised)
     return cast(F, dispatcher)
 
 

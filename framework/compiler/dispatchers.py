@@ -39,7 +39,7 @@ class Function(CPUDispatcher):
         self._vectorised = True
         self._has_looked_for_cache = False
 
-    def declare(self, signatures: list[Any], vectorised: bool) -> None:
+    def declare(self, signatures: list[Any], *, vectorised: bool) -> None:
         """Fix the signatures to compile for, if any, and how."""
         self._declared = signatures
         self._vectorised = vectorised

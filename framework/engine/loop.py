@@ -9,6 +9,7 @@ from framework.codes import (
     ARRIVAL,
     COPY_END,
     CRASH,
+    DECIDES,
     DONE,
     FAULT,
     LOG_FULL,
@@ -25,7 +26,7 @@ from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.lockstep import end_together, rank_in_step
 from framework.engine.events.ask import keep_seen
-from framework.engine.events.order import drop_turn, next_event, take_turn
+from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.parallel.sm_sharing import may_prefill
@@ -50,20 +51,24 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return YIELDED
+        if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
+            return FAULT
         if unlikely(s.sim.at_mark) or not unlikely(s.sim.crossing > 1) or not break_circle(s):
             event = _due(s)
             if unlikely(s.sim.at_mark):
                 return MARKED
+            if unlikely(s.sim.decides > 0) and event >= 0 and s.sim.kind == SCHEDULE and decision_is_due(s, event):
+                return DECIDES
             s.sim.events += s.sim.kind != SCHEDULE
             if unlikely(_is_fault(s, event)):
                 return FAULT
             _process(s, event, stop)
+            if unlikely(s.sim.actions > 0):
+                return DECIDES
         if unlikely(s.sim.changed_links > 0):
             share_links(s)
         if s.error.status != 0:
             return int(s.error.status)
-        if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
-            return FAULT
     for i in range(s.options.instances):
         free_deferred(s, i)
     return DONE
@@ -72,7 +77,7 @@ def _run(s: State, most_events: int) -> int:
 @inner
 def _is_fault(s: State, event: int) -> bool:
     """Whether an instance crashes, or comes back: see faults/crashes.py."""
-    return bool(s.sim.kind == CRASH or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
+    return event >= 0 and bool(s.sim.kind == CRASH or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner
@@ -135,6 +140,7 @@ def _schedule(s: State, i: int) -> None:
             drop_turn(s, k)
         look_around(s, k)
         s.instances[k].between = False
+        s.instances[k].asked = False
         schedule(s, k)
         if s.error.status != 0:
             return
@@ -166,7 +172,8 @@ def _log_is_full(s: State) -> bool:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
-    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, MARKED, or an error of a hook.
+    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES, or an error of a
+    hook. After DECIDES `roles.decisions.decide` is to be called.
 
     Compiled hooks are handed `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from framework.compiler.decorators import compiled
 from framework.errors import InvariantError
-from framework.result import Result
+from framework.result import STATES, Result
 
 _FINISHED = 1
 _ROUNDING = 1e-9  # relative; leaps are summed in closed form
@@ -34,7 +34,7 @@ def _fail_where(broken: np.ndarray, what: str) -> None:
 def _check_ends(result: Result) -> None:
     """Each request ended once, and those that finished emitted all their tokens."""
     rows = result.requests
-    _fail_where((rows["state"] < 1) | (rows["state"] > 3), "request without an end")
+    _fail_where((rows["state"] < 1) | (rows["state"] >= len(STATES)), "request without an end")
     _fail_where((rows["state"] != _FINISHED) & (rows["reason"] == 0), "request that did not finish, without a reason")
     finished = rows["state"] == _FINISHED
     _fail_where(finished & (rows["emitted"] != result.workload.output_tokens), "finished request with lost tokens")

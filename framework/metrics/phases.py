@@ -129,24 +129,24 @@ class DecodeClock:
         mixed_steps = np.where(self._mixed, steps, 0).astype(np.float64)
         self._mixed_steps_before = np.cumsum(mixed_steps) - mixed_steps
 
-    def at(self, instance: NDArray[Any], steps: NDArray[Any], ends: bool) -> Moment:
+    def at(self, instance: NDArray[Any], steps: NDArray[Any], *, ends: bool) -> Moment:
         """After so many decode steps of each instance.
 
         The time is that at which the step before ended or, unless `ends`, that at which the next one begins.
         """
-        place, into, into_s = self._into(instance, steps, ends)
+        place, into, into_s = self._into(instance, steps, ends=ends)
         mixed = self._mixed[place]
         mixed_s = self._mixed_before_s[place] + np.where(mixed, into_s, 0.0)
         mixed_steps = self._mixed_steps_before[place] + np.where(mixed, into, 0.0)
         return Moment(self._start_s[place] + into_s, self._before_s[place] + into_s, mixed_s, mixed_steps)
 
-    def time_s(self, instance: NDArray[Any], steps: NDArray[Any], ends: bool) -> Floats:
+    def time_s(self, instance: NDArray[Any], steps: NDArray[Any], *, ends: bool) -> Floats:
         """The times of `at` alone."""
-        place, _, into_s = self._into(instance, steps, ends)
+        place, _, into_s = self._into(instance, steps, ends=ends)
         times_s: Floats = self._start_s[place] + into_s
         return times_s
 
-    def _into(self, instance: NDArray[Any], steps: NDArray[Any], ends: bool) -> tuple[Ints, Floats, Floats]:
+    def _into(self, instance: NDArray[Any], steps: NDArray[Any], *, ends: bool) -> tuple[Ints, Floats, Floats]:
         """The leap that each of these steps lies in, how many steps of it come before, and how long they take."""
         keys = instance.astype(np.int64) * self._width + steps - ends
         order = np.argsort(keys)  # a search among millions of leaps is several times as fast in their order

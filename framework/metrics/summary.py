@@ -198,6 +198,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "offered": offered,
         "rejected": len(requests.filter(pl.col("state") == "rejected")),
         "failed": len(requests.filter(pl.col("state") == "failed")),
+        **({"cancelled": cancelled} if (cancelled := len(requests.filter(pl.col("state") == "cancelled"))) else {}),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,

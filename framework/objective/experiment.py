@@ -63,7 +63,7 @@ class Experiment:
         cluster = self.setting.cluster
         pool = cluster.pools[cluster.entrance]
         instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
-        place = Place.of(self.workload, self.load, instances, bool(self.engine.prefix_cache))
+        place = Place.of(self.workload, self.load, instances, prefix_cache=bool(self.engine.prefix_cache))
         return replace(self, timing=placed(self.timing, place))
 
     @property

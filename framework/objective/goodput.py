@@ -131,6 +131,7 @@ def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
     if policy.shares_gpus:
         return any_stream(spec)
     plans = any(
-        getattr(type(policy), hook) is not getattr(Policy, hook) for hook in ("batching", "on_tick", "split_at")
+        getattr(type(policy), hook) is not getattr(Policy, hook)
+        for hook in ("batching", "on_tick", "decide", "split_at")
     )
     return any_plan(spec) if plans else spec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.policy.actions import Action, Migrate, Plan, SetRole, SetTokenBudget
+from framework.policy.actions import Action, Cancel, Migrate, Plan, Preempt, Resume, SetRole, SetTokenBudget
 from framework.policy.base import (
     Aggregated,
     Decision,
@@ -21,6 +21,7 @@ from framework.policy.view import Cluster, Instances, Request, View
 __all__ = [
     "Action",
     "Aggregated",
+    "Cancel",
     "Cluster",
     "Decision",
     "Disaggregated",
@@ -28,7 +29,9 @@ __all__ = [
     "Migrate",
     "Plan",
     "Policy",
+    "Preempt",
     "Request",
+    "Resume",
     "SetRole",
     "SetTokenBudget",
     "View",

@@ -1,8 +1,9 @@
-"""What a policy may do in addition to answering: actions of a tick, and plans of how an instance forms its steps."""
+"""What a policy may do in addition to answering: actions of a tick or decision, and plans of how steps are formed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from framework.system.cluster import Batching, Phase, Role
 
@@ -52,4 +53,34 @@ class SetRole:
     plan: Plan | None = None
 
 
-Action = Migrate | SetTokenBudget | SetRole
+@dataclass(frozen=True)
+class Preempt:
+    """Take a request that waits, prefills or decodes off its instance until `Resume`; ignored for any other.
+
+    `keep`: what it keeps of its KV. "drop": nothing, it is recomputed as after a preemption by the engine. A request in
+    a step leaves at the end of that step.
+    """
+
+    request: int
+    keep: Literal["drop"] = "drop"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Queue a request that `Preempt` has taken off, behind those of its key; ignored for any other."""
+
+    request: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """End a request, wherever it is, as cancelled for that reason; ignored before it arrives and after it has ended.
+
+    A request in a step ends with that step.
+    """
+
+    request: int
+    reason: str
+
+
+Action = Migrate | SetTokenBudget | SetRole | Preempt | Resume | Cancel

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 
-from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, ROLES, SET_ROLE, SET_TOKEN_BUDGET
+from framework.codes import (
+    CANCEL,
+    MIGRATE,
+    MODES,
+    PREEMPT,
+    REASON_POLICY,
+    REASONS,
+    RESUME,
+    ROLES,
+    SET_ROLE,
+    SET_TOKEN_BUDGET,
+)
 from framework.errors import PolicyError, shown
-from framework.policy.actions import Action, Migrate, Plan, SetRole, SetTokenBudget
+from framework.policy.actions import Action, Cancel, Migrate, Plan, Preempt, Resume, SetRole, SetTokenBudget
 from framework.policy.base import Policy
 from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
 from framework.policy.view import Cluster, Floats, Integers, Request
@@ -22,7 +33,7 @@ _PLANS = f"one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99"
 
 
 class ActionRow(NamedTuple):
-    """An action of a tick as a record of an engine has it; a field that the action does not have is 0."""
+    """An action as a record of an engine has it; a field that the action does not have is 0."""
 
     kind: int
     request: int
@@ -36,7 +47,8 @@ class ActionRow(NamedTuple):
 class Answers:
     """Asks the hooks of one policy that are plain Python, and refuses what cannot be used with a PolicyError.
 
-    `reasons`: why requests were turned away, in the order of first use. `actions`: those of the last tick.
+    `reasons`: why requests were turned away or cancelled, in the order of first use. `actions`: those of the last
+    answer that has any.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster) -> None:
@@ -182,19 +194,37 @@ class Answers:
             return ActionRow(MIGRATE, action.request, action.instance)
         if isinstance(action, SetTokenBudget):
             return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, int(action.tokens))
+        if isinstance(action, Cancel):
+            return ActionRow(CANCEL, action.request, -1, self._reason(action.reason))
+        if isinstance(action, (Preempt, Resume)):
+            return ActionRow(PREEMPT if isinstance(action, Preempt) else RESUME, action.request, -1)
         return self._role(hook, action)
 
     def _unusable(self, action: Any) -> str:
         """Why an action cannot be carried out; "": it can."""
         if not isinstance(action, Action):
-            return f"it is a {type(action).__name__}; actions are Migrate, SetTokenBudget and SetRole"
-        instance, requests = _index(action.instance), len(self._cluster.requests.input_tokens)
-        if instance is None or not 0 <= instance < self._instances:
-            return f"there is no instance {shown(action.instance)}; {self._there_are}"
-        if isinstance(action, Migrate):
-            request = _index(action.request)
-            is_there = request is not None and 0 <= request < requests
-            return "" if is_there else f"there is no request {shown(action.request)}, they are 0 to {requests - 1}"
+            names = ", ".join(kind.__name__ for kind in get_args(Action))
+            return f"it is a {type(action).__name__}; actions are {names}"
+        if isinstance(action, (Migrate, Preempt, Resume, Cancel)):
+            request, requests = _index(action.request), len(self._cluster.requests.input_tokens)
+            if request is None or not 0 <= request < requests:
+                return f"there is no request {shown(action.request)}, they are 0 to {requests - 1}"
+        if isinstance(action, (Migrate, SetTokenBudget, SetRole)):
+            instance = _index(action.instance)
+            if instance is None or not 0 <= instance < self._instances:
+                return f"there is no instance {shown(action.instance)}; {self._there_are}"
+        return self._unusable_rest(action)
+
+    def _unusable_rest(self, action: Action) -> str:
+        """The same of what is neither its request nor its instance."""
+        if isinstance(action, (Migrate, Resume)):
+            return ""
+        if isinstance(action, Preempt):
+            kept = get_args(get_type_hints(Preempt)["keep"])
+            return "" if action.keep in kept else f"keep is one of {', '.join(kept)}, got {shown(action.keep)}"
+        if isinstance(action, Cancel):
+            is_reason = isinstance(action.reason, str) and action.reason
+            return "" if is_reason else f"a reason is a text, got {shown(action.reason)}"
         if isinstance(action, SetTokenBudget):
             is_budget = _is_whole(action.tokens, MOST_TOKENS)
             return "" if is_budget else f"a token budget is a whole number from 1, got {shown(action.tokens)}"

@@ -53,7 +53,7 @@ class Decision:
     index: str = ""
 
 
-def decision(observes: bool) -> Callable[[Callable[..., int]], Decision]:
+def decision(*, observes: bool) -> Callable[[Callable[..., int]], Decision]:
     """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
 
     `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, and
@@ -124,7 +124,7 @@ class Policy:
     suggested_cluster: ClassVar[str] = "mixed"
     batching_mode: ClassVar[Batching | None] = None  # of its pools, None: the engine's
     tick_s: float | None = None  # period of on_tick, None: never
-    changes_roles: bool = False  # on_tick may return SetRole
+    changes_roles: bool = False  # on_tick and decide may return SetRole
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
     dynamic_keys: ClassVar[bool] = False  # prioritize is asked for a whole queue whenever that is read after a change
     compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
@@ -189,6 +189,12 @@ class Policy:
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         """Called every `tick_s`; the actions are carried out in order."""
+        return ()
+
+    def decide(self, instance: int, cluster: Cluster) -> Iterable[Action]:
+        """Called before an instance forms its next step, whenever something changed there; the actions are carried out
+        in order before that step is formed.
+        """
         return ()
 
 

@@ -39,9 +39,10 @@ HOOKS = (
     Hook(
         "fetch_prefix", "request", "instance or none", "a request has been routed, where there are prefix tiers", True
     ),
+    Hook("decide", "instance", "actions", "an instance is about to schedule after something changed there", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
-ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX = range(len(HOOKS))
+ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX, DECIDE = range(len(HOOKS))
 
 # What a hook answers when the policy raised: the engine stops and the exception is raised again outside.
 RAISED = -(2**62)
@@ -50,7 +51,7 @@ NO_INSTANCE = -1
 # What `route_decode` answers to turn a request away: this less the number of its reason.
 REFUSED = -(2**40)
 
-MOST_ACTIONS = 1 << 16  # of one tick
+MOST_ACTIONS = 1 << 16  # of one answer
 _MODES = 8  # of batching, at most
 _SHARE = 1 << 48
 MOST_TOKENS = _SHARE // _MODES  # a token budget is less

@@ -87,6 +87,11 @@ class Inspection(Protocol):
         """Requests that wait on an instance, in the order of its queue, then those of its inbox."""
         ...
 
+    @property
+    def suspended(self) -> Integers:
+        """Requests that the policy has preempted and not resumed, by number."""
+        ...
+
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
         """Requests that decode on these instances, and the position of each one's instance among them."""
         ...

@@ -123,11 +123,6 @@ class Instances:
         """Where a change of role is under way."""
         return np.asarray(self.draining_role != self.next_role)
 
-    @property
-    def settled_role(self) -> Integers:
-        """The same as `draining_role`, under its name before version 0.2."""
-        return self.draining_role
-
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
         return self._engine.step_times_s(self._ids)
@@ -306,6 +301,14 @@ class Cluster:
         """
         self._require_instance(instance)
         return self._engine.queued(instance)
+
+    @property
+    def suspended(self) -> Integers:
+        """Ids of the requests that `Preempt` has taken off their instances and that wait for `Resume`, ascending.
+
+        `requests.instance` has where each was.
+        """
+        return self._engine.suspended
 
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""

@@ -91,13 +91,18 @@ def enqueue(s: Simulation, r: Request, i: Instance) -> None:
         split = s.hooks.split_at(s, r)
         r.split = split if split < r.input_tokens else max(split, r.input_tokens + 1)
     r.instance = i.id
+    take_place(s, r)
+    i.queue_of_arrivals(s.options.asynchronous).append((r.key, r.queue_number, r))
+    s.wake(i)
+
+
+def take_place(s: Simulation, r: Request) -> None:
+    """Give r, which enters a queue, the policy's key and a queue number."""
     key = math.inf if s.hooks.dynamic_keys else 0.0
     if "prioritize" in s.hooks.overrides and not s.hooks.dynamic_keys:
         key = float(s.hooks.prioritize(s, [r])[0])
     s.queue_number += 1
     r.key, r.queue_number = r.place = key, s.queue_number
-    i.queue_of_arrivals(s.options.asynchronous).append((key, s.queue_number, r))
-    s.wake(i)
 
 
 def finish_copy(s: Simulation, r: Request) -> None:

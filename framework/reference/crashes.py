@@ -8,11 +8,11 @@ from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import admit
 from framework.reference.kv import free_deferred
 from framework.reference.links import withdraw_copy
-from framework.reference.parking import park
+from framework.reference.parking import forget_place, park
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
-from framework.reference.state import FAILED, Instance, Request
+from framework.reference.state import CANCELLED, FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
 from framework.reference.transfers import start_transfers, stop_decoding, withdraw_migration
 
@@ -36,11 +36,20 @@ def crash(s: Simulation, i: Instance) -> None:
             start_transfers(s, other)
             s.wake(other)
     for r in dropped:
-        if s.options.engine.faults.recovery == "fail":
-            r.instance = -1
-            s.end_request(r, FAILED, "crash")
-        else:
-            park(s, r)
+        settle(s, r)
+
+
+def settle(s: Simulation, r: Request) -> None:
+    """r is dropped: it is cancelled if that was decided and awaited its instance; else it fails, or is routed anew."""
+    there = [entry for entry in s.postponed if entry.action[1] == r.id]
+    s.postponed = [entry for entry in s.postponed if entry not in there]
+    r.instance = -1
+    if there and there[0].action[0] == "cancel":
+        s.end_request(r, CANCELLED, there[0].action[2])
+    elif s.options.engine.faults.recovery == "fail":
+        s.end_request(r, FAILED, "crash")
+    else:
+        park(s, r)
 
 
 def lose_steps(s: Simulation, i: Instance) -> None:
@@ -57,7 +66,7 @@ def lose_steps(s: Simulation, i: Instance) -> None:
 def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[Request], list[Instance]]:
     """The requests that these instances hold or expect, taken off, by number; and where else room came free.
 
-    Those that decode or prefill elsewhere go on.
+    Those that decode or prefill elsewhere go on, and suspended ones stay so.
     """
     dropped: list[Request] = []
     freed: list[Instance] = []
@@ -65,6 +74,10 @@ def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[Request], list[In
         if r in s.parked or r.instance < 0:
             continue
         i = s.instances[r.instance]
+        if r.suspended:
+            if i in crashed:
+                forget_place(r)
+            continue
         if r.migration is not None and (i in crashed or r.migration.target in crashed):
             freed.append(withdraw_migration(s, r))
         elif r.destination is not None and (i in crashed or r.destination in crashed):
@@ -106,7 +119,7 @@ def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
 def go_down(s: Simulation, i: Instance) -> None:
     """i, which holds nothing any more, is down, as if it were being started; its next role and its plan stay."""
     i.cache.clear()
-    i.woken = i.between = i.closed = False
+    i.woken = i.asked = i.between = i.closed = False
     if i.draining_role == i.next_role:
         i.next_plan = None
     if i.change_event is not None:

@@ -133,6 +133,10 @@ class ReferenceInspection:
         instance = self._s.instances[i]
         return _ids([r for _, _, r in [*sorted(instance.waiting), *instance.inbox]])
 
+    @property
+    def suspended(self) -> Integers:
+        return _ids([r for r in self._s.requests if r.suspended])
+
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
         running = [self._s.instances[i].running for i in ids]
         owners = [k for k, there in enumerate(running) for _ in there]

@@ -14,14 +14,6 @@ from framework.reference.steps.duration import choose_depth
 from framework.reference.transfers import cancel_migration, start_decoding, stop_decoding
 
 
-def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """Whether the head of the queue finds a seat and blocks for `tokens` tokens (None: all that it has to compute).
-
-    The budget of the step is checked elsewhere.
-    """
-    return may_come(i) and has_seat(i) and has_blocks(s, i, tokens)
-
-
 def may_come(i: Instance) -> bool:
     """Whether anything waits, and admission is open."""
     if not i.waiting:
@@ -146,10 +138,20 @@ def forget_last(s: Simulation, i: Instance, r: Request) -> None:
 
 def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
     """Drop or swap out the KV of r. `waits_here`: it waits for its prefill on i again, whatever the role of i."""
-    i.changed = True
     s.preemptions += 1
     r.preemptions += 1
     swap = s.options.preemption == "swap" and r in i.running
+    evict(s, i, r)
+    if swap:
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        i.swapped.append(r)
+        return
+    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
+
+
+def evict(s: Simulation, i: Instance, r: Request) -> None:
+    """Take r, which decodes or prefills on i, off its list and free its KV."""
+    i.changed = True
     if r in i.running:
         stop_decoding(s, i, r)
         forget_last(s, i, r)
@@ -159,11 +161,6 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.prefill_step.dropped.append(r)
     free_kv(s, i, r)
     cancel_migration(s, r)
-    if swap:
-        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
-        i.swapped.append(r)
-        return
-    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
 
 
 def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:

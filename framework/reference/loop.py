@@ -6,18 +6,18 @@ import heapq
 import math
 from collections.abc import Callable
 
-from framework.codes import ARRIVAL, COPY_END, CRASH, PREFILL_STEP_END, ROLE_CHANGE, ROLES, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, COPY_END, CRASH, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.crashes import come_back, crash, route_parked
+from framework.reference.decisions import carry_out, decide, decision_is_due
 from framework.reference.kv import free_deferred
 from framework.reference.links import share_links
-from framework.reference.roles import set_role, take_role
+from framework.reference.roles import take_role
 from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
 from framework.reference.steps.scheduling import take_turn
 from framework.reference.steps.step_end import finish_prefill_step, finish_step
-from framework.reference.transfers import migrate
 
 _EVENTS_BETWEEN_REPORTS = 10_000
 
@@ -44,7 +44,11 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             s.take_mark()
         advance(s, time_s)
         if kind == SCHEDULE:
-            take_turn(s, s.instances[id])
+            if decision_is_due(s, s.instances[id]):
+                decide(s, s.instances[id])
+                s.push(time_s, SCHEDULE, id)
+            else:
+                take_turn(s, s.instances[id])
             route_parked(s)
             share_links(s)
             continue
@@ -149,13 +153,5 @@ def tick(s: Simulation, number: int) -> None:
     """Ask for the actions of a tick and carry them out in order."""
     assert s.hooks.tick_s is not None
     s.push((number + 1) * s.hooks.tick_s, TICK, number + 1)
-    for action, a, b, *plan in s.hooks.on_tick(s, number):
-        if action == "role":
-            set_role(s, s.checked("on_tick", a, ""), ROLES[b], *plan)
-        elif action == "migrate":
-            migrate(s, s.requests[a], s.checked("on_tick", b, f" for request {a}"))
-        else:
-            i = s.checked("on_tick", a, "")
-            i.token_budget = b
-            if not i.down:
-                s.wake(i)
+    for action in s.hooks.on_tick(s, number):
+        carry_out(s, "on_tick", action)

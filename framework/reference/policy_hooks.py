@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import MIGRATE, MODES, REASON_POLICY, REASONS, SET_TOKEN_BUDGET
+from framework.codes import CANCEL, MIGRATE, MODES, PREEMPT, REASON_POLICY, REASONS, RESUME, SET_TOKEN_BUDGET
 from framework.errors import InputError, instead_of, note_hook
 from framework.policy.answers import ActionRow, Answers
 from framework.policy.base import Decision, Policy, overrides
@@ -100,12 +100,20 @@ class PolicyHooks(Hooks):
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         self.ask("on_tick", tick)
-        return [_action(action) for action in self._answers.actions]
+        return [_action(action, self.reasons) for action in self._answers.actions]
+
+    def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
+        self.ask("decide", i.id)
+        return [_action(action, self.reasons) for action in self._answers.actions]
 
 
-def _action(action: ActionRow) -> tuple[Any, ...]:
+def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
     """An action as `Hooks.on_tick` has it."""
     instance = int(action.instance)
+    if action.kind == CANCEL:
+        return "cancel", int(action.request), reasons[action.value]
+    if action.kind in (PREEMPT, RESUME):
+        return "preempt" if action.kind == PREEMPT else "resume", int(action.request)
     if action.kind == MIGRATE:
         return "migrate", int(action.request), instance
     if action.kind == SET_TOKEN_BUDGET:

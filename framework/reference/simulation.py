@@ -11,7 +11,7 @@ from framework.codes import ARRIVAL, COPY_END, CRASH, DECODE, MIXED, OFF, PREFIL
 from framework.errors import PolicyError
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.options import Options, Spec, StepTime
-from framework.reference.state import FINISHED, UNSENT, Channel, Instance, Link, Request
+from framework.reference.state import FINISHED, UNSENT, Channel, Instance, Link, Postponed, Request
 from framework.workload import Workload, block_names
 
 ROLE_NAMES = {role: name for name, role in ROLES.items()}
@@ -60,7 +60,13 @@ class Hooks:
         return i.token_budget, i.mode, 0
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        """In order: ("migrate", request, instance), ("budget", instance, tokens) or ("role", instance, role, plan)."""
+        """In order: ("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
+        ("preempt", request), ("resume", request) or ("cancel", request, reason).
+        """
+        return ()
+
+    def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
+        """The same, before i schedules."""
         return ()
 
 
@@ -112,6 +118,7 @@ class Simulation:
         self.ended: list[Request] = []  # in the order of their ends
         self.parked: list[Request] = []  # to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
+        self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
@@ -123,8 +130,8 @@ class Simulation:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
         if self.shares_early:
             ids = self._names[self._name_offsets[k] : self._name_offsets[k + 1]].tolist()
-        elif self.hash_tokens and w.hash_offsets is not None:
-            ids = [int(x) for x in w.hash_ids[w.hash_offsets[k] : w.hash_offsets[k + 1]]][: tokens // self.hash_tokens]
+        elif self.hash_tokens:
+            ids = w.hash_ids_of(k)[: tokens // self.hash_tokens].tolist()
         return Request(k, tokens, int(w.output_tokens[k]), ids)
 
     def _build_stores(self) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from framework.codes import ROLES
 from framework.reference.cache import Cache, Store
 from framework.reference.options import Spec
 
-PENDING, FINISHED, REJECTED, FAILED, UNSENT = range(5)
+PENDING, FINISHED, REJECTED, FAILED, CANCELLED, UNSENT = range(6)
 INSTANCE_TOTALS = (
     *("busy_s", "steps", "decode_steps", "prefill_tokens", "decode_tokens", "context_tokens", "decode_pairs"),
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
@@ -109,6 +110,7 @@ class Request:
     token_s: list[float] = field(default_factory=list)
     accepted: int = 0  # drafts, by its last decode step
     paused: bool = False  # it decodes, and the step under way has no tokens for it
+    suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
     join_step: int = 0  # decode steps of its instance when it began to decode there, or to go on
     joined_with: int = 0  # tokens that it had emitted then
 
@@ -145,6 +147,14 @@ class Request:
 
 
 Chunk = tuple[Request, int, int]  # request, prefix, tokens
+
+
+@dataclass
+class Postponed:
+    """A decision about a request that waits for the turn of `instance`; `action`: as `Hooks.decide` has it."""
+
+    action: tuple[Any, ...]
+    instance: Instance
 
 
 @dataclass
@@ -212,6 +222,7 @@ class Instance:
         self.leaving: list[Request] = []  # prefilled or handed over, their KV kept here until a copy has ended
         self.busy = False  # in a step
         self.changed = False
+        self.asked = False  # the policy has decided before the step that is formed next
         self.woken = False  # it schedules at this time
         self.between = False  # a step of it has ended at this time, and the next one is not formed yet
         self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import (
+    CANCELLED,
+    DECIDES,
     DONE,
     FAILED,
     FAULT,
@@ -24,9 +26,11 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.dispatchers import numba_config
+from framework.engine.faults.crashes import pass_fault
 from framework.engine.loop import run
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
+from framework.engine.roles.decisions import decide
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.config import Setting
@@ -42,7 +46,7 @@ from framework.result import OUTCOME, Gaps, mark_of
 _EVENTS_BETWEEN_REPORTS = 200_000
 
 _ENDS = np.zeros(128, np.int8)  # by the engine's states, those of results
-_ENDS[[FINISHED, REJECTED, FAILED, UNSENT]] = 1, 2, 3, 4
+_ENDS[[FINISHED, REJECTED, FAILED, CANCELLED, UNSENT]] = 1, 2, 3, 4, 5
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
 _WINDOWS, _GROWTH = 32, 4  # room for the log: windows of it at first, then times as many rows as it has
@@ -99,7 +103,7 @@ class CompiledEngine:
         marks: list[NDArray[np.void]] = []
         while True:
             sim["mark_s"] = marks_s[len(marks)] if len(marks) < len(marks_s) else np.inf
-            status = run(memory, binding.view, binding.params, binding.numbers, _EVENTS_BETWEEN_REPORTS)
+            status = _run_on(memory, binding)
             rows = int(sim["step_rows"][0]), int(sim["token_rows"][0])
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
@@ -108,20 +112,21 @@ class CompiledEngine:
                 log.add(*rows, self.inspection.oldest_open_step())
                 memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
-            elif status == FAULT:
-                _pass_fault(binding, memory)
             elif status == MARKED:
                 marks.append(_mark(memory, marks_s[len(marks)]))
             elif status != YIELDED:
                 raise binding.error()
 
 
-def _pass_fault(binding: Binding, memory: Memory) -> None:
-    """Process the fault for which the loop came back."""
-    from framework.engine.faults.crashes import pass_fault
-
-    if pass_fault(memory, binding.view, binding.params, binding.numbers) != DONE:
-        raise binding.error()
+def _run_on(memory: Memory, binding: Binding) -> int:
+    """Run until the engine comes back for another reason than a decision about requests that run, or a fault."""
+    handed = memory, binding.view, binding.params, binding.numbers
+    status = run(*handed, _EVENTS_BETWEEN_REPORTS)
+    while status in (DECIDES, FAULT):
+        status = decide(*handed) if status == DECIDES else pass_fault(*handed)
+        if status == YIELDED:
+            status = run(*handed, _EVENTS_BETWEEN_REPORTS)
+    return status
 
 
 class _Log(NamedTuple):

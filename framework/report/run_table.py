@@ -79,14 +79,14 @@ class _Comparison:
         yield self._runs(with_counts=options.max_width >= _WIDE)
         yield from (Text(line, style="dim") for line in footnotes(self.summaries))
 
-    def _runs(self, with_counts: bool) -> Table:
+    def _runs(self, *, with_counts: bool) -> Table:
         ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
             best[group] = max(best.get(group, 0.0), summary[ranking])
         table = _table("", "run", between=0)
         table.add_column("")
-        for heading in (*_headings(ranking, "slo_attainment", *_COMPARED), *_counted(with_counts)):
+        for heading in (*_headings(ranking, "slo_attainment", *_COMPARED), *_counted(with_counts=with_counts)):
             table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
         for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
@@ -94,7 +94,8 @@ class _Comparison:
                 table.add_section()
             before = group
             is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
-            counts = (summary["rejected"] + summary["failed"], *(summary[key] for key in _COUNTED))
+            unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
+            counts = (unserved, *(summary[key] for key in _COUNTED))
             table.add_row(
                 *("▸" if is_best else "", label, mark(summary)),
                 *(number(summary[ranking]), _attainment(summary["slo_attainment"], unit="")),
@@ -117,7 +118,7 @@ def _headings(*keys: str) -> list[str]:
     return side_by_side([metric(key).heading for key in keys])
 
 
-def _counted(with_counts: bool) -> list[str]:
+def _counted(*, with_counts: bool) -> list[str]:
     return ["not\nserved", *_headings(*_COUNTED)] if with_counts else []
 
 
@@ -146,7 +147,7 @@ def _caveats(*summaries: Summary) -> list[RenderableType]:
     return [Constrain(Text(f" {one} ", _WARNING), _WIDE) for one in caveats if one]
 
 
-def _without_loads(source: str, with_run: bool = True) -> tuple[str, list[RenderableType]]:
+def _without_loads(source: str, *, with_run: bool = True) -> tuple[str, list[RenderableType]]:
     """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so.
 
     Those lines also say where the run's own load lies, unless `with_run` is false.
@@ -211,7 +212,9 @@ def _outcome(evaluation: Evaluation) -> Table:
         limit = f" ({summary['bound_limit']})"
         grid.add_row("of bound", Text.assemble(percent(summary["share_of_bound"]), (limit, "dim")))
     grid.add_row("throughput", f"{_said(summary, 'request_throughput')}, {_said(summary, 'output_throughput')}")
-    for key, state in (("completed", "finished"), ("rejected", "rejected"), ("failed", "failed")):
+    for key, state in (("completed", "finished"), *((key, key) for key in ("rejected", "failed", "cancelled"))):
+        if key not in summary:
+            continue
         style = "red" if state != "finished" and summary[key] else ""
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")

@@ -66,7 +66,9 @@ def run(arguments: Arguments) -> StepFigures:
     sizes = {name: arguments.whole(name, 1) for name in ("tp", "pp", "ep", "dp")}
     built = configured(overrides, _GROUPS)
     model = _typed(built["model"], own)
-    return step_figures(model, built["gpu"], Parallelism(**sizes), built["timing"], step, arguments.truth("calibrated"))
+    return step_figures(
+        model, built["gpu"], Parallelism(**sizes), built["timing"], step, calibrated=arguments.truth("calibrated")
+    )
 
 
 def _typed(model: Model, own: Mapping[str, str]) -> Model:

@@ -112,13 +112,13 @@ class _Times:
 
 
 def step_figures(
-    model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, step: Step, calibrated: bool = False
+    model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, step: Step, *, calibrated: bool = False
 ) -> StepFigures:
     """The figures of `step` on one instance, with fitted terms where `calibrated` asks for them.
 
     Raises InputError where `timing` has no times for the instance.
     """
-    times = _times(model, gpu, parallelism, timing, calibrated)
+    times = _times(model, gpu, parallelism, timing, calibrated=calibrated)
     kernels_ms = _parts_ms(times.kernels, times.row, step)
     fitted_ms = None if times.fitted is None else _parts_ms(times.fitted, times.row, step)
     parts_ms = fitted_ms if calibrated and fitted_ms is not None else kernels_ms
@@ -146,7 +146,7 @@ def step_figures(
     )
 
 
-def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, calibrated: bool) -> _Times:
+def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, *, calibrated: bool) -> _Times:
     if not isinstance(timing, Measured) or timing.estimates(gpu):
         row = timing.row(model, gpu, parallelism)
         return _Times(timing.source, "", row.parts(), None, row)
@@ -157,7 +157,7 @@ def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, cal
         fitted = entry.parts.calibrated(entry.calibration, added)
     kernels = entry.parts.calibrated(Calibration())
     row = entry.joint.of(entry.parts.row(Calibration()))
-    source = f"measured ({entry.described(calibrated)})"
+    source = f"measured ({entry.described(calibrated=calibrated)})"
     return _Times(source, entry.parts.scaled_from, kernels, fitted, row)
 
 

@@ -171,13 +171,21 @@ def _done(
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
-        further = tables_of(result, evaluation, asked.series_s, asked.phases, asked.gaps)
+        further = tables_of(result, evaluation, asked.series_s, phases=asked.phases, gaps=asked.gaps)
         if config.report:
             further["report.html"] = partial(_page, measurement, settings, limits)
         if limits is not None:
             further["diagnosis.json"] = partial(str, limits.data)
         window_s = ALWAYS_S if asked.window_s is None else (asked.window_s[0], asked.window_s[1])
-        write(directory, result, evaluation, asked.steps, asked.timeline, further, window_s)
+        write(
+            directory,
+            result,
+            evaluation,
+            steps=asked.steps,
+            timeline=asked.timeline,
+            further=further,
+            window_s=window_s,
+        )
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
     return Done(measurement, limits)

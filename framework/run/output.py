@@ -29,6 +29,7 @@ def write(
     directory: Path,
     result: Result,
     evaluation: Evaluation,
+    *,
     steps: bool = False,
     timeline: bool = False,
     further: Mapping[str, Callable[[], pl.DataFrame | str]] | None = None,
@@ -57,7 +58,7 @@ def write(
 
 
 def tables_of(
-    result: Result, evaluation: Evaluation, series_s: float | None, phases: bool, gaps: bool = False
+    result: Result, evaluation: Evaluation, series_s: float | None, *, phases: bool, gaps: bool = False
 ) -> dict[str, Callable[[], pl.DataFrame | str]]:
     """The run in windows of `series_s` seconds, where the time of each request went, and how gaps between tokens are
     distributed, if asked for."""

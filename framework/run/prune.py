@@ -35,7 +35,7 @@ def main(arguments: Arguments) -> None:
     useless = [record for record in records if is_useless(record)]
     if is_asked:
         store.remove([record.key for record in useless])
-    print(count_line(useless, len(records), is_asked))
+    print(count_line(useless, len(records), is_removed=is_asked))
 
 
 def is_useless(record: Record) -> bool:
@@ -48,7 +48,7 @@ def is_useless(record: Record) -> bool:
         return False
 
 
-def count_line(useless: Sequence[Record], total: int, is_removed: bool) -> str:
+def count_line(useless: Sequence[Record], total: int, *, is_removed: bool) -> str:
     """One line: how many of how many, and of which versions."""
     counts = sorted(Counter(record.version for record in useless).items())
     versions = ", ".join(f"{count:,} of version {version}" for version, count in counts)

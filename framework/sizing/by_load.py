@@ -29,7 +29,7 @@ from framework.engine.setup.config import step_row
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.split import Split
 from framework.timing.table import StepTables, base_s, chunk_s, stack, step_s
-from framework.workload import rate_rps, within_context
+from framework.workload import ids_in_order, rate_rps, within_context
 
 _LENGTHS = 256  # of prompts, as quantiles, for which seconds are worked out
 _KEPT = 0.1  # quantile of limits: nine requests in ten have no tighter one
@@ -173,10 +173,11 @@ def _cached_share(setting: Setting, pool: PoolSpec) -> float:
     size = workload.hash_block_tokens
     held = setting.kv_blocks(pool) * engine.block_tokens // size
     bytes_per_token = setting.model.kv_bytes_per_token * engine.kv_compression.memory_share
-    every = len(workload.hash_ids)
+    ids = ids_in_order(workload)
+    every = len(ids)
     held += sum(tier.blocks(size, bytes_per_token, every) for tier in engine.prefix_stores.tiers.values())
-    order = np.argsort(workload.hash_ids, kind="stable")
-    again = np.diff(workload.hash_ids[order]) == 0
+    order = np.argsort(ids, kind="stable")
+    again = np.diff(ids[order]) == 0
     hits = int(np.count_nonzero(np.diff(order)[again] <= held))
     return min(hits * size / float(workload.input_tokens.sum()), _MOST_CACHED)
 

@@ -45,7 +45,7 @@ class Place:
     rate_rps: float | None = None
 
     @classmethod
-    def of(cls, workload: Workload, load: Load, instances: int, prefix_cache: bool) -> Place:
+    def of(cls, workload: Workload, load: Load, instances: int, *, prefix_cache: bool) -> Place:
         """Of a workload on so many instances that take prompts."""
         closed = load.concurrency / instances if isinstance(load, Closed) else None
         return cls(
@@ -150,22 +150,22 @@ class Domain:
 
 def cached_share(workload: Workload) -> float:
     """The share of prompt tokens whose blocks an earlier request of the trace has had."""
-    if not workload.has_prefixes or workload.hash_offsets is None:
+    if not workload.has_prefixes or workload.hash_spans is None:
         return 0.0
     names = dense(workload.hash_ids)
     hits = np.zeros(len(workload), np.int64)
-    _count_hits(names, workload.hash_offsets, np.zeros(int(names.max()) + 1, bool), hits)
+    _count_hits(names, workload.hash_spans, np.zeros(int(names.max()) + 1, bool), hits)
     tokens = np.minimum(hits * workload.hash_block_tokens, workload.input_tokens - 1)
     return float(tokens.sum() / workload.input_tokens.sum())
 
 
 @compiled
 def _count_hits(
-    names: NDArray[np.integer[Any]], offsets: NDArray[np.int64], seen: NDArray[np.bool_], hits: NDArray[np.int64]
+    names: NDArray[np.integer[Any]], spans: NDArray[np.int64], seen: NDArray[np.bool_], hits: NDArray[np.int64]
 ) -> None:
     """How many blocks of each request came before."""
     for r in range(len(hits)):
-        for at in range(offsets[r], offsets[r + 1]):
+        for at in range(spans[r, 0], spans[r, 1]):
             hits[r] += seen[names[at]]
             seen[names[at]] = True
 

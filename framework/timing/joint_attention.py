@@ -40,7 +40,7 @@ def is_joint(gpu: Gpu, model: Model, backend: str) -> bool:
     return runs and model.latent is None and model.kv_dtype == "bf16"
 
 
-def decode_rows(gpu: Gpu, model: Model, backend: str, joint: bool | None) -> float:
+def decode_rows(gpu: Gpu, model: Model, backend: str, *, joint: bool | None) -> float:
     """The rows of a tile that a decode takes up with chunks, 0 where it has a kernel of its own.
 
     `joint` decides; where it is None, GPU, model and backend do.
@@ -62,13 +62,13 @@ class Joint:
         return replace(row, **vars(self))
 
 
-def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str, joint: bool | None) -> Joint:
+def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str, *, joint: bool | None) -> Joint:
     """How an instance's kernel for chunks and decodes runs; `joint` as for `decode_rows`.
 
     Raises InputError where tp does not divide the heads.
     """
     heads, kv_heads = (1, 1) if model.latent is not None else model.heads_on(parallelism.tp)
-    rows = decode_rows(gpu, model, backend, joint)
+    rows = decode_rows(gpu, model, backend, joint=joint)
     return Joint(rows, heads / kv_heads, _tiles_at_once(gpu, parallelism))
 
 

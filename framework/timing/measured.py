@@ -54,7 +54,7 @@ class Entry:
         """The terms that were fitted, None where nothing was."""
         return None if self.fit is None else self.fit.calibration
 
-    def described(self, calibrated: bool, place: Place | None = None, left_out: str = "") -> str:
+    def described(self, *, calibrated: bool, place: Place | None = None, left_out: str = "") -> str:
         """The GPU, the backend and its version, and what was done to the measurement, as text.
 
         `place` is where the run's load lies, if it is known, and `left_out` why a fit does not count there.
@@ -144,7 +144,7 @@ class Measured:
             else:
                 entry = self.entry(*asked)
                 left_out = self._left_out(entry.fit)
-                given = entry.described(self.calibrated, self.place, left_out)
+                given = entry.described(calibrated=self.calibrated, place=self.place, left_out=left_out)
                 counts = self.calibrated and not left_out
                 row = self.under(entry.calibration if counts else None, entry, model, parallelism)
             if given not in self._given:
@@ -200,7 +200,7 @@ class Measured:
         if self.two_batches:
             counts = fit is not None and self.calibrated and not self._left_out(fit)
             parts = in_two_batches(parts, fit.calibration if fit is not None and counts else Calibration())
-        joint = joint_kernel(gpu, model, parallelism, self.backend, self.joint_attention)
+        joint = joint_kernel(gpu, model, parallelism, self.backend, joint=self.joint_attention)
         return Entry(parts, gpu.name, found.origin, fit, name, joint, linked)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:

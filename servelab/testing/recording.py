@@ -79,7 +79,7 @@ class Record:
             cluster = arguments[-1]
             before = _seen(cluster)
             answer = rule(*arguments)
-            if hook == "on_tick":
+            if hook in ("on_tick", "decide"):
                 answer = list(answer)
             assert _seen(cluster) == before, f"{hook} changed what it was shown; .copy() a column to change it"
             self.answers.append(Answer(hook, _subject(arguments), cluster.now_s, repr(answer)))

@@ -145,7 +145,7 @@ class PolicyConformance:
             with _titled(scenario, title):
                 result = self.play(SCENARIOS[scenario], cluster)
                 check_result(result)
-                _require_ends_in_place(result, self.new_policy().changes_roles)
+                _require_ends_in_place(result, changes_roles=self.new_policy().changes_roles)
 
     def test_nothing_fails_where_there_is_room(self) -> None:
         """With memory for everything a request is finished, or rejected by the policy's own word."""
@@ -270,7 +270,7 @@ def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) 
     return case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], in_plain_python)
 
 
-def _require_ends_in_place(result: Result, changes_roles: bool) -> None:
+def _require_ends_in_place(result: Result, *, changes_roles: bool) -> None:
     """Some requests finish, others say why they did not, and the roles of instances are kept."""
     rows = result.requests
     finished = rows[rows["state"] == STATES.index("finished")]

@@ -18,7 +18,7 @@ from framework.system.faults import Crash, Faults
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.timing.affine import Affine
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 
 MODEL = Model("small", 4, 64, 8, 8, 8, 256, 1024, max_context=4096)  # 1024 bytes of KV a token
 TIMING = Affine(2.0**-6, 2.0**-14, 2.0**-24, 2.0**-12, 2.0**-19)
@@ -51,7 +51,7 @@ CLUSTERS = {
 }
 
 
-def workload(seed: int = 0, count: int = 60, sessions: bool = False, prefixes: bool = False) -> Workload:
+def workload(seed: int = 0, count: int = 60, *, sessions: bool = False, prefixes: bool = False) -> Workload:
     """Bursts of short and long requests over some eight seconds; every sixth has a single output token."""
     random = np.random.default_rng(seed)
     input_tokens = random.integers(1, 400, count)
@@ -74,7 +74,7 @@ def workload(seed: int = 0, count: int = 60, sessions: bool = False, prefixes: b
             for r, (family, common, total) in enumerate(zip(random.integers(0, 4, count), shared, blocks, strict=True))
         ]
         columns["hash_ids"] = np.array([id for row in ids for id in row])
-        columns["hash_offsets"] = np.concatenate(([0], np.cumsum(blocks)))
+        columns["hash_spans"] = consecutive(blocks)
         columns["hash_block_tokens"] = block
     return Workload(
         arrival_s=np.sort(random.integers(0, 16, count)) / 2.0,  # ticks of half a second
@@ -124,7 +124,7 @@ SCENARIOS = {
 }
 
 
-def storm(seed: int, prefixes: bool = False) -> Workload:
+def storm(seed: int, *, prefixes: bool = False) -> Workload:
     """96 requests at four instants, most of them with long prompts; the largest has 1,500 tokens."""
     random = np.random.default_rng(seed)
     input_tokens = np.where(np.arange(96) % 5 == 4, random.integers(1, 64, 96), random.integers(400, 1300, 96))
@@ -138,8 +138,7 @@ def storm(seed: int, prefixes: bool = False) -> Workload:
             np.where(np.arange(total) < shared, 1000 * (r % 3) + np.arange(total), 100_000 * (r + 1) + np.arange(total))
             for r, (total, shared) in enumerate(zip(blocks, common, strict=True))
         ]
-        offsets = np.concatenate(([0], np.cumsum(blocks)))
-        columns = {"hash_ids": np.concatenate(names), "hash_offsets": offsets, "hash_block_tokens": 32}
+        columns = {"hash_ids": np.concatenate(names), "hash_spans": consecutive(blocks), "hash_block_tokens": 32}
     return Workload(np.repeat([0.0, 0.25, 1.0, 4.0], 24), input_tokens, output_tokens, name="storm", **columns)
 
 

@@ -33,7 +33,7 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggrega
 from framework.timing.affine import Affine
 from framework.timing.roofline import Roofline
 from framework.timing.table import StepRow, Timing
-from framework.workload import Workload, chosen
+from framework.workload import Workload, chosen, consecutive
 from policies.chunked import Chunked
 from policies.continuous import Continuous
 from policies.distserve import DistServe
@@ -338,9 +338,8 @@ def asking(shared: int, own: int, count: int = 1000) -> Workload:
     """Prompts that begin with the same `shared` blocks of 256 tokens; `own` more are each one's own."""
     blocks = np.arange(shared + own)
     ids = np.where(blocks < shared, blocks, 10**4 * (1 + np.arange(count))[:, None] + blocks)
-    offsets = np.arange(count + 1) * len(blocks)
     workload = requests(count, 256 * len(blocks), 1)
-    return replace(workload, hash_ids=ids.ravel(), hash_offsets=offsets, hash_block_tokens=256)
+    return replace(workload, hash_ids=ids.ravel(), hash_spans=consecutive([len(blocks)] * count), hash_block_tokens=256)
 
 
 def test_a_cache_saves_what_is_shared_and_no_more() -> None:

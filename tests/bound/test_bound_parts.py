@@ -104,7 +104,7 @@ def check_prompts(steps: Steps) -> None:
     chunks, rng = steps.least.chunks, steps.rng
     if chunks is None:
         return
-    of_prompts = attention(steps.row, steps.longest + 20, chunks.budget, chunks.whole)
+    of_prompts = attention(steps.row, steps.longest + 20, chunks.budget, whole=chunks.whole)
     for _ in range(10):
         prompt = int(rng.integers(1, steps.longest + 1))
         cached = int(rng.integers(0, prompt))

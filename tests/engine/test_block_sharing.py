@@ -18,7 +18,7 @@ from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
-from framework.workload import Workload, block_names
+from framework.workload import Workload, block_names, consecutive
 from policies.vllm_v1 import VllmV1
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
@@ -43,7 +43,7 @@ def trace(*rows: Row, block_tokens: int = 8, previous: Sequence[int] | None = No
         np.array(prompts),
         np.array(outputs),
         hash_ids=np.array([id for mine in ids for id in mine], np.int64),
-        hash_offsets=np.cumsum([0, *map(len, ids)]),
+        hash_spans=consecutive([len(own) for own in ids]),
         hash_block_tokens=block_tokens,
         previous=None if previous is None else np.array(previous),
         think_s=None if previous is None else np.zeros(len(rows)),

@@ -25,7 +25,7 @@ from framework.run.compose import compose
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.conftest import ROOT
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL, RowTiming
@@ -42,7 +42,7 @@ def prompts(*rows: tuple[float, list[int]]) -> Workload:
         np.full(len(rows), 9),
         np.full(len(rows), 1),
         hash_ids=np.array([name for _, names in rows for name in names]),
-        hash_offsets=2 * np.arange(len(rows) + 1),
+        hash_spans=consecutive([2] * len(rows)),
         hash_block_tokens=4,
     )
 
@@ -217,9 +217,8 @@ def summarize_run(arguments: list[str]) -> float:
 def ideal_hit_rate(workload: Workload) -> float:
     seen: set[int] = set()
     found, size = 0, workload.hash_block_tokens
-    assert workload.hash_offsets is not None
     for r, prompt in enumerate(workload.input_tokens):
-        names = workload.hash_ids[workload.hash_offsets[r] :][: prompt // size].tolist()
+        names = workload.hash_ids_of(r)[: prompt // size].tolist()
         run = 0
         while run < min(len(names), (prompt - 1) // size) and names[run] in seen:
             run += 1

@@ -21,7 +21,7 @@ from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, Role
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.engine.test_first_token import ENGINES, GPU, TIMING, Apart, Rows
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
@@ -69,7 +69,7 @@ def play(
         np.array(prompts),
         np.array(outputs),
         hash_ids=np.array([name for own in ids for name in own], np.int64),
-        hash_offsets=np.cumsum([0, *(len(own) for own in ids)]),
+        hash_spans=consecutive([len(own) for own in ids]),
         hash_block_tokens=2,
     )
     config = EngineConfig(

@@ -84,6 +84,14 @@ EVENTS = (
     ),
     *("room that came free since a prefill step began", "prefill step that ends with nothing to follow"),
     *("ended with a prefill step concurrent with decodes", "KV that is pulled where tokens are drafted"),
+    *("suspended while it decodes", "suspended while it prefills", "suspended while it waits"),
+    *("suspended while it is swapped out", "suspended while it migrates", "resumed", "resumed elsewhere"),
+    *("cancelled while it decodes", "cancelled while it prefills"),
+    *("cancelled while it waits", "cancelled before it joins"),
+    *("cancelled before its copy", "cancelled during its copy"),
+    *("cancelled while it is suspended", "decision that waited for a turn", "decision for a group"),
+    *("decision concurrent with a prefill step", "resume after preempt", "preempt after cancel"),
+    *("preemption by the policy that cannot be", "cancelled"),
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 

@@ -22,7 +22,7 @@ from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL, RowTiming
@@ -181,7 +181,7 @@ def test_what_the_prefix_cache_has_kept_is_not_computed_again(engine: str) -> No
     """As in the first test, but request 0 ends at 6 s: none of the blocks of request 1's prompt, which came with its
     copy, has been evicted, and 2 of 4 tokens are computed.
     """
-    names = {"hash_ids": np.array([1, 2]), "hash_offsets": np.array([0, 1, 2]), "hash_block_tokens": 2}
+    names = {"hash_ids": np.array([1, 2]), "hash_spans": consecutive([1, 1]), "hash_block_tokens": 2}
     workload = trace(((0, 2, 5), (0, 2, 4)), **names)
     result = play(engine, workload, Scripted(), prefix_cache=True)
     assert token_times(result) == [[1, 3, 4, 5, 6], [2, 4, 7, 8]]

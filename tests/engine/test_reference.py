@@ -16,7 +16,7 @@ from framework.reference import loop
 from framework.reference.options import JointKernel, Options, Spec
 from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import Instance, Request
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def cached_trace(*blocks: list[int], gap_s: float = 20.0) -> Workload:
     return trace(
         *[(gap_s * k, 8, 1) for k in range(len(blocks))],
         hash_ids=np.array([id for ids in blocks for id in ids]),
-        hash_offsets=np.arange(len(blocks) + 1) * 2,
+        hash_spans=consecutive([2] * len(blocks)),
         hash_block_tokens=4,
     )
 

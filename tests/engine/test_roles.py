@@ -27,7 +27,7 @@ from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.timing.affine import Affine
 from framework.timing.estimate import estimate_s
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from servelab.testing.recording import digest
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL
@@ -175,7 +175,7 @@ def shared_prompts(*arrivals_s: float) -> Workload:
     """Prompts of ten tokens of which eight are the same."""
     count = len(arrivals_s)
     ids = np.array([[1, 100 + r] for r in range(count)]).reshape(-1)
-    columns = {"hash_ids": ids, "hash_offsets": 2 * np.arange(count + 1), "hash_block_tokens": 8}
+    columns = {"hash_ids": ids, "hash_spans": consecutive([2] * count), "hash_block_tokens": 8}
     return trace(*[(at_s, 10, 1) for at_s in arrivals_s], **columns)
 
 

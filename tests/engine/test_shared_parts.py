@@ -26,7 +26,7 @@ from framework.system.model import Experts, LatentAttention, Model, kv_capacity_
 from framework.system.parallelism import Parallelism
 from framework.timing import table
 from framework.timing.table import Curve, StepRow, Surface, stack
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers import definitions
 from tests.helpers.scenarios import RowTiming
 
@@ -224,7 +224,7 @@ class TestRuns:
         arrival_s, prompts, outputs = (np.array(column) for column in zip(*rows, strict=True))
         columns: dict[str, Any] = {
             "hash_ids": np.array(names),
-            "hash_offsets": 2 * np.arange(len(rows) + 1),
+            "hash_spans": consecutive([2] * len(rows)),
             "hash_block_tokens": 4,
         }
         workload = Workload(arrival_s.astype(float), prompts, outputs, **(columns if names else {}))

@@ -44,8 +44,7 @@ def test_requests_come_at_equal_distances_and_repeat_few_prompts() -> None:
     sent = workload(FIRST)
     assert len(sent) == FIRST.requests
     assert np.diff(sent.arrival_s) == pytest.approx(1 / FIRST.rate_rps)
-    assert sent.hash_offsets is not None
-    rows = [tuple(sent.hash_ids[a:b]) for a, b in zip(sent.hash_offsets, sent.hash_offsets[1:], strict=False)]
+    rows = [tuple(sent.hash_ids_of(r)) for r in range(len(sent))]
     assert len(set(rows)) == FIRST.system_prompts * FIRST.users
     assert np.percentile(sent.input_tokens, (10, 90)) == pytest.approx((585, 600), abs=6)
     shared = FIRST.system_tokens // sent.hash_block_tokens

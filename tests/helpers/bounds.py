@@ -16,7 +16,7 @@ from framework.system.cluster import RANK_CHOICES, ClusterSpec, LinkSpec, PoolSp
 from framework.system.gpu import Gpu
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import MODEL, MODES, RowTiming, Scenario
 
@@ -168,8 +168,8 @@ def _alike(workload: Workload, kind: NDArray[np.int64], block_tokens: int) -> Wo
         for r, (k, many) in enumerate(zip(kind, blocks, strict=True))
         for j in range(many)
     ]
-    offsets = np.concatenate([[0], np.cumsum(blocks)])
-    return replace(workload, hash_ids=np.array(ids), hash_offsets=offsets, hash_block_tokens=block_tokens)
+    spans = consecutive(blocks)
+    return replace(workload, hash_ids=np.array(ids), hash_spans=spans, hash_block_tokens=block_tokens)
 
 
 def _plain_or_random_row(rng: Rng) -> StepRow:

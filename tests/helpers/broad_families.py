@@ -36,7 +36,7 @@ def bursts(draw: Draw, longest_prompt: int, longest_output: int) -> Workload:
 
 def without_prefixes(workload: Workload) -> Workload:
     """The same requests, nothing of whose prompts is shared."""
-    return replace(workload, hash_ids=np.zeros(0, np.int64), hash_offsets=None, hash_block_tokens=0)
+    return replace(workload, hash_ids=np.zeros(0, np.int64), hash_spans=None, hash_block_tokens=0)
 
 
 def crowded(draw: Draw) -> Scenario:

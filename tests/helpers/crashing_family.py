@@ -10,6 +10,7 @@ from tests.helpers.ahead_family import ahead
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import doubled, fetching, moving, pressed, sharing, staged
 from tests.helpers.crossing_family import crossing
+from tests.helpers.decided_family import decided
 from tests.helpers.drafting_family import drafting
 from tests.helpers.drawing import Draw
 from tests.helpers.ending_family import ending
@@ -22,7 +23,7 @@ from tests.helpers.scenarios import Scenario, scenarios
 
 _OTHERS: tuple[Callable[[Draw], Scenario], ...] = (
     *(scenarios, scenarios, scenarios, pressed, sharing, staged, doubled, fetching, moving, early, crossing, pulled),
-    *(drafting, ending, grouped, migrating, ranked, reserving, returning, returning, ahead),
+    *(drafting, ending, grouped, migrating, ranked, reserving, returning, returning, ahead, decided, decided, decided),
 )
 _MOST = 3  # crashes of one group of instances
 

@@ -271,6 +271,7 @@ def summary(run: Run) -> Summary:
         "total_output_tokens": outputs,
         "rejected": sum(row["state"] == "rejected" for row in over.rows),
         "failed": sum(row["state"] == "failed" for row in over.rows),
+        **({"cancelled": cancelled} if (cancelled := sum(row["state"] == "cancelled" for row in over.rows)) else {}),
         "preemptions": sum(row["preemptions"] for row in over.rows),
         "migrations": sum(row["migrations"] for row in over.rows),
         **_of_messages(run),

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.policy import Action, Migrate, Plan, Policy, SetRole, SetTokenBudget
+from framework.policy import Action, Cancel, Migrate, Plan, Policy, Preempt, Resume, SetRole, SetTokenBudget
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
@@ -40,7 +40,17 @@ MORE_COLUMNS = (
 )
 REQUEST_COLUMNS = ("instance", "destination", "prefill_instance", "decode_instance", "preemptions", "migrations")
 OPTIONAL_HOOKS = (
-    *("admit", "route_prefill", "fetch_prefix", "split_at", "route_decode", "prioritize", "batching", "on_tick"),
+    *(
+        "admit",
+        "route_prefill",
+        "fetch_prefix",
+        "split_at",
+        "route_decode",
+        "prioritize",
+        "batching",
+        "decide",
+        "on_tick",
+    ),
 )
 
 
@@ -62,6 +72,9 @@ class Rules:
     budgets: bool = False  # ticks also set token budgets
     roles: int = 0  # changes of role asked for at each tick
     shares: bool = True  # plans may let prefills run concurrently with decodes
+    decide: int = 0  # `decide`, and ticks, preempt, resume and cancel those of so many requests
+    decides_at_ticks_alone: bool = False  # `decide` is not overridden
+    calm: int = 4  # in how many questions on average one decision is made
 
     @property
     def predicts(self) -> bool:
@@ -75,6 +88,7 @@ class Rules:
     @property
     def overridden(self) -> frozenset[str]:
         names = {name for name in OPTIONAL_HOOKS[:-1] if getattr(self, name)}
+        names -= {"decide"} if self.decides_at_ticks_alone else set()
         return frozenset(names | ({"on_tick"} if self.tick_s else set()))
 
 
@@ -139,6 +153,7 @@ class Ruler:
     rules: Rules
     notes: list[Note] = field(default_factory=list)
     routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
+    taken_off: list[int] = field(default_factory=list)  # those that it has last preempted and not resumed
 
     def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
         seen = look.columns, look.decoding, look.rest, more
@@ -207,8 +222,36 @@ class Ruler:
             return prompt + draw % 16
         return draw % (2 * prompt + 8)
 
+    def decide(self, look: Look, instance: int) -> list[tuple[Any, ...]]:
+        """As `on_tick`."""
+        self.note("decide", instance, look)
+        decisions = self.decisions(look, instance)
+        if self.rules.budgets and mix(self.rules.seed, 18, len(self.notes)) % 8 == 0:
+            decisions.append(("budget", instance, 1 + mix(self.rules.seed, 19, len(self.notes)) % 48))
+        return decisions
+
+    def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
+        """A few decisions; once nothing runs or waits, all that it has taken off are resumed."""
+        if not any(sum(look.columns[name]) for name in ("queued", "running", "prefilling", "incoming", "swapped")):
+            resumed, self.taken_off = self.taken_off, []
+            return [("resume", r) for r in resumed]
+        found: list[tuple[Any, ...]] = []
+        for k in range(2):
+            draw = mix(self.rules.seed, 16, k, len(self.notes), asked_about)
+            r, kind = (draw >> 16) % self.rules.decide, draw % (4 * self.rules.calm)
+            if kind < 2:
+                found.append(("preempt", r))
+                self.taken_off.append(r)
+            elif kind == 2:
+                found.append(("cancel", r, ("hasty", "late")[(draw >> 8) % 2]))
+            elif kind < 5 and self.taken_off:
+                found.append(("resume", self.taken_off.pop((draw >> 16) % len(self.taken_off))))
+        return found
+
     def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
-        """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan), in order."""
+        """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
+        ("preempt", request), ("resume", request) and ("cancel", request, reason).
+        """
         self.note("on_tick", 0, look)
         actions: list[tuple[Any, ...]] = []
         decoding = sorted(id for there in look.decoding for id, _, _ in there)
@@ -226,6 +269,9 @@ class Ruler:
                 modes = self.rules.modes
                 plan = (1 + (draw >> 40) % 48, modes[(draw >> 48) % len(modes)], percent(draw >> 52))
             actions.append(("role", draw % len(look.roles), NAMES_OF_ROLES[(draw >> 16) % 4], plan))
+        if self.rules.decide:
+            decisions = self.decisions(look, -1)
+            actions = decisions + actions if self.rules.seed % 2 else actions + decisions
         return actions
 
 
@@ -283,7 +329,8 @@ def rest_in_simulation(s: Simulation, asked: int) -> tuple[Any, ...]:
     queued = [[r.id for _, _, r in [*sorted(i.waiting), *i.inbox]] for i in s.instances]
     more = [[float(_OF_INSTANCE[name](i)) for i in s.instances] for name in MORE_COLUMNS]
     about = [[float(_OF_REQUEST[name](r)) for name in REQUEST_COLUMNS] for r in _listed(s)]
-    return prefilling, queued, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
+    suspended = [r.id for r in s.requests if r.suspended]
+    return prefilling, queued, suspended, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
 
 
 _OF_INSTANCE = {name: value for name, _, value in INSTANCE_COLUMNS}
@@ -429,6 +476,9 @@ class RuledHooks(Hooks):
     def split_at(self, s: Simulation, r: Request) -> int:
         return self.ruler.split_at(self._look(s), r.id, r.input_tokens)
 
+    def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
+        return self.ruler.decide(self._look(s), i.id)
+
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_tick(self._look(s))
 
@@ -470,7 +520,7 @@ def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[A
     more = [getattr(cluster.instances, name).astype(float).tolist() for name in MORE_COLUMNS]
     about = [[float(getattr(cluster.requests, name)[r]) for name in REQUEST_COLUMNS] for r in listed]
     residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
-    return prefilling, queued, residents, *_times(cluster, asked), more, about
+    return prefilling, queued, cluster.suspended.tolist(), residents, *_times(cluster, asked), more, about
 
 
 def _cached(request: RequestView, cluster: Cluster) -> list[int]:
@@ -524,11 +574,28 @@ def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
 
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
-    for kind, a, b, *plan in self.ruler.on_tick(self.look(cluster)):
-        if kind == "role":
-            yield SetRole(a, b, _plan(*plan[0]) if plan[0] else None)
-        else:
-            yield Migrate(a, b) if kind == "migrate" else SetTokenBudget(a, b)
+    return map(_action, self.ruler.on_tick(self.look(cluster)))
+
+
+def _decide(self: _Ruled, instance: int, cluster: Cluster) -> Iterable[Action]:
+    return map(_action, self.ruler.decide(self.look(cluster), int(instance)))
+
+
+_KINDS: dict[str, Any] = {
+    "migrate": Migrate,
+    "budget": SetTokenBudget,
+    "preempt": Preempt,
+    "resume": Resume,
+    "cancel": Cancel,
+}
+
+
+def _action(action: tuple[Any, ...]) -> Action:
+    kind, *rest = action
+    if kind == "role":
+        return SetRole(rest[0], rest[1], _plan(*rest[2]) if rest[2] else None)
+    made: Action = _KINDS[kind](*rest)
+    return made
 
 
 def _times(cluster: Cluster, asked: int) -> Times:
@@ -549,6 +616,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "prioritize": _prioritize,
     "batching": _batching,
     "split_at": _split_at,
+    "decide": _decide,
     "on_tick": _on_tick,
 }
 

@@ -27,7 +27,7 @@ from framework.system.gpu import Gpu
 from framework.system.model import Experts, Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
-from framework.workload import Workload, within_context
+from framework.workload import Workload, consecutive, within_context
 from tests.helpers.compiled_rules import COMPILED_ROUTES
 from tests.helpers.drawing import Draw
 from tests.helpers.rulers import Rules
@@ -77,7 +77,9 @@ class Scenario:
             object.__setattr__(self, "engine", replace(self.engine, chunked_prefill=True))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
         roles = 0 if any(pool.group > 1 for pool in pools) else self.rules.roles
-        object.__setattr__(self, "rules", replace(self.rules, shares=shares, prioritize=order, roles=roles))
+        decided = min(self.rules.decide, len(self.workload))
+        rules = replace(self.rules, shares=shares, prioritize=order, roles=roles, decide=decided)
+        object.__setattr__(self, "rules", rules)
 
     def setting(self) -> Setting:
         return Setting(self.workload, self.cluster, self.model, self.timing, self.engine, self.load, self.seed)
@@ -198,7 +200,7 @@ def prefixes(ids: Sequence[Sequence[int]], block_tokens: int) -> dict[str, Any]:
     """The columns of a workload that name the blocks of each request's prompt."""
     return {
         "hash_ids": np.array([id for row in ids for id in row], np.int64),
-        "hash_offsets": np.cumsum([0, *map(len, ids)]),
+        "hash_spans": consecutive([len(own) for own in ids]),
         "hash_block_tokens": block_tokens,
     }
 

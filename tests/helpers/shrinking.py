@@ -12,7 +12,7 @@ import numpy as np
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import Scenario
 
@@ -95,9 +95,9 @@ def _only(workload: Workload, kept: np.ndarray[Any, Any]) -> Workload:
         columns["previous"] = np.array([places.get(int(before), -1) for before in columns["previous"]], np.int64)
     if workload.slo_class is not None:
         columns["slo_class"] = tuple(workload.slo_class[request] for request in kept)
-    if workload.hash_offsets is not None:
-        spans = [workload.hash_ids[slice(*workload.hash_offsets[r : r + 2])] for r in kept]
+    if workload.hash_spans is not None:
+        spans = [workload.hash_ids_of(r) for r in kept]
         columns["hash_ids"] = np.concatenate(spans)
-        columns["hash_offsets"] = np.cumsum([0, *map(len, spans)])
+        columns["hash_spans"] = consecutive([len(own) for own in spans])
     rows = {name: getattr(workload, name)[kept] for name in ("arrival_s", "input_tokens", "output_tokens")}
     return replace(workload, **rows, **columns)

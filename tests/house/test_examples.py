@@ -28,7 +28,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    assert files == {"least_work.py", "running_mean.py", "compare.py", "first_look.ipynb", NOTEBOOK}
+    policies = {"least_work.py", "interactive_first.py"}
+    assert files == policies | {"running_mean.py", "compare.py", "first_look.ipynb", NOTEBOOK}
 
 
 def test_the_policy_turns_away_what_would_wait() -> None:
@@ -37,6 +38,20 @@ def test_the_policy_turns_away_what_would_wait() -> None:
     assert patient.summary["completed"] == 300
     assert 0 < hasty.summary["rejected"] < 300
     assert set(hasty.requests["reason"].drop_nulls()) == {"too busy"}
+
+
+def test_a_chat_request_does_not_wait_for_the_jobs_before_it() -> None:
+    """Four jobs have all seats for 23.6 s; the one that steps aside comes back to the seat of the chat request."""
+    jobs = {"input_tokens": [4000] * 4 + [200], "output_tokens": [3200] * 4 + [100], "priority": [0] * 4 + [1]}
+    rows = pl.DataFrame({"arrival_s": [0.0] * 4 + [1.0], **jobs})
+    kind = class_of(EXAMPLES / "interactive_first.py", "InteractiveFirst")
+    settings = {"cluster__instances": 1, "engine__max_batch": 4}
+    waits, first = (servelab.run(policy, rows, **settings).requests for policy in ("chunked", kind()))
+    assert waits["ttft_s"].to_list()[4] > 20.0
+    assert first["ttft_s"].to_list()[4] < 0.1
+    assert first["preemptions"].to_list() == [1, 0, 0, 0, 0]
+    assert first["state"].unique().to_list() == ["finished"]
+    assert max(first["e2e_s"].to_list()) < 1.05 * max(waits["e2e_s"].to_list())
 
 
 def test_the_predictor_learns() -> None:

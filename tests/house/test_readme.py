@@ -142,7 +142,12 @@ def test_there_are_commands_and_files() -> None:
     """The pages are read as they are meant to be; everything below would pass on an empty list."""
     assert len(QUICK) >= 10
     assert commands()[:2] == ["make run", "make test"]
-    assert sorted(example_files()) == ["conf/policy/soonest.yaml", "mine/on_demand.py", "mine/soonest.py"]
+    assert sorted(example_files()) == [
+        "conf/policy/soonest.yaml",
+        "mine/in_time.py",
+        "mine/on_demand.py",
+        "mine/soonest.py",
+    ]
 
 
 @pytest.mark.parametrize(

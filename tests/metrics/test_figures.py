@@ -26,6 +26,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}", "trace.tenants=2", "slo.reader_wait_s=1")),
     (Goodput(), ("policy=static",)),
+    (Goodput(), ("policy._target_=tests.helpers.cancelling.Cancelling",)),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
     (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1")),
     (Tightness(), ()),
@@ -45,7 +46,16 @@ HIGHER = [
     *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
 ]
 LOWER = [
-    *("rejected", "failed", "preemptions", "out_of_memory_rate", "preempted_rate", "bubble_share", "idle_seat_share"),
+    *(
+        "rejected",
+        "failed",
+        "cancelled",
+        "preemptions",
+        "out_of_memory_rate",
+        "preempted_rate",
+        "bubble_share",
+        "idle_seat_share",
+    ),
     *("service_difference", "worst_slowdown"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]

@@ -110,7 +110,7 @@ _LISTS = ("queued", "queued_tokens", "running", "prefilling", "joining", "reserv
         (held, "instance whose blocks are not all freed .first at 1"),
         (crowded, "more tokens than decode steps had room for"),
         (of_requests("state", 4, 0), "request without an end .first at 4, 1 in all"),
-        (of_requests("state", 4, 4), "request without an end .first at 4, 1 in all"),
+        (of_requests("state", 4, 5), "request without an end .first at 4, 1 in all"),
         (of_requests("state", 4, 2), "request that did not finish, without a reason .first at 4"),
         (of_requests("emitted", 4, 1), "finished request with lost tokens .first at 4"),
         (of_requests("start_s", 4, np.nan), "finished request that never started .first at 4"),

@@ -26,7 +26,7 @@ from framework.metrics.slowdown import Slowdown
 from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Progress
-from framework.result import Result
+from framework.result import STATES, Result
 from framework.run.output import write
 from framework.timing.table import StepRow
 from framework.workload import Workload, chosen
@@ -403,7 +403,7 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
     counts = [k in over.numbers for k in range(len(rows))]
     if "counted" in run.requests[0]:
         found["counted"] = counts
-    found["state"] = [("pending", "finished", "rejected", "failed")[state] for state in rows["state"].tolist()]
+    found["state"] = [STATES[state] for state in rows["state"].tolist()]
     found["reason"] = [result.reasons[reason] if reason else None for reason in rows["reason"].tolist()]
     unknown = run.requests[0].keys() - found.keys() - latencies(result).keys() - set(_VERDICTS)
     assert not unknown, f"columns without a second computation: {unknown}"

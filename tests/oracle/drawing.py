@@ -9,7 +9,7 @@ import numpy as np
 
 from framework.reference.options import Drafts
 from framework.timing.affine import Affine
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.drawing import Draw
 
 BLOCK_TOKENS = 16
@@ -80,7 +80,7 @@ class Run:
             input_tokens=np.array([len(r.prompt) for r in self.requests]),
             output_tokens=np.array([len(r.output) for r in self.requests]),
             hash_ids=np.array([name for mine in ids for name in mine], np.int64),
-            hash_offsets=np.cumsum([0, *(len(mine) for mine in ids)]),
+            hash_spans=consecutive([len(own) for own in ids]),
             hash_block_tokens=self.block_tokens,
             previous=np.array([r.previous for r in self.requests]),
             think_s=np.array([r.think_s for r in self.requests]),

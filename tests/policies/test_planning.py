@@ -95,7 +95,7 @@ def test_resize(wanted: tuple[int, int], stop: bool, roles: list[int]) -> None:
 
         def on_tick(self, cluster: Cluster) -> Iterable[Action]:
             seen.append([*cluster.instances.role])
-            return resize(cluster, *wanted, "mixed", stop) if len(seen) == 1 else ()
+            return resize(cluster, *wanted, "mixed", stop=stop) if len(seen) == 1 else ()
 
     workload = Workload(np.array([0.25, 5.0]), np.array([10, 10]), np.array([2, 2]))
     check_result(simulate(workload, fleet(2, 2, 1), MODEL, TIMING, SCENARIOS["roomy"].engine, Resizing()))

@@ -14,7 +14,19 @@ from framework.engine.memory.records import INSTANCE, REQUEST
 from framework.engine.memory.state import ACTION
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
-from framework.policy import Aggregated, Disaggregated, Migrate, Plan, Policy, SetRole, SetTokenBudget, decision
+from framework.policy import (
+    Aggregated,
+    Cancel,
+    Disaggregated,
+    Migrate,
+    Plan,
+    Policy,
+    Preempt,
+    Resume,
+    SetRole,
+    SetTokenBudget,
+    decision,
+)
 from framework.policy.answers import ActionRow
 from framework.policy.view import Cluster, Instances, Request, Requests
 from framework.result import STATES, Result
@@ -379,6 +391,11 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "a plan of a text": (Aggregated, "mixed", "batching", Plan("64", "mixed"), "token_budget='64'"),  # type: ignore[arg-type]
     "a plan of a list": (Aggregated, "mixed", "batching", Plan(64, ["mixed"]), "['mixed']"),  # type: ignore[arg-type]
     "a budget of nothing": (Aggregated, "mixed", "on_tick", [SetTokenBudget(0, 0)], "SetTokenBudget"),
+    "nobody preempted": (Aggregated, "mixed", "decide", [Preempt(-1)], "there is no request -1, they are 0 to"),
+    "nobody resumed": (Aggregated, "mixed", "decide", [Resume(10**6)], "there is no request 1000000"),
+    "KV kept in part": (Aggregated, "mixed", "decide", [Preempt(0, "half")], "keep is one of drop, got 'half'"),  # type: ignore[arg-type]
+    "cancelled for nothing": (Aggregated, "mixed", "decide", [Cancel(0, "")], "a reason is a text, got ''"),
+    "no decisions": (Aggregated, "mixed", "decide", None, "None; return a list of actions, () for none"),
     "an unknown action": (Aggregated, "mixed", "on_tick", ["rest"], "'rest'"),
 }
 
@@ -412,7 +429,9 @@ def test_a_word_of_route_decode_is_a_reason() -> None:
     assert np.array_equal(rejected, result.workload.output_tokens > 1)
 
 
-@pytest.mark.parametrize("hook", ["admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick"])
+@pytest.mark.parametrize(
+    "hook", ["admit", "route_prefill", "route_decode", "prioritize", "batching", "on_tick", "decide"]
+)
 def test_what_a_hook_raises_comes_out_as_it_is(hook: str) -> None:
     """A bug of a policy keeps its own error and traceback, and the next run is not touched by it."""
 

@@ -16,7 +16,7 @@ from framework.run import run_key as identity
 from framework.run.compose import compose
 from framework.run.job import flattened, settings_of
 from framework.run.run_key import code_hash, run_key, workload_hash
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.conftest import ROOT
 from tests.helpers.composing import composing
 
@@ -123,7 +123,7 @@ def test_a_checkout_elsewhere_has_the_same_key(monkeypatch: pytest.MonkeyPatch) 
         {"output_tokens": np.array([2, 3])},
         {"priority": np.array([0, 1])},
         {"slo_class": ("a", "b")},
-        {"hash_ids": np.array([1, 2]), "hash_offsets": np.array([0, 1, 2]), "hash_block_tokens": 4},
+        {"hash_ids": np.array([1, 2]), "hash_spans": consecutive([1, 1]), "hash_block_tokens": 4},
     ],
 )
 def test_requests_are_told_apart(change: dict[str, Any]) -> None:

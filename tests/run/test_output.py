@@ -121,7 +121,7 @@ def test_results_of_an_earlier_run_survive_a_failure(tmp_path: Path, monkeypatch
 def test_reduced_run_has_no_steps_to_write(tmp_path: Path, asked: str) -> None:
     reduced = reduced_result(gaps_of(small_result()))
     with pytest.raises(InputError, match=f"output.{asked} needs the step log"):
-        write(tmp_path, reduced, EVALUATION, asked == "steps", asked == "timeline")
+        write(tmp_path, reduced, EVALUATION, steps=asked == "steps", timeline=asked == "timeline")
     assert names(tmp_path) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 import servelab
 from framework.policy.view import Cluster, Request
 from framework.run.sweep import Sweep
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.conftest import ROOT
 
 SMALL: dict[str, Any] = {"trace": "synthetic", "limit": 60, "rate": 20}
@@ -104,7 +104,7 @@ def test_requests_of_ones_own(chunked: servelab.Run) -> None:
 
 
 def test_prefixes_of_ones_own_requests_are_cached() -> None:
-    ids: dict[str, Any] = {"hash_ids": np.array([7, 7]), "hash_offsets": np.array([0, 1, 2]), "hash_block_tokens": 512}
+    ids: dict[str, Any] = {"hash_ids": np.array([7, 7]), "hash_spans": consecutive([1, 1]), "hash_block_tokens": 512}
     lengths: dict[str, Any] = {"input_tokens": np.array([600, 600]), "output_tokens": np.array([2, 2])}
     workload = Workload(arrival_s=np.array([0.0, 5.0]), **lengths, **ids)
     one = servelab.run("chunked", workload)

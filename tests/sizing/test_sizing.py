@@ -31,7 +31,7 @@ from framework.sizing.by_load import sized
 from framework.system.cluster import ClusterSpec, disaggregated
 from framework.system.split import Split
 from framework.timing.affine import Affine
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.composing import configured
 from tests.helpers.scenarios import MODEL as SHORT
 from tests.helpers.servers import GPU
@@ -52,7 +52,7 @@ def workload(prompt: int = PROMPT, output: int = OUTPUT, hash_ids: list[int] | N
         np.full(count, prompt),
         np.full(count, output),
         hash_ids=np.tile(np.asarray(hash_ids or [], np.int64), count),
-        hash_offsets=None if hash_ids is None else np.arange(count + 1) * len(hash_ids),
+        hash_spans=None if hash_ids is None else consecutive([len(hash_ids)] * count),
         hash_block_tokens=size if hash_ids else 0,
     )
 

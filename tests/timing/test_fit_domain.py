@@ -24,7 +24,7 @@ from framework.timing.calibration_terms import (
 from framework.timing.fit_domain import Domain, Place, cached_share
 from framework.timing.measured import Measured, placed
 from framework.timing.server import Server
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.composing import configured
 from tests.helpers.parts import load, made_up, put
 
@@ -59,7 +59,7 @@ def prompts(rows: list[list[int]], tokens: int = 4) -> Workload:
         lengths * tokens + 1,
         np.full(len(rows), 3),
         hash_ids=np.array([name for row in rows for name in row], np.int64),
-        hash_offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        hash_spans=consecutive(lengths),
         hash_block_tokens=tokens,
     )
 
@@ -67,7 +67,7 @@ def prompts(rows: list[list[int]], tokens: int = 4) -> Workload:
 def test_the_share_of_prompts_that_came_before() -> None:
     # 13 + 9 + 13 tokens, of which the second prompt's two blocks, and two of the third's, were there before
     assert cached_share(prompts([[1, 2, 3], [1, 2], [1, 2, 4]])) == (8 + 8) / 35
-    assert cached_share(replace(prompts([[1], [2]]), hash_offsets=None)) == 0.0
+    assert cached_share(replace(prompts([[1], [2]]), hash_spans=None)) == 0.0
 
 
 def test_a_place_is_that_of_one_instance() -> None:

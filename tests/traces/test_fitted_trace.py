@@ -99,9 +99,9 @@ def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> Non
     assert workload.arrival_s[0] == 0
     assert workload.source == "twin"
     assert (workload.input_tokens + workload.output_tokens).max() <= load_fitted(name).lengths.max_total_tokens
-    if workload.hash_offsets is not None:
+    if workload.hash_spans is not None:
         blocks = -(-workload.input_tokens // workload.hash_block_tokens)
-        assert np.array_equal(np.diff(workload.hash_offsets), blocks)
+        assert np.array_equal(workload.hash_counts, blocks)
         parents: dict[int, int] = {}  # an id names a block and all before it, so it follows one other only
         for path in hash_paths(trace):
             for before, block in zip([-1, *path], path, strict=False):

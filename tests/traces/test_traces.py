@@ -23,7 +23,8 @@ from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from tests.helpers.launcher import typed
 from traces import catalogue, formats
-from traces.frame import Trace, list_column, to_workload
+from traces.block_ids import list_column
+from traces.frame import Trace, to_workload
 from traces.load import load
 
 MOONCAKE = (
@@ -428,14 +429,14 @@ def test_classes_and_priorities():
     assert to_workload(named).tenant == ("x", "y", "default", "y", "x")
 
 
-def test_hash_ids_are_flat_with_offsets():
+def test_hash_ids_are_flat_with_spans():
     ids = [[5, 6], [], [5, 7, 8]]
     frame = pl.DataFrame(
         {"arrival_s": [0.0] * 3, "input_tokens": [20, 3, 40], "output_tokens": [1] * 3, "hash_ids": ids}
     )
     workload = to_workload(Trace(frame, "t", "real", hash_block_tokens=16))
     assert workload.hash_ids.tolist() == [5, 6, 5, 7, 8]
-    assert listed(workload.hash_offsets) == [0, 2, 2, 5]
+    assert listed(workload.hash_spans) == [[0, 2], [2, 2], [2, 5]]
     large = frame.with_columns(pl.col("hash_ids").list.eval(pl.element() * -(10**15)))
     workload = to_workload(Trace(large, "t", "real", hash_block_tokens=16))
     assert workload.hash_ids.min() == 0

@@ -131,8 +131,7 @@ def test_tile_repeats_with_new_names():
     workload = to_workload(result)
     assert workload.previous is not None
     assert workload.previous.tolist() == [-1, -1, 0, -1, 3, 2, -1, -1, 6, -1, 9, 8, -1, -1, 12, -1, 15, 14]
-    assert workload.hash_offsets is not None
-    shared = [workload.hash_ids[workload.hash_offsets[r] : workload.hash_offsets[r + 1]] for r in (6, 8)]
+    shared = [workload.hash_ids_of(r) for r in (6, 8)]
     assert shared[0][:2].tolist() == shared[1].tolist()
 
 

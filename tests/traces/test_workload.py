@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
-from framework.workload import Workload, at_rate, first, period_s, rate_rps, repeated, within_context
+from framework.workload import (
+    Workload,
+    at_rate,
+    consecutive,
+    first,
+    ids_in_order,
+    period_s,
+    rate_rps,
+    repeated,
+    within_context,
+)
 from traces import formats, transforms
 from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.synthetic import Lengths, Sessions, conversations, independent, with_classes
@@ -37,7 +47,10 @@ def plain() -> Trace:
 
 
 def assert_same(found: Workload, expected: Workload) -> None:
-    for field in (field for field in fields(Workload) if field.name != "caveat"):
+    assert found.hash_ids.dtype == expected.hash_ids.dtype
+    assert np.array_equal(found.hash_counts, expected.hash_counts)
+    assert np.array_equal(ids_in_order(found), ids_in_order(expected))  # wherever they lie
+    for field in (field for field in fields(Workload) if field.name not in ("caveat", "hash_ids", "hash_spans")):
         values = getattr(found, field.name), getattr(expected, field.name)
         if isinstance(values[1], np.ndarray):
             assert values[0].dtype == values[1].dtype, field.name
@@ -138,8 +151,10 @@ def test_a_period_is_a_mean_gap_longer_than_its_arrivals() -> None:
         ({"input_tokens": np.array([1, 0, 2])}, "must be at least 1"),
         ({"output_tokens": np.array([1, 0, 2])}, "must be at least 1"),
         ({"output_tokens": np.array([1, 2])}, "output_tokens has 2 rows, arrival_s has 3"),
-        ({"hash_offsets": np.array([0, 0, 0]), "hash_block_tokens": 4}, r"N \+ 1 entries"),
-        ({"hash_offsets": np.array([0, 0, 0, 0]), "hash_block_tokens": 0}, "hash_block_tokens >= 1"),
+        ({"hash_spans": consecutive([0, 0]), "hash_block_tokens": 4}, "a begin and an end for each request"),
+        ({"hash_spans": consecutive([0, 0, 1]), "hash_block_tokens": 4}, "within the 0 hash_ids"),
+        ({"hash_spans": np.array([[0, 0], [1, 0], [0, 0]]), "hash_block_tokens": 4}, "begins before ends"),
+        ({"hash_spans": consecutive([0, 0, 0]), "hash_block_tokens": 0}, "hash_block_tokens >= 1"),
     ],
 )
 def test_requests_that_cannot_be(change: dict[str, Any], words: str) -> None:
@@ -149,6 +164,6 @@ def test_requests_that_cannot_be(change: dict[str, Any], words: str) -> None:
         "output_tokens": np.array([1, 3, 1]),
     }
     assert len(Workload(**known)) == 3
-    assert len(Workload(**known, hash_offsets=np.zeros(4, np.int64), hash_block_tokens=1)) == 3
+    assert len(Workload(**known, hash_spans=np.zeros((3, 2), np.int64), hash_block_tokens=1)) == 3
     with pytest.raises(InputError, match=words):
         Workload(**(known | change))

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from framework.workload import Workload
+from traces.block_ids import list_column
 from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.names import with_names
-from traces.frame import Trace, list_column, to_workload
+from traces.frame import Trace, to_workload
 from traces.load import Transforms
 from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_whole
 
@@ -161,13 +162,13 @@ def _prefix_blocks(
 ) -> Callable[[Ints], tuple[NDArray[np.int32], Ints]]:
     """What gives the ids of the prompts' blocks of some rows in one array, and the offsets of these rows in it.
 
-    A block inside the system prompt belongs to its group, a further full block to the session (a later turn has it
-    again), a partial last block to its row alone. Ids are numbered in this order: sessions, groups, rows.
+    A block inside the system prompt belongs to its group, a further one to the session (a later turn has it again); a
+    partial last block has no id. Ids are numbered in this order: sessions, groups.
     """
     size = sessions.block_tokens
     prompt, owner = rows["input_tokens"].to_numpy(), rows["session_id"].to_numpy()
-    count, full = -(-prompt // size), prompt // size
-    if (blocks := int(count.sum())) > _MOST_BLOCKS:
+    full = prompt // size
+    if (blocks := int(full.sum())) > _MOST_BLOCKS:
         raise InputError(
             f"trace.sessions: the prompts have {blocks:,} prefix blocks, at most {_MOST_BLOCKS:,} are drawn; set a"
             " larger block_tokens, or fewer or shorter prompts"
@@ -179,13 +180,12 @@ def _prefix_blocks(
     own = np.maximum(longest - shared, 0)
     own_start = np.cumsum(own) - own - shared
     group_start = own.sum() + np.cumsum(most_shared) - most_shared
-    row_id = own.sum() + most_shared.sum() + np.cumsum(count > full) - 1
 
     def ids_of(chosen: Ints) -> tuple[NDArray[np.int32], Ints]:
-        offsets = np.concatenate(([0], np.cumsum(count[chosen])))
-        row = np.repeat(chosen, count[chosen])
-        block = np.arange(offsets[-1]) - np.repeat(offsets[:-1], count[chosen])
-        starts = np.where(block < shared, group_start[group[owner[row]]], own_start[owner[row]])
-        return np.where(block < full[row], starts + block, row_id[row]).astype(np.int32), offsets
+        offsets = np.concatenate(([0], np.cumsum(full[chosen])))
+        session = owner[np.repeat(chosen, full[chosen])]
+        block = np.arange(offsets[-1]) - np.repeat(offsets[:-1], full[chosen])
+        starts = np.where(block < shared, group_start[group[session]], own_start[session])
+        return (starts + block).astype(np.int32), offsets
 
     return ids_of

@@ -56,7 +56,7 @@ class ArrivalModel:
 
     def sample(self, rng: np.random.Generator) -> NDArray[np.float64]:
         """Arrival times of one period in seconds, sorted, each window's counts in a row."""
-        per_cell = _grains(self.ticks)
+        per_cell = _grains(ticks=self.ticks)
         begin = np.concatenate(([0], np.cumsum(self.cells)[:-1]))
         parts = _Parts(begin * per_cell, self.cells * per_cell, self.counts)
         while ((parts.grains > 1) & (parts.counts > 1)).any():
@@ -100,7 +100,7 @@ def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
     tick = clock_tick(arrival_s)
     requests = max(LEAST_REQUESTS, math.ceil(len(since) / MOST_WINDOWS))
     cell_s = tick or _cell_s(float(since[-1]), len(since), requests)
-    per_cell = _grains(tick > 0)
+    per_cell = _grains(ticks=tick > 0)
     grain = np.floor(since * (per_cell / cell_s) + (0.5 if tick else 0.0)).astype(np.int64)  # ticks come early or late
     in_cell = np.bincount(grain // per_cell)
     period_s = max(float(since[-1]) * len(since) / (len(since) - 1), (len(in_cell) - 1) * cell_s * (1 + 1e-9))
@@ -123,7 +123,7 @@ def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
     return float(np.abs(np.log(ratios)).max())
 
 
-def _grains(ticks: bool) -> int:
+def _grains(*, ticks: bool) -> int:
     """Of a cell."""
     return 1 if ticks else 2**GRAIN_HALVINGS
 

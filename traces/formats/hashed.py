@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from framework.errors import InputError
-from traces.frame import list_column
+from traces.block_ids import list_column
 from traces.parsing.rows import Check
 
 _SIGNED = 2**63

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traces.frame import list_column
+from traces.block_ids import list_column
 
 BLOCK_TOKENS = 16  # of the names that prompts get where only the session is known
 _MOST_BLOCKS = 200_000_000

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traces.frame import DRAWN, Clock, Trace, flat_ids
+from traces.block_ids import flat_ids
+from traces.frame import DRAWN, Clock, Trace
 from traces.parsing.how import TICKS_PER_S
 from traces.parsing.units import (
     ENOUGH,
@@ -98,12 +99,13 @@ def doubted_chain(rows: pl.DataFrame) -> tuple[str, ...]:
     """A note where one hash id follows two others: ids must stand for whole prefixes, not for blocks alone."""
     if "hash_ids" not in rows.columns:
         return ()
-    ids, offsets = flat_ids(rows["hash_ids"].head(_MOST_ROWS).get_chunks())
-    if offsets is None or not len(ids):
+    ids, spans = flat_ids(rows["hash_ids"].head(_MOST_ROWS).get_chunks())
+    begins = spans[:, 0]
+    if not len(ids):
         return ()
     before: NDArray[np.int64] = np.empty(len(ids), np.int64)
     before[1:] = ids[:-1]
-    before[offsets[offsets < len(ids)]] = -1
+    before[begins[begins < len(ids)]] = -1
     first = np.full(int(ids.max()) + 1, -2, np.int64)
     first[ids] = before
     split = np.flatnonzero(first[ids] != before)

@@ -69,7 +69,7 @@ class OneRun:
     digest: str
 
 
-def row_and_requests(name: str, is_short: bool) -> tuple[Any, Any]:
+def row_and_requests(name: str, *, is_short: bool) -> tuple[Any, Any]:
     """The row of that name in this checkout, and its workload, or the first of it. Raises LookupError without one."""
     rows = first_module(_ROWS)
     if name in SHORT:
@@ -129,7 +129,7 @@ def measured(run: Callable[[], Any], result: Any) -> OneRun:
 def main(name: str, *arguments: str) -> None:
     """Measure the row when asked."""
     is_short = "warm" in arguments
-    run = simulation(*row_and_requests(name, is_short))
+    run = simulation(*row_and_requests(name, is_short=is_short))
     result = run()
     if not is_short:
         for _ in sys.stdin:

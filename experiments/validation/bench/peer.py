@@ -6,7 +6,6 @@ and asks that process; run as a script by that environment's Python, with no mor
 
 from __future__ import annotations
 
-import itertools
 import json
 import subprocess
 import sys
@@ -83,10 +82,9 @@ def write_mooncake(workload: Any, file: IO[str]) -> None:
 
 
 def _hash_ids(workload: Any, prompts: list[int]) -> Iterator[list[int]]:
-    if workload.hash_offsets is not None and workload.hash_block_tokens == TRACE_BLOCK_TOKENS:
-        known, offsets = workload.hash_ids.tolist(), workload.hash_offsets.tolist()
-        for begin, end in itertools.pairwise(offsets):
-            yield known[begin:end]
+    if workload.hash_spans is not None and workload.hash_block_tokens == TRACE_BLOCK_TOKENS:
+        for request in range(len(prompts)):
+            yield workload.hash_ids_of(request).tolist()
         return
     first = 0
     for prompt in prompts:

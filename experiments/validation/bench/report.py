@@ -95,13 +95,13 @@ def notes(entries: Sequence[Entry], peer_version: str | None) -> Iterator[str]:
     by_name = {entry.row.name: entry for entry in entries}
     for entry in entries:
         for note in (
-            *_notes_of(entry, peer_version is not None),
+            *_notes_of(entry, has_peer=peer_version is not None),
             *_growth(entry, by_name.get(entry.row.compared_with)),
         ):
             yield f"{entry.row.title}: {note}."
 
 
-def _notes_of(entry: Entry, has_peer: bool) -> Iterator[str]:
+def _notes_of(entry: Entry, *, has_peer: bool) -> Iterator[str]:
     row, measured = entry.row, entry.measured
     if measured is None:
         yield f"could not be measured ({entry.failure})"

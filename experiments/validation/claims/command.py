@@ -29,10 +29,15 @@ _KEYS = {
 @command(__doc__, keys=_KEYS, interrupted="interrupted; the runs that ended are kept")
 def main(arguments: Arguments) -> None:
     """Run what the command line asks for, print and write the table."""
-    show_claims(arguments.several("only"), arguments.truth("own"), arguments.truth("fast"), arguments.path("out"))
+    show_claims(
+        arguments.several("only"),
+        is_own=arguments.truth("own"),
+        is_fast=arguments.truth("fast"),
+        out=arguments.path("out"),
+    )
 
 
-def show_claims(only: Sequence[str], is_own: bool, is_fast: bool, out: Path | None) -> None:
+def show_claims(only: Sequence[str], *, is_own: bool, is_fast: bool, out: Path | None) -> None:
     """Test the claims that the arguments of `only` mean, `is_own` in their own regimes alone.
 
     Raises InputError for rows that cannot be run.
@@ -48,8 +53,8 @@ def show_claims(only: Sequence[str], is_own: bool, is_fast: bool, out: Path | No
         claims = [replace(claim, sensitivity={}, common={}) for claim in claims]
     directory = out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
     require_writable(directory)
-    rows = put_to_test(claims, common, is_fast, directory)
-    sheet = lay_out(rows, common, is_fast)
+    rows = put_to_test(claims, common, is_fast=is_fast, directory=directory)
+    sheet = lay_out(rows, common, is_fast=is_fast)
     print_table(sheet)
     tables = {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}
     files = {f"claims.{kind}": content for kind, content in tables.items()}

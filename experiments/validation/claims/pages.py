@@ -28,7 +28,9 @@ def _page(rows: Sequence[Finding]) -> str:
     names = [f"{claim.system}, {claim.text}" if several else claim.text for claim in claims]
     parts = {
         "Rows": [f"{name} ({claim.source})" for name, claim in zip(names, claims, strict=True)],
-        "Published or chosen": _grouped([[f"{_class(claim.published)}. {claim.class_reason}"] for claim in claims]),
+        "Published or chosen": _grouped(
+            [[f"{_class(is_published=claim.published)}. {claim.class_reason}"] for claim in claims]
+        ),
         "Lengths of requests": _grouped([[claim.lengths["source"]] if claim.lengths else [] for claim in claims]),
         "What was chosen": _grouped([claim.chosen for claim in claims]),
         "What was found": _grouped([claim.found for claim in claims]),
@@ -39,7 +41,7 @@ def _page(rows: Sequence[Finding]) -> str:
     return text + _otherwise(rows) + _alike(rows)
 
 
-def _class(is_published: bool) -> str:
+def _class(*, is_published: bool) -> str:
     return "Published" if is_published else "Chosen here"
 
 

@@ -20,7 +20,7 @@ def verdict_of(tested: Finding, common: Common) -> str:
     return verdict(tested.claim, tested.effect.factor, common.passes_within)
 
 
-def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
+def lay_out(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Sheet:
     """One row a claim; published regimes first."""
     traces = _traces(rows, common)
     parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
@@ -35,7 +35,7 @@ def lay_out(rows: Sequence[Finding], common: Common, is_fast: bool) -> Sheet:
         columns=("claimed", "simulated", "off by", "verdict", *traces),
         sections=tuple(sections),
         best="",
-        notes=tuple(_notes(rows, common, is_fast)),
+        notes=tuple(_notes(rows, common, is_fast=is_fast)),
         is_fitted=bool(rows) and all(one.effect.source == "twin" for one in rows),
     )
 
@@ -76,7 +76,7 @@ def _factor(value: float) -> str:
     return f"× {value:.2f}" if value < 9.995 else f"× {value:.3g}"
 
 
-def _notes(rows: Sequence[Finding], common: Common, is_fast: bool) -> Iterator[str]:
+def _notes(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Iterator[str]:
     replicates = common.fast_replicates if is_fast else common.replicates
     yield (
         f"× f: the system's figure is f times the baseline's, the geometric mean over {replicates} replicates and its"

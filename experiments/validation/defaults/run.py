@@ -7,8 +7,7 @@ from pathlib import Path
 
 import optuna
 
-from experiments.tune.base import Configuration
-from experiments.tune.demand import with_demand
+from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import Feasibility
 from experiments.tune.goals import read_goals
 from experiments.tune.result import Row, findings

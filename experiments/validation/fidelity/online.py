@@ -24,7 +24,7 @@ from framework.timing.calibration_terms import Calibration
 from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
 from framework.timing.step_row import Timing
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 
 STAGES = Path(__file__).with_name("online.csv")
 _MOE = ("mixtral_8x7b",)
@@ -116,7 +116,7 @@ def workload(stage: Stage, most: int | None = None) -> Workload:
         input_tokens=lengths[chosen],
         output_tokens=np.full(stage.requests, stage.output_tokens),
         hash_ids=np.concatenate([ids[kind] for kind in chosen]),
-        hash_offsets=np.concatenate([[0], np.cumsum(blocks[chosen])]),
+        hash_spans=consecutive(blocks[chosen]),
         hash_block_tokens=_BLOCK,
         name=f"{stage.run} stage {stage.stage}",
     )

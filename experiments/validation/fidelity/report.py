@@ -85,7 +85,7 @@ def as_table(section: Section) -> Table:
         labels = [str(value) for value in named] if named != group else [""] * len(named)
         group = named
         numbers = [f"{line[f'{metric}{part}']:{sign}.1f}" for metric in METRICS for part, sign in _PARTS]
-        table.add_row(*labels, _label(line["predictor"], line["fitted"]), str(line["n"]), *numbers)
+        table.add_row(*labels, _label(line["predictor"], fitted=line["fitted"]), str(line["n"]), *numbers)
     return table
 
 
@@ -130,7 +130,7 @@ def draw(comparison: pl.DataFrame, folder: Path) -> list[Path]:
             part = comparison.filter((pl.col("predictor") == predictor) & (pl.col("fitted") == fitted))
             _panel(axes, part, metric, limits)
             if column == 0:
-                axes.set_title(_label(predictor, fitted), fontsize=10.5, fontweight="bold", loc="left", pad=9)
+                axes.set_title(_label(predictor, fitted=fitted), fontsize=10.5, fontweight="bold", loc="left", pad=9)
             if line == len(shown) - 1:
                 axes.set_xlabel("measured " + _axis(metric), fontsize=9)
     handles, labels = _legend(panels.flat)
@@ -145,7 +145,7 @@ def draw(comparison: pl.DataFrame, folder: Path) -> list[Path]:
 _PARTS = (("_mape", ""), ("_median", "+"))
 
 
-def _label(predictor: str, fitted: bool) -> str:
+def _label(predictor: str, *, fitted: bool) -> str:
     return f"{predictor}, calibrated" if fitted else predictor
 
 

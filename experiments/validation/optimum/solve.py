@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import optuna
 
-from experiments.tune.base import Configuration
-from experiments.tune.demand import with_demand
+from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import Feasibility
 from experiments.tune.goals import Goal, read_goals
 from experiments.tune.sampler import SamplerKind

@@ -198,6 +198,21 @@ def _drop_first_turn(s: State, i: int) -> None:
 
 
 @inner
+def decision_is_due(s: State, i: int) -> bool:
+    """Whether the policy decides before i, whose turn it is, and those that step with it schedule."""
+    inst = s.instances[i]
+    first, count = i, 1
+    if unlikely(inst.group > 0):
+        first, count = inst.group_first, inst.group
+    found = False
+    for k in range(first, first + count):
+        if s.instances[k].busy:
+            return False
+        found |= s.instances[k].changed and not s.instances[k].asked
+    return found
+
+
+@inner
 def drop_turn(s: State, i: int) -> None:
     """Drop the turn of i, which schedules now or has crashed, if it has one."""
     if not s.instances[i].woken:

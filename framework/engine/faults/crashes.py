@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from framework.codes import CRASH, FAILED, FUTURE, OFF, REASON_CRASH, ROLE_CHANGE
+from framework.codes import CANCEL, CANCELLED, CRASH, FAILED, FUTURE, OFF, REASON_CRASH, ROLE_CHANGE, YIELDED
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
@@ -27,6 +27,7 @@ from framework.engine.requests.arrivals import admit
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park, unpark
 from framework.engine.roles.changes import announce, is_off, note_next_change, note_phases, reroute, take_effect
+from framework.engine.roles.decisions import forget_postponed, postponed_place
 from framework.engine.roles.inventory import drop_marked
 from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.step import count_steps
@@ -85,12 +86,24 @@ def _crash(s: State, i: int) -> None:
             start_transfers(s, j)
             wake(s, j)
     for k in range(dropped):
-        r = s.lists[s.options.asked_at + k]
-        if s.options.fails_dropped:
-            s.requests[r].instance = -1
-            end_request(s, r, FAILED, REASON_CRASH)
-        else:
-            park(s, r)
+        _settle(s, s.lists[s.options.asked_at + k])
+
+
+@inner
+def _settle(s: State, r: int) -> None:
+    """r is dropped: it is cancelled if that was decided and awaited its instance; else it fails, or is routed anew."""
+    known = postponed_place(s, r) if unlikely(s.sim.postponed > 0) else -1
+    cancelled, reason = False, 0
+    if known >= 0:
+        cancelled, reason = s.postponed[known].kind == CANCEL, int(s.postponed[known].value)
+        forget_postponed(s, known)
+    s.requests[r].instance = -1
+    if cancelled:
+        end_request(s, r, CANCELLED, reason)
+    elif s.options.fails_dropped:
+        end_request(s, r, FAILED, REASON_CRASH)
+    else:
+        park(s, r)
 
 
 @inner
@@ -137,7 +150,7 @@ def _go_down(s: State, i: int) -> None:
     inst.down = True
     inst.role = inst.draining_role = OFF
     announce(s, i, np.inf)
-    inst.between = inst.switching = inst.closed = inst.disordered = False
+    inst.asked = inst.between = inst.switching = inst.closed = inst.disordered = False
     inst.freed = 0
     inst.late_seats = inst.late_blocks = 0
     inst.admission_opens = -1
@@ -159,7 +172,7 @@ def _come_back(s: State, i: int) -> None:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
 def pass_fault(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
-    """Process the fault for which `framework.engine.loop.run` came back; 0, or an error of a hook, as that says."""
+    """Process the fault for which `engine.loop.run` came back; YIELDED, or an error of a hook, as that says."""
     s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
     _pass_fault(s)
-    return int(s.error.status)
+    return int(s.error.status) if s.error.status != 0 else YIELDED

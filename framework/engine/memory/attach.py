@@ -32,6 +32,7 @@ def attach(m: Memory, seen: int) -> State:
         only(m.error),
         pointer(m.hooks),
         pointer(m.actions),
+        pointer(m.postponed),
         pointer(m.requests),
         pointer(m.instances),
         pointer(m.step),
@@ -50,7 +51,7 @@ def attach(m: Memory, seen: int) -> State:
     )
 
 
-# --- for functions that Python calls often: 19 arrays take longer to hand over than most of these functions compute ---
+# --- for functions that Python calls often: 20 arrays take longer to hand over than most of these functions compute ---
 
 if numba_config.DISABLE_JIT:
 
@@ -70,7 +71,7 @@ else:
     _state_at = fields_at(Fields("State", dict(zip(State._fields, [*_kinds, numba.types.int64], strict=True))))
 
     def addresses_of(memory: Memory) -> Any:
-        """Where each array of the memory begins, which must live on, and 0 for `seen`: shape (20,)."""
+        """Where each array of the memory begins, which must live on, and 0 for `seen`: shape (21,)."""
         return np.array([*(array.ctypes.data for array in memory), 0], np.int64)
 
     @inner

@@ -69,6 +69,21 @@ def queue_pop(s: State, i: int) -> int:
     return first
 
 
+@inner
+def queue_drop(s: State, i: int, r: int) -> None:
+    """Take r out of i's queue, wherever it is in it, by building the queue anew."""
+    head, tail = -1, -1
+    while s.instances[i].waiting_root >= 0:
+        other = queue_pop(s, i)
+        if other != r:
+            head = append(s, head, tail, other)
+            tail = other
+    while head >= 0:
+        other = head
+        head = s.requests[other].next
+        queue_push(s, i, other)
+
+
 # --- pending events: a binary heap of requests ordered by (event_s, request) --------------------------------------
 
 

@@ -114,6 +114,7 @@ INSTANCE = record(
     ("busy", "b1"),  # 1: a step is under way
     ("between", "b1"),  # 1: a step has ended at this time, and the next one is not formed yet
     ("changed", "b1"),  # 1: something changed since its last step was formed
+    ("asked", "b1"),  # 1: the policy has decided before the step that is formed next
     ("woken", "b1"),  # 1: it is in the list of instances that schedule at this time
     ("marked", "b1"),  # 1: it is one of those that are looked for, see roles/circles.py
     ("touched", "b1"),  # 1: it is in the list of instances whose load has changed
@@ -135,6 +136,7 @@ INSTANCE = record(
     ("computed_known", "i8"),  # of these, the first ones, which the next step of its decodes may hold
     ("reserved", "i8"),  # seats held for transfers and migrations on their way here
     ("swapped", "i8"),  # swapped out
+    ("suspended", "i8"),  # taken off by the policy while they decoded here, to be recomputed here
     ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
     ("incoming", "i8"),  # on their way here, or waiting to be sent here
     ("holding", "i8"),  # with KV here, waiting for room elsewhere

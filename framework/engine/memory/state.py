@@ -249,6 +249,10 @@ SIM = record(
     ("parked_head", "i4"),  # these, in order
     ("parked_tail", "i4"),
     ("role_changes", "i8"),  # how often any instance's role has changed
+    ("first_action", "i8"),  # first action of a tick that is not carried out yet ...
+    ("actions", "i8"),  # ... and how many the tick has, 0: all are carried out
+    ("decides", "i8"),  # 1: the policy decides before instances schedule, plus the decisions that are postponed
+    ("postponed", "i8"),  # decisions that wait for the turn of an instance
     ("prefill_end_s", "f8"),  # the earliest end of a prefill step concurrent with decodes, inf: there is none
     ("prefill_end_of", "i8"),  # whose that is
     ("woken", "i8"),  # instances in the ring of woken ones
@@ -298,12 +302,12 @@ TIER = record(
     ("loaded_bytes", "f8"),  # bytes loaded from it
 )
 
-# What a policy does at a tick.
+# What a policy does at a tick, or before an instance schedules.
 ACTION = record(
-    ("kind", "i8"),  # MIGRATE, SET_TOKEN_BUDGET or SET_ROLE
-    ("request", "i8"),  # request to migrate, -1: none
-    ("instance", "i8"),  # target of a migration, or the instance that changes
-    ("value", "i8"),  # token budget, 0: as before
+    ("kind", "i8"),  # an action of framework.codes
+    ("request", "i8"),  # request that it is about, -1: none
+    ("instance", "i8"),  # target of a migration, or the instance that changes; of one postponed, whose turn it awaits
+    ("value", "i8"),  # token budget, 0: as before; number of the reason for which a request is cancelled
     ("role", "i8"),
     ("mode", "i8"),  # batching mode
     ("percent", "i8"),  # percent of the SMs for prefills, 0: as before
@@ -317,7 +321,8 @@ class Memory(NamedTuple):
     sim: NDArray[np.void]  # (1,) SIM
     error: NDArray[np.void]  # (1,) ERROR
     hooks: NDArray[np.void]  # (hooks,) HOOK
-    actions: NDArray[np.void]  # ACTION: those of the present tick
+    actions: NDArray[np.void]  # ACTION: those of the present answer
+    postponed: NDArray[np.void]  # ACTION: those that wait for the turn of an instance, in order
     requests: NDArray[np.void]  # (N,) REQUEST
     instances: NDArray[np.void]  # (M,) INSTANCE
     step: NDArray[np.void]  # (M,) STEP
@@ -342,6 +347,7 @@ class State(NamedTuple):
     error: Any
     hooks: Any
     actions: Any
+    postponed: Any
     requests: Any
     instances: Any
     step: Any
@@ -363,7 +369,7 @@ def sample_memory() -> Memory:
     """Arrays of the right types and no meaning, for signatures."""
     from framework.timing.table import ROW
 
-    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, LINK, CHANNEL)
+    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, LINK, CHANNEL)
     kinds = (*records, np.float64, np.int64, np.int32, STEP_LOG, TOKEN_LOG, ROW, np.float64)
     memory = Memory._make(np.zeros(1, kind) for kind in kinds)
     memory.names.setflags(write=False)

@@ -109,11 +109,19 @@ def route(s: State, r: int) -> None:
 @inner
 def _queue(s: State, i: int, r: int) -> None:
     """Queue r at i by the policy's key."""
-    q, sim = s.requests[r], s.sim
+    q = s.requests[r]
     if unlikely(is_asked(s, SPLIT_AT)):
         ask_split(s, r)
     q.instance = i
     q.state = WAITING
+    take_place(s, r)
+    enter_queue(s, i, r)
+
+
+@inner
+def take_place(s: State, r: int) -> None:
+    """Give r, which enters a queue, the policy's key and a queue number."""
+    q, sim = s.requests[r], s.sim
     q.key = 0.0
     if unlikely(s.options.dynamic_keys):
         q.key = np.inf  # until all of that queue are asked for
@@ -121,7 +129,6 @@ def _queue(s: State, i: int, r: int) -> None:
         ask_key(s, r)
     sim.queue_number += 1
     q.queue_number = sim.queue_number
-    enter_queue(s, i, r)
 
 
 # --- prefixes that another instance sends -----------------------------------------------------------------------------

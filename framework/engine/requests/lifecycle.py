@@ -236,7 +236,7 @@ def end_with_kv(s: State, i: int, r: int) -> None:
 
 @inner
 def end_request(s: State, r: int, state: int, reason: int) -> None:
-    """r ends now as finished, rejected, failed or unsent; the next turn, or else its client's next session, follows."""
+    """r ends now, in that state; the next turn, or else its client's next session, follows."""
     q, sim = s.requests[r], s.sim
     q.state = state
     q.reason = reason
@@ -301,9 +301,15 @@ def queue_again(s: State, i: int, r: int) -> None:
     elif not unlikely(s.options.least_urgent):
         q.key = -np.inf
         q.queue_number = -s.sim.preemptions
+    join_queue(s, i, r)
+
+
+@inner
+def join_queue(s: State, i: int, r: int) -> None:
+    """Queue r, which has been here or elsewhere before, at i; its key and queue number are set. No inbox holds it."""
     _count_waiting(s, i, r)
     if unlikely(recomputes_here(s, r)):
-        s.instances[i].recompute_tokens += q.prefill_until
+        s.instances[i].recompute_tokens += s.requests[r].prefill_until
     queue_push(s, i, r)
     wake(s, i)
 

@@ -107,18 +107,10 @@ def preempt(s: State, i: int, r: int) -> None:
     if unlikely(q.state == FINISHED):
         free_deferred_early(s, i, r)
         return
-    inst.changed = True
     prefills = q.state == PREFILLING
     q.preemptions += 1
     sim.preemptions += 1
-    if q.migration != NOT_MIGRATING:
-        cancel_migration(s, r)
-    if prefills:
-        remove_prefilling(s, i, r)
-    else:
-        remove_running(s, i, r)
-        forget_last(s, i, r)
-    free_kv(s, i, r)
+    evict(s, i, r)
     if s.options.preemption == SWAP and not prefills:
         inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
         q.state = SWAPPED
@@ -127,6 +119,21 @@ def preempt(s: State, i: int, r: int) -> None:
         inst.swapped += 1
         return
     queue_preempted(s, i, r, inst.role & PREFILL > 0)
+
+
+@inner
+def evict(s: State, i: int, r: int) -> None:
+    """Take r, which decodes or prefills on i, off its list and free its KV."""
+    q = s.requests[r]
+    s.instances[i].changed = True
+    if q.migration != NOT_MIGRATING:
+        cancel_migration(s, r)
+    if q.state == PREFILLING:
+        remove_prefilling(s, i, r)
+    else:
+        remove_running(s, i, r)
+        forget_last(s, i, r)
+    free_kv(s, i, r)
 
 
 @inner

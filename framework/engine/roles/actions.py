@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from framework.codes import BAD_INSTANCE, MIGRATE, SET_ROLE, SET_TOKEN_BUDGET
-from framework.compiler.decorators import inner
+from framework.codes import BAD_INSTANCE, MIGRATE, PREEMPT, SET_ROLE, SET_TOKEN_BUDGET
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import migrate
 from framework.engine.durations.leap import catch_up
 from framework.engine.events.ask import ask, fail
@@ -22,17 +22,26 @@ def tick(s: State, number: int) -> None:
     if count == RAISED:
         return
     for j in range(count):
-        action = s.actions[j]
-        if action.instance < 0 or action.instance >= s.options.instances:
-            fail(s, BAD_INSTANCE, ON_TICK, action.request, action.instance)
+        if unlikely(s.actions[j].kind >= PREEMPT):  # carried out by roles/decisions.py, as those behind it are
+            s.sim.first_action = j
+            s.sim.actions = count
             return
-        if action.kind == MIGRATE:
-            migrate(s, action.request, action.instance)
-        elif action.kind == SET_TOKEN_BUDGET:
-            s.instances[action.instance].token_budget = action.value
-            if not s.instances[action.instance].down:
-                wake(s, action.instance)
-        elif action.kind == SET_ROLE:
-            set_role(s, action.instance, action)
-            if s.error.status != 0:
-                return
+        carry_out_for_instance(s, ON_TICK, j)
+        if s.error.status != 0:
+            return
+
+
+@inner
+def carry_out_for_instance(s: State, hook: int, j: int) -> None:
+    """Carry out action number j of the hook's answer, which is about an instance."""
+    action = s.actions[j]
+    if action.instance < 0 or action.instance >= s.options.instances:
+        fail(s, BAD_INSTANCE, hook, action.request, action.instance)
+    elif action.kind == MIGRATE:
+        migrate(s, action.request, action.instance)
+    elif action.kind == SET_TOKEN_BUDGET:
+        s.instances[action.instance].token_budget = action.value
+        if not s.instances[action.instance].down:
+            wake(s, action.instance)
+    elif action.kind == SET_ROLE:
+        set_role(s, action.instance, action)

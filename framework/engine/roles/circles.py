@@ -9,12 +9,12 @@ from framework.codes import (
     FAILED,
     FINISHED,
     FUTURE,
-    PARKED,
     PREFILL,
     PREFILLING,
     REASON_STALLED,
     SCHEDULE,
     STUCK,
+    SUSPENDED,
     UNSENT,
 )
 from framework.compiler.decorators import inner
@@ -182,7 +182,7 @@ def fail_rest(s: State) -> None:
     for r in range(s.options.requests):
         q = s.requests[r]
         place = q.destination if q.destination >= 0 else q.instance
-        if FUTURE < q.state < PARKED and not s.instances[place].marked:
+        if FUTURE < q.state < SUSPENDED and not s.instances[place].marked:
             s.error.status = STUCK
             return
     for i in range(s.options.instances):

@@ -9,20 +9,11 @@
 
 from __future__ import annotations
 
-from framework.codes import DECODE, FETCHING, FINISHED, FUTURE, NOT_MIGRATING, PARKED, PREFILL, PREFILLING
+from framework.codes import DECODE, FETCHING, FINISHED, FUTURE, NOT_MIGRATING, PARKED, PREFILL, PREFILLING, SUSPENDED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.link_sharing import withdraw_copy
 from framework.engine.copies.migration import withdraw_migration
-from framework.engine.copies.transfers import (
-    drop_reservation,
-    free_ahead,
-    left_there,
-    room_for,
-    sent_kv,
-    withdraw_transfer,
-)
-from framework.engine.durations.leap import catch_up_one
-from framework.engine.kv.held_kv import wait_no_more
+from framework.engine.copies.transfers import drop_reservation, free_ahead, room_for, sent_kv
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import load_changed
@@ -30,7 +21,9 @@ from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import streaming
 from framework.engine.requests.asynchronous import free_deferred
 from framework.engine.requests.lifecycle import recomputes_here, remove_prefilling, remove_running
+from framework.engine.requests.parking import forget_place
 from framework.engine.requests.pausing import resume
+from framework.engine.roles.leaving import leave_incoming, leave_on_the_way
 
 
 @inner
@@ -40,7 +33,7 @@ def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
     again = _tokens_again(s, i)
     if phases & PREFILL and (inst.queued_tokens > again or streaming(s, i)):
         return False
-    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped + again > 0:
+    if phases & DECODE and inst.running + inst.joining + inst.incoming + inst.swapped + inst.suspended + again > 0:
         return False
     return not keeps_no_kv or available(s, i) == inst.total_blocks
 
@@ -62,8 +55,8 @@ def drop_marked(s: State) -> int:
     """Take off the marked instances, none of which is in a step, all requests that they hold or expect.
 
     What these hold anywhere is free again, and nobody else comes yet where it is: such an instance `frees_memory`.
-    Requests that decode or prefill elsewhere go on. Returns the number of the others, which lie by number in the list
-    at `asked_at`; their states stay as they are.
+    Requests that decode or prefill elsewhere go on, and suspended ones stay so. Returns the number of the others, which
+    lie by number in the list at `asked_at`; their states stay as they are.
     """
     count = 0
     for i in range(s.options.instances):
@@ -88,6 +81,9 @@ def _drop(s: State, r: int) -> bool:
     there = q.destination >= 0 and s.instances[q.destination].marked
     if not here and not there:
         return False
+    if q.state == SUSPENDED:
+        forget_place(s, r)
+        return False
     if q.state == FETCHING:
         withdraw_copy(s, r)
     elif q.migration != NOT_MIGRATING:
@@ -107,31 +103,14 @@ def _drop_transfer(s: State, r: int) -> None:
     s.instances[target].frees_memory = True
     s.instances[source].frees_memory |= not prefills
     load_changed(s, target)
-    if q.heap_index < 0:
-        _take_out(s, target, r)
-        q.destination = -1
-        if not prefills:
-            catch_up_one(s, source)
-            free_kv(s, source, r)
-    elif prefills:
+    if not prefills:
+        leave_on_the_way(s, r)
+    elif q.heap_index < 0:
+        leave_incoming(s, r)
+    else:
         withdraw_copy(s, r)
         q.destination = -1
         drop_reservation(s, target, r, room_for(s, r), sent_kv(s, r))
-    else:
-        withdraw_transfer(s, r)
-
-
-@inner
-def _take_out(s: State, i: int, r: int) -> None:
-    """Take r out of the incoming list of i."""
-    inst = s.instances[i]
-    before, other = -1, inst.incoming_head
-    while other != r:
-        before, other = other, s.requests[other].next
-    inst.incoming -= 1
-    inst.incoming_kv_tokens -= sent_kv(s, r)
-    inst.queued_tokens -= left_there(s, r)
-    wait_no_more(s, i, before)
 
 
 @inner
@@ -163,5 +142,5 @@ def _drop_own(s: State, i: int) -> None:
         free_kv(s, i, r)
     inst.waiting_root = inst.inbox_head = inst.swapped_head = -1
     inst.queued = inst.queued_tokens = inst.recompute_tokens = 0
-    inst.joining = inst.computed = inst.computed_known = inst.swapped = 0
+    inst.joining = inst.computed = inst.computed_known = inst.swapped = inst.suspended = 0
     load_changed(s, i)

@@ -101,6 +101,7 @@ def allocate(
         error=np.zeros(1, ERROR),
         hooks=np.zeros(len(HOOKS), HOOK),
         actions=np.zeros(MOST_ACTIONS, ACTION),
+        postponed=np.zeros(MOST_ACTIONS, ACTION),
         requests=requests,
         instances=instances,
         step=step,

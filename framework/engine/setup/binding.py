@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import BAD_INSTANCE, BAD_ROLE, FINISHED, FUTURE, OFF, OUT_OF_BLOCKS, ROLES, STUCK
+from framework.codes import BAD_INSTANCE, BAD_ROLE, FUTURE, OFF, OUT_OF_BLOCKS, ROLES, STUCK, SUSPENDED
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.memory.attach import DECISION
@@ -67,6 +67,7 @@ class Binding:
         policy, options = self._policy, self.memory.options
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
         options["asks_local_decode"] = overrides(policy, "route_decode")
+        self.memory.sim["decides"] = overrides(policy, "decide")
         options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
         options["keeps_loads"] = self._has_index("route_prefill", "least_queued") and len(self.memory.instances) > _MANY
         options["finds_least_kv"] = self._has_index("route_decode", "least_kv")
@@ -181,7 +182,7 @@ class Binding:
     def _stuck(self) -> list[Stuck]:
         """The requests that wait for ever, by number."""
         found = []
-        for r in np.flatnonzero((self.memory.requests["state"] > FUTURE) & (self.memory.requests["state"] < FINISHED)):
+        for r in np.flatnonzero((self.memory.requests["state"] > FUTURE) & (self.memory.requests["state"] < SUSPENDED)):
             row = self.memory.requests[r]
             place, holder = int(row["destination"]), int(row["instance"])
             if place < 0:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODING, PAUSED
+from framework.codes import DECODING, PAUSED, SUSPENDED
 from framework.compiler.decorators import compiled, inner
 from framework.engine.durations.speculation import choose_depth, decode_step_s
 from framework.engine.kv.prefix_cache import matched_blocks
@@ -65,6 +65,10 @@ class MemoryInspection:
         queue = self.requests[ids[:waiting]]
         ids[:waiting] = ids[np.lexsort((queue["queue_number"], queue["key"]))]
         return ids
+
+    @property
+    def suspended(self) -> Integers:
+        return np.flatnonzero(self.requests["state"] == SUSPENDED)
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
         return _decoding_on(self._addresses, self._running, ids)

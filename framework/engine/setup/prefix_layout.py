@@ -119,7 +119,7 @@ def fill_cache(
     there are stores, or those of engine blocks.
     """
     slots, nodes = int(options["cache_slots"][0]), int(options["cache_nodes"][0])
-    names, offsets = _names(options, workload)
+    names, begins = _names(options, workload)
     if options["tiers"][0] > 0:
         names = named(names)[0]
     for at in instances["cache_at"]:
@@ -128,7 +128,7 @@ def fill_cache(
         links[:] = np.arange(1, nodes + 1)
         links[-1] = -1
     instances["cache_free"] = 0
-    requests["hash_at"] = offsets[:-1]
+    requests["hash_at"] = begins
     requests["hash_count"] = _sharable(options, workload)
     return small(names)
 
@@ -137,16 +137,16 @@ def _sharable(options: Array, workload: Workload) -> NDArray[np.int64]:
     """How many blocks of each request can be shared, (N,)."""
     if options["shares_early"][0]:
         return filled_blocks(workload, int(options["block_tokens"][0]))
-    assert workload.hash_offsets is not None
-    return np.minimum(np.diff(workload.hash_offsets), workload.input_tokens // workload.hash_block_tokens)
+    return np.minimum(workload.hash_counts, workload.input_tokens // workload.hash_block_tokens)
 
 
 def _names(options: Array, workload: Workload) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
     """The names of the blocks of all requests, those of the engine or of the trace, and where each request's begin."""
     if options["shares_early"][0]:
-        return block_names(workload, int(options["block_tokens"][0]))
-    assert workload.hash_offsets is not None
-    return workload.hash_ids, workload.hash_offsets
+        names, offsets = block_names(workload, int(options["block_tokens"][0]))
+        return names, offsets[:-1]
+    assert workload.hash_spans is not None
+    return workload.hash_ids, workload.hash_spans[:, 0]
 
 
 def fill_tiers(options: Array, stores: Array, data: NDArray[np.int64]) -> None:

@@ -26,7 +26,7 @@ def take_turn(s: Simulation, i: Instance) -> None:
         for rank in i.group:
             rank.woken = False
             look_around(s, rank)
-            rank.between = False
+            rank.between = rank.asked = False
             schedule(s, rank)
         if len(i.group) > 1:
             begin_together(s, i.group)

@@ -109,6 +109,7 @@ def interpolate(
     sizes: Sequence[str],
     ideal: Ideal,
     wanted: Ideal | None = None,
+    *,
     capped: bool = True,
     saturates: bool = False,
     together: bool = False,

@@ -114,7 +114,7 @@ def _text(rows: Sequence[Mapping[str, str]]) -> str:
     return text.getvalue()
 
 
-def _read(path: Path, torn: bool) -> list[tuple[int, dict[str, str]]]:
+def _read(path: Path, *, torn: bool) -> list[tuple[int, dict[str, str]]]:
     """Line numbers and rows of a file, none where there is no file; with `torn`, without an unfinished last line."""
     if not path.exists():
         return []

@@ -94,7 +94,7 @@ def typed(model: Model, types: Types) -> Model:
 
 
 def fitting(
-    model: Model, gpu: Gpu, types: Sequence[Types], instances: Sequence[Parallelism], anyway: bool = False
+    model: Model, gpu: Gpu, types: Sequence[Types], instances: Sequence[Parallelism], *, anyway: bool = False
 ) -> Iterator[tuple[Model, Setup]]:
     """The setups that fit the GPU's memory and whose data types it computes in, or `anyway` all of them.
 

@@ -1,0 +1,25 @@
+"""A policy: where no seat is free for a more urgent request, the least urgent one that runs steps aside until there is.
+
+python run.py policy=examples/interactive_first.py:InteractiveFirst trace=mine.csv   # with a column `priority`
+"""
+
+import servelab
+
+
+class InteractiveFirst(servelab.Aggregated):
+    """Urgent is whose `priority` is larger. Who steps aside loses its KV, and computes it again when it comes back."""
+
+    def prioritize(self, queue, cluster):
+        return -cluster.requests.priority[queue]
+
+    def decide(self, instance, cluster):
+        """Preempt one for each that waits without a seat and is more urgent; else fill the seats that are free."""
+        priority, waiting = cluster.requests.priority, cluster.queued(instance)
+        running = sorted([*cluster.decoding(instance), *cluster.prefilling(instance)], key=lambda r: priority[r])
+        seats = int(cluster.instances.max_batch[instance]) - len(running)
+        lacking = sorted(waiting, key=lambda r: -priority[r])[seats:]
+        pairs = zip(lacking, running, strict=False)
+        if aside := [servelab.Preempt(r) for urgent, r in pairs if priority[r] < priority[urgent]]:
+            return aside
+        there = cluster.suspended[cluster.requests.instance[cluster.suspended] == instance]
+        return [servelab.Resume(r) for r in sorted(there, key=lambda r: -priority[r])[: max(0, seats - len(waiting))]]

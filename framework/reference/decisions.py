@@ -1,0 +1,189 @@
+"""What a policy decides about requests that already run, and all its actions (SEMANTICS.md: Ticks, Decisions)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from framework.codes import PREFILL, ROLES
+from framework.reference.arrivals import take_place
+from framework.reference.kv import evict
+from framework.reference.links import withdraw_copy
+from framework.reference.parking import park
+from framework.reference.prefixes import free_kv
+from framework.reference.roles import set_role
+from framework.reference.simulation import Simulation
+from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
+from framework.reference.transfers import migrate, start_transfers
+
+Action = tuple[Any, ...]  # as `Hooks.on_tick` has it
+
+
+def decision_is_due(s: Simulation, i: Instance) -> bool:
+    """Whether the policy decides before i, whose turn it is, and those that step with it schedule."""
+    decides = "decide" in s.hooks.overrides or s.postponed
+    is_in_step = i.busy or i.group_steps
+    return bool(decides) and i.woken and not is_in_step and any(k.changed and not k.asked for k in i.group)
+
+
+def decide(s: Simulation, i: Instance) -> None:
+    """Carry out what was postponed up to this turn of i and its group, then ask the policy, instance by instance."""
+    due = [entry for entry in s.postponed if entry.instance in i.group]
+    s.postponed = [entry for entry in s.postponed if entry.instance not in i.group]
+    for entry in due:
+        decide_about(s, s.requests[entry.action[1]], entry.action, i.group)
+    for k in i.group:
+        if k.changed and not k.asked:
+            k.asked = True
+            for action in s.hooks.decide(s, k) if "decide" in s.hooks.overrides else ():
+                carry_out(s, "decide", action, i.group)
+
+
+def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Instance] = ()) -> None:
+    """Carry out one action that the hook returned; `scheduling` are the instances that are about to schedule."""
+    kind, a, *rest = action
+    if kind == "role":
+        set_role(s, s.checked(hook, a, ""), ROLES[rest[0]], rest[1])
+    elif kind == "migrate":
+        migrate(s, s.requests[a], s.checked(hook, rest[0], f" for request {a}"))
+    elif kind == "budget":
+        i = s.checked(hook, a, "")
+        i.token_budget = rest[0]
+        if not i.down:
+            s.wake(i)
+    else:
+        decide_about(s, s.requests[a], action, scheduling)
+
+
+def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
+    """Preempt, resume or cancel r, now or, if it decodes or prefills, when it is the turn of its instance."""
+    if r in s.parked:
+        if action[0] == "cancel":
+            s.parked.remove(r)
+            s.end_request(r, CANCELLED, action[2])
+        return
+    if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
+        return
+    i = s.instances[r.instance]
+    there = [entry for entry in s.postponed if entry.action[1] == r.id]
+    if there:
+        revise(s, there[0], action)
+    elif (r in i.running or r in i.prefilling) and i not in scheduling:
+        if action[0] != "resume":
+            s.postponed.append(Postponed(action, i))
+            i.asked = False
+            s.wake(i)
+    elif action[0] == "preempt":
+        preempt_by_policy(s, i, r)
+    elif action[0] == "resume":
+        resume_by_policy(s, i, r)
+    else:
+        cancel(s, i, r, action[2])
+
+
+def revise(s: Simulation, postponed: Postponed, action: Action) -> None:
+    """A further decision before that turn: the later one holds, but nothing undoes an end."""
+    if postponed.action[0] == "cancel":
+        return
+    if action[0] == "resume":
+        s.postponed.remove(postponed)
+    else:
+        postponed.action = action
+
+
+def preempt_by_policy(s: Simulation, i: Instance, r: Request) -> None:
+    """Take r off i until it is resumed, unless it is on its way or suspended already."""
+    if r in i.running or r in i.prefilling:
+        s.preemptions += 1
+        r.preemptions += 1
+        evict(s, i, r)
+    elif r in i.swapped:
+        i.swapped.remove(r)
+    elif waits_on(i, r):
+        leave_queue(i, r)
+    else:
+        return
+    r.suspended = True
+    start_transfers(s, i)
+    s.wake(i)
+
+
+def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
+    """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
+    if not r.suspended:
+        return
+    r.suspended = False
+    target = i
+    if not i.role & PREFILL and not s.recomputes_here(r):
+        if s.unserved:
+            park(s, r)
+            return
+        target = s.ask_route_prefill(r)
+        if not s.fits(target, r):
+            s.end_request(r, FAILED, "kv")
+            return
+    r.instance = target.id
+    take_place(s, r)
+    target.waiting.append((r.key, r.queue_number, r))
+    s.wake(target)
+
+
+def cancel(s: Simulation, i: Instance, r: Request, reason: str) -> None:
+    """End r, wherever it is, and free its KV there."""
+    if r.fetch is not None:
+        r.fetch = None
+        withdraw_copy(s, r)
+    elif r in i.running or r in i.prefilling:
+        evict(s, i, r)
+    elif waits_on(i, r):
+        leave_queue(i, r)
+    elif r in i.swapped:
+        i.swapped.remove(r)
+    elif r in i.joining or r in i.computed:
+        leave_before_joining(s, i, r)
+    elif r.destination is not None:
+        leave_on_the_way(s, r)
+    elif not r.suspended:
+        return  # in the front end, or its client is about to send it again
+    d, r.suspended, r.source, r.destination = r.destination, False, None, None
+    s.end_request(r, CANCELLED, reason)
+    for k in (i, d):
+        if k is not None:
+            start_transfers(s, k)
+            s.wake(k)
+
+
+def waits_on(i: Instance, r: Request) -> bool:
+    """Whether r is in the queue or the inbox of i."""
+    return any(other is r for _, _, other in i.waiting + i.inbox)
+
+
+def leave_queue(i: Instance, r: Request) -> None:
+    """Take r out of the queue or the inbox of i."""
+    i.waiting = [entry for entry in i.waiting if entry[2] is not r]
+    i.inbox = [entry for entry in i.inbox if entry[2] is not r]
+
+
+def leave_before_joining(s: Simulation, i: Instance, r: Request) -> None:
+    """r, its KV on i, decodes there no more from the next boundary on."""
+    if r in i.computed:
+        i.known -= i.computed.index(r) < i.known
+        i.computed.remove(r)
+    else:
+        i.joining.remove(r)
+    free_kv(s, i, r)
+
+
+def leave_on_the_way(s: Simulation, r: Request) -> None:
+    """r waits for room on another instance, or is being copied there: free what it has on both."""
+    source, d = r.source, r.destination
+    assert source is not None
+    assert d is not None
+    if r in d.incoming:
+        d.incoming.remove(r)
+    else:
+        withdraw_copy(s, r)
+        d.cache.free_kv(r.id)
+        d.reserved.remove(r)
+    source.leaving.remove(r)
+    free_kv(s, source, r)
