@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import PREFILL
-from framework.reference.parking import park
+from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from framework.codes import DECODE, MIXED, PREFILL, ROLE_CHANGE
-from framework.reference.parking import park
+from framework.reference.faults.parking import park
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
 

@@ -205,6 +205,7 @@ from framework.codes import *
 from framework.engine.events.agreement import require_agreement
 from framework.engine.faults.crashes import pass_fault
 from framework.engine.loop import run
+from framework.engine.roles.decisions import decide
 from framework.engine.memory.attach import attach
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding
@@ -219,7 +220,7 @@ from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
 HELD = ("queued", "prefilling", "running", "joining", "swapped")
 IN_TRANSIT = (FETCHING, PREFILLED, HANDING_OVER)
 seen = Counter()
-for seed in range(12):
+for seed in range(14):
     scenario = drawn("crashing", seed)
     policy = ruled_policy(Ruler(scenario.rules))
     spec = lay_out(policy, scenario.cluster)
@@ -229,10 +230,11 @@ for seed in range(12):
     view = Cluster(inspection, spec, Predictions(predictor, scenario.workload, lambda: inspection.finished))
     binding = Binding(policy, view, memory)
     s, status = attach(memory, 0), YIELDED
-    while status in (YIELDED, FAULT):
-        status = run(memory, binding.view, binding.params, binding.numbers, 1)
-        if status == FAULT:
-            assert pass_fault(memory, binding.view, binding.params, binding.numbers) == 0
+    handed = memory, binding.view, binding.params, binding.numbers
+    while status in (YIELDED, FAULT, DECIDES):
+        status = run(*handed, 1)
+        if status in (FAULT, DECIDES):
+            assert (pass_fault if status == FAULT else decide)(*handed) == YIELDED
         require_agreement(s)
         requests, instances = memory.requests, memory.instances
         states = Counter(requests["state"].tolist())
@@ -242,7 +244,8 @@ for seed in range(12):
         transit = sum(states[state] for state in IN_TRANSIT)
         assert states[PARKED] == memory.sim["parked"][0]
         if not instances["busy"].any() or status == FAULT:
-            assert arrived == reading + listed + transit + states[PARKED], (seed, arrived, reading, listed, transit)
+            waiting = states[PARKED] + states[SUSPENDED]
+            assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
         down = instances[instances["down"]]
         assert not any(down[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
         assert (down["free_blocks"] == down["total_blocks"]).all()

@@ -6,7 +6,7 @@ import bisect
 import math
 
 from framework.codes import DECODE
-from framework.reference.parking import lose_kv
+from framework.reference.faults.parking import lose_kv
 from framework.reference.prefixes import free_kv, register_prefix
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
