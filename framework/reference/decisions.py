@@ -7,9 +7,9 @@ from typing import Any
 
 from framework.codes import PREFILL, ROLES
 from framework.reference.arrivals import take_place
+from framework.reference.faults.parking import park
 from framework.reference.kv import evict
 from framework.reference.links import withdraw_copy
-from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import set_role
 from framework.reference.simulation import Simulation

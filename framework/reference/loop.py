@@ -10,8 +10,8 @@ from framework.codes import ARRIVAL, COPY_END, CRASH, PREFILL_STEP_END, ROLE_CHA
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
-from framework.reference.faults.crashes import come_back, crash, route_parked
 from framework.reference.decisions import carry_out, decide, decision_is_due
+from framework.reference.faults.crashes import come_back, crash, route_parked
 from framework.reference.kv import free_deferred
 from framework.reference.links import share_links
 from framework.reference.roles import take_role

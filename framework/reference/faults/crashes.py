@@ -6,9 +6,9 @@ import math
 
 from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import admit
+from framework.reference.faults.parking import forget_place, park
 from framework.reference.kv import free_deferred
 from framework.reference.links import withdraw_copy
-from framework.reference.faults.parking import forget_place, park
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
