@@ -29,7 +29,7 @@ from framework.engine.memory.kv_blocks import blocks_of
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
 from framework.engine.requests.preemption import queue_preempted
-from framework.engine.roles.inventory import drop_all
+from framework.engine.roles.inventory import drop_marked
 
 
 @inner
@@ -186,7 +186,8 @@ def fail_rest(s: State) -> None:
             s.error.status = STUCK
             return
     for i in range(s.options.instances):
-        drop_all(s, i)
+        s.instances[i].marked = True
+    drop_marked(s)
     for r in range(s.options.requests):
         q = s.requests[r]
         if q.state < FINISHED:

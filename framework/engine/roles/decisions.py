@@ -18,6 +18,7 @@ from framework.codes import (
     FINISHED,
     FUTURE,
     JOINING,
+    PARKED,
     PAUSED,
     PREEMPT,
     PREFILL,
@@ -42,6 +43,7 @@ from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.requests.arrivals import take_place
 from framework.engine.requests.lifecycle import end_request, join_queue, recomputes_here
+from framework.engine.requests.parking import leave_parked, park
 from framework.engine.requests.preemption import evict
 from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
@@ -108,7 +110,12 @@ def _decide_about(s: State, r: int, kind: int, reason: int, first: int, count: i
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
         return
-    known = _postponed(s, r)
+    if unlikely(q.state == PARKED):
+        if kind == CANCEL:
+            leave_parked(s, r)
+            end_request(s, r, CANCELLED, reason)
+        return
+    known = postponed_place(s, r)
     if known >= 0:
         _revise(s, known, kind, reason)
     elif _runs(s, r) and not first <= q.instance < first + count:
@@ -133,7 +140,7 @@ def _runs(s: State, r: int) -> bool:
 
 
 @inner
-def _postponed(s: State, r: int) -> int:
+def postponed_place(s: State, r: int) -> int:
     """The place of r among the decisions that are postponed, -1: it has none."""
     for j in range(s.sim.postponed):
         if s.postponed[j].request == r:
@@ -160,14 +167,14 @@ def _revise(s: State, j: int, kind: int, reason: int) -> None:
     if s.postponed[j].kind == CANCEL:
         return
     if kind == RESUME:
-        _forget(s, j)
+        forget_postponed(s, j)
     else:
         s.postponed[j].kind = kind
         s.postponed[j].value = reason
 
 
 @inner
-def _forget(s: State, j: int) -> None:
+def forget_postponed(s: State, j: int) -> None:
     """Take number j out of the decisions that are postponed."""
     sim = s.sim
     sim.postponed -= 1
@@ -188,7 +195,7 @@ def _carry_out_postponed(s: State, first: int, count: int) -> None:
         entry_ = s.postponed[j]
         if first <= entry_.instance < first + count:
             r, kind, reason = int(entry_.request), int(entry_.kind), int(entry_.value)
-            _forget(s, j)
+            forget_postponed(s, j)
             _decide_about(s, r, kind, reason, first, count)
         else:
             j += 1
@@ -228,6 +235,9 @@ def _resume(s: State, r: int) -> None:
     s.instances[i].suspended -= again
     q.state = WAITING
     if s.instances[i].role & PREFILL == 0 and not again:
+        if unlikely(s.sim.unserved > 0):
+            park(s, r)
+            return
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:
             return
