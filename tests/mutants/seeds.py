@@ -611,9 +611,9 @@ MUTANTS = (
     ),
     Mutant(
         "a migration is no reason to wake its target",
-        "copies/transfers.py",
-        "    release(s, target, r, room)\n    start_transfers(s, target)\n    wake(s, target)",
-        "    release(s, target, r, room)\n    start_transfers(s, target)",
+        "copies/migration.py",
+        "    target = withdraw_migration(s, r)\n    start_transfers(s, target)\n    wake(s, target)",
+        "    target = withdraw_migration(s, r)\n    start_transfers(s, target)",
     ),
     Mutant(
         "a split keeps its migration",
@@ -871,8 +871,8 @@ MUTANTS = (
     Mutant(
         "a withdrawn reservation comes back before the growth of its target's leap",
         "copies/transfers.py",
-        "    catch_up_one(s, target)\n    release(s, target, r, room)\n    start_transfers(s, target)",
-        "    release(s, target, r, room)\n    start_transfers(s, target)",
+        "    catch_up_one(s, target)\n    release(s, target, r, room)\n",
+        "    release(s, target, r, room)\n",
     ),
     Mutant(
         "a switch sees the room that its target's leap began with",
@@ -959,7 +959,7 @@ MUTANTS = (
     Mutant(
         "it is asked where what was computed again decodes",
         "steps/step_end.py",
-        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending)):",
+        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending) and not q.rerouted):",
         "elif False:",
     ),
     Mutant(
@@ -990,8 +990,8 @@ MUTANTS = (
     Mutant(
         "an instance leaves decode with one that is to be computed again",
         "roles/inventory.py",
-        "inst.swapped + again > 0",
-        "inst.swapped > 0",
+        "inst.suspended + again > 0",
+        "inst.suspended > 0",
     ),
     Mutant(
         "an instance leaves decode with one that is being computed again",
@@ -1200,7 +1200,7 @@ MUTANTS = (
     Mutant(
         "a start that is given up leaves its instance on",
         "roles/changes.py",
-        "    elif _is_off(s, i):  # it was being started\n        inst.off_since_s = sim.now_s\n",
+        "    elif is_off(s, i):  # it was being started\n        inst.off_since_s = sim.now_s\n",
         "",
     ),
     Mutant(
@@ -1248,8 +1248,8 @@ MUTANTS = (
     Mutant(
         "who is preempted before its first token is routed anew",
         "requests/lifecycle.py",
-        "(s.requests[r].emitted > 0 or s.requests[r].first_token_pending)",
-        "s.requests[r].emitted > 0",
+        "(q.emitted > 0 or q.first_token_pending) and not",
+        "q.emitted > 0 and not",
     ),
     Mutant(
         "there is a gap before the first token",
@@ -1510,7 +1510,7 @@ MUTANTS = (
     Mutant(
         "no decision undoes one that waits",
         "roles/decisions.py",
-        "    if kind == RESUME:\n        _forget(s, j)\n    else:\n",
+        "    if kind == RESUME:\n        forget_postponed(s, j)\n    else:\n",
         "    if kind != RESUME:\n",
     ),
     Mutant(
@@ -1621,5 +1621,56 @@ MUTANTS = (
         "kv/prefix_cache.py",
         "    if s.options.tiers == 0:\n        return run\n",
         "    if s.options.tiers == 0 or s.options.shares_early:\n        return run\n",
+    ),
+    # --- faults ---
+    Mutant("the step under way at a crash counts", "faults/crashes.py", "            step.steps = step.done\n", ""),
+    Mutant(
+        "growth of a lost step stays taken",
+        "faults/crashes.py",
+        "        if step.decodes > 0 and step.grown > step.done:\n",
+        "        if False:\n",
+    ),
+    Mutant("a lost step is no busy time", "faults/crashes.py", "        count_busy(s, i, 0.0)\n", "        pass\n"),
+    Mutant(
+        "a first token of a lost step is stamped",
+        "faults/crashes.py",
+        "        if q.first_token_s > s.sim.now_s:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a prefill step outlives the crash", "faults/crashes.py", "        drop_prefill_step(s, i)\n", "        pass\n"
+    ),
+    Mutant("a crashed instance keeps its turn", "faults/crashes.py", "    drop_turn(s, i)\n", ""),
+    Mutant("cached prefixes outlive the crash", "faults/crashes.py", "    forget_prefixes(s, i)\n", ""),
+    Mutant(
+        "a plan that was followed is followed again",
+        "faults/crashes.py",
+        "        inst.next_budget = 0\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "who waits for room elsewhere is not told of a crash",
+        "faults/crashes.py",
+        "            start_transfers(s, j)\n            wake(s, j)\n",
+        "            wake(s, j)\n",
+    ),
+    Mutant(
+        "an instance that is off crashes",
+        "faults/crashes.py",
+        "    if s.instances[i].down or is_off(s, i):\n",
+        "    if s.instances[i].down:\n",
+    ),
+    Mutant("admission stays closed over a crash", "faults/crashes.py", "    inst.admission_opens = -1\n", ""),
+    Mutant(
+        "one that migrates to a crashed instance is dropped",
+        "roles/inventory.py",
+        "        return here\n    elif",
+        "        return True\n    elif",
+    ),
+    Mutant(
+        "one that is sent ahead to a crashed instance is dropped",
+        "roles/inventory.py",
+        "        return here or q.state != PREFILLING\n",
+        "        return True\n",
     ),
 )
