@@ -260,7 +260,7 @@ def _take_role(s: Simulation, i: Instance) -> Names:
 def _admit(s: Simulation, i: Instance, covered: int) -> Names:
     r = min(i.waiting)[2]
     ids = prefixes.matched_prefix(s, i, r)
-    if not kv.can_admit(s, i):
+    if not (kv.may_come(i) and kv.has_seat(i) and kv.has_blocks(s, i, None)):
         yield "admitted for its first chunk alone"
     if i.present_watermark < i.watermark and i.cache.available - s.blocks_of(i, covered) < i.watermark:
         yield "admitted below the watermark"

@@ -9,14 +9,12 @@ intervals are Student's t over replicates.
 from __future__ import annotations
 
 from experiments.ablation.file import read_ablation
-from experiments.ablation.report import as_table, remarks, require_writable, write
+from experiments.ablation.report import lay_out, write
 from experiments.ablation.run import run
+from experiments.table.formats import print_table
 from framework.cli.arguments import ANY
 from framework.cli.command import Arguments, command
-from framework.cli.terminal import results_console
-
-_TABLE_COLUMNS = 170  # of a file or a pipe; narrower terminals fold the table
-
+from framework.cli.files import require_writable
 
 _KEYS = {
     "replicates": "how many, instead of the file's number",
@@ -32,11 +30,6 @@ def main(arguments: Arguments) -> None:
     if out is not None:
         require_writable(out)
     outcome = run(ablation, replicates, arguments.settings)
-    console = results_console()
-    if not console.is_terminal:
-        console.width = max(console.width, _TABLE_COLUMNS)
-    console.print(as_table(outcome))
-    for remark in remarks(outcome):
-        console.print(f"- {remark}", highlight=False, markup=False)
+    print_table(lay_out(outcome))
     if out is not None:
         write(out, outcome)

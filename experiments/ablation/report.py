@@ -6,72 +6,52 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from experiments.ablation.run import Outcome
-from framework.errors import InputError
+from experiments.table.formats import as_markdown
+from experiments.table.notes import DIFFERS, MISSING
+from experiments.table.sheet import Section, Sheet, Text, per_cent, with_interval
+from framework.cli.files import write_whole
 from framework.metrics.statistics import Estimate
 
-_NONE = "–"
-_WARNING = "bold black on yellow"
 _FEW = 6  # replicates
 
 
-@dataclass(frozen=True)
-class Section:
-    """Rows below one heading: a variant and one cell a metric."""
-
-    heading: str
-    rows: list[tuple[str, list[str]]]
-
-
-def sections(outcome: Outcome) -> Iterator[Section]:
+def lay_out(outcome: Outcome) -> Sheet:
     """The levels of all variants, then their paired differences against each baseline."""
     ablation = outcome.ablation
     levels = [
-        (variant, [_level(outcome.level(variant, metric)) for metric in ablation.metrics])
+        ((variant,), tuple(Text(_shown(outcome.level(variant, metric))) for metric in ablation.metrics))
         for variant in ablation.variants
     ]
-    yield Section("mean ± 95 % interval", levels)
+    sections = [Section("mean ± 95 % interval", tuple(levels))]
     for baseline, variants in ablation.comparisons.items():
         rows = [
-            (variant, [_difference(outcome, variant, baseline, metric) for metric in ablation.metrics])
+            ((variant,), tuple(_difference(outcome, variant, baseline, metric) for metric in ablation.metrics))
             for variant in variants
         ]
-        yield Section(f"minus {baseline}", rows)
+        sections.append(Section(f"minus {baseline}", tuple(rows)))
+    return Sheet(
+        title=ablation.title,
+        row_headings=("variant",),
+        columns=tuple(ablation.metrics.values()),
+        sections=tuple(sections),
+        best="",
+        notes=tuple(_remarks(outcome)),
+        is_fitted=outcome.trace_source == "twin",
+    )
 
 
-def as_table(outcome: Outcome) -> Table:
-    """The terminal's table."""
-    title = Text(outcome.ablation.title, "bold")
-    if outcome.trace_source == "twin":
-        title.append("  ").append(" fitted trace, not a recording ", _WARNING)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("variant", no_wrap=True)
-    for heading in outcome.ablation.metrics.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    for section in sections(outcome):
-        table.add_row(Text(section.heading, "italic dim"))
-        for label, cells in section.rows:
-            table.add_row(Text(f"  {label}"), *(Text(cell, "bold" if cell.endswith("*") else "") for cell in cells))
-        table.add_section()
-    return table
-
-
-def remarks(outcome: Outcome) -> Iterator[str]:
+def _remarks(outcome: Outcome) -> Iterator[str]:
     """What a reader must know next to the table, published figures next to the measured ones first."""
     ablation = outcome.ablation
     for claim in ablation.published:
         baselines = [name for name, variants in ablation.comparisons.items() if claim.variant in variants]
         changes = (
-            f"{_level(outcome.change(claim.variant, baseline, claim.metric), signed=True)} % against {baseline!r}"
+            f"{_shown(outcome.change(claim.variant, baseline, claim.metric), '+')} % against {baseline!r}"
             for baseline in baselines
         )
         heading = ablation.metrics[claim.metric]
@@ -80,64 +60,29 @@ def remarks(outcome: Outcome) -> Iterator[str]:
     how = "each on a sample of its own" if outcome.replicates > 1 else "without intervals"
     yield (
         f"{outcome.replicates} replicates of {outcome.trace} ({outcome.trace_source}), {how}. Differences are paired "
-        "by replicate, percentages are means of the paired changes; * = the 95 % interval (Student's t, not adjusted "
-        "for the number of comparisons) leaves out 0."
+        f"by replicate, percentages are means of the paired changes; {DIFFERS} = the 95 % interval (Student's t, not "
+        "adjusted for the number of comparisons) leaves out 0."
     )
     if 1 < outcome.replicates < _FEW:
         yield (
             f"{outcome.replicates} replicates do not show whether differences are near normal, on which these "
-            "intervals rest: do not trust a * without more of them."
+            f"intervals rest: do not trust a {DIFFERS} without more of them."
         )
     if outcome.overrides:
         yield f"With {' '.join(outcome.overrides)}."
 
 
-def _level(value: Estimate, *, signed: bool = False) -> str:
-    digits = _digits(value)
-    sign = "+" if signed else ""
-    if math.isnan(value.mean):
-        return _NONE
-    mean = f"{value.mean:{sign},.{digits}f}".replace("-", "−")
-    return mean if math.isnan(value.half_width) else f"{mean} ± {value.half_width:,.{digits}f}"
+def _difference(outcome: Outcome, variant: str, baseline: str, metric: str) -> Text:
+    value, change = (of(variant, baseline, metric) for of in (outcome.difference, outcome.change))
+    text = _shown(value, "+") + ("" if math.isnan(change.mean) else f" ({per_cent(change.mean)})")
+    return Text(text, marks=DIFFERS if value.is_significant else "")
 
 
-def _difference(outcome: Outcome, variant: str, baseline: str, metric: str) -> str:
-    value = outcome.difference(variant, baseline, metric)
-    change = outcome.change(variant, baseline, metric)
-    text = _level(value, signed=True)
-    if not math.isnan(change.mean):
-        text += f" ({change.mean:+,.{0 if abs(change.mean) >= 9.95 else 1}f} %)".replace("-", "−")
-    return text + (" *" if value.is_significant else "")
-
-
-def _digits(value: Estimate) -> int:
-    """Decimals that give the interval two significant digits, or the mean three where there is no interval."""
-    size, significant = (value.mean, 3) if math.isnan(value.half_width) else (value.half_width, 2)
-    if size == 0 or not math.isfinite(size):
-        return 0
-    return max(0, min(6, significant - 1 - math.floor(math.log10(abs(size)))))
+def _shown(value: Estimate, sign: str = "") -> str:
+    return MISSING if math.isnan(value.mean) else with_interval(value.mean, value.half_width, sign)
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
-
-
-def as_markdown(outcome: Outcome) -> str:
-    """The same table and remarks in Markdown."""
-    headings = list(outcome.ablation.metrics.values())
-    fitted = " (fitted trace, not a recording)" if outcome.trace_source == "twin" else ""
-    lines = [
-        f"**{outcome.ablation.title}**{fitted}",
-        "",
-        "| | " + " | ".join(headings) + " |",
-        "|---|" + "---:|" * len(headings),
-    ]
-    for section in sections(outcome):
-        lines.append(f"| *{section.heading}* |" + " |" * len(headings))
-        lines += [
-            f"| {label} | {' | '.join(cell.replace('*', chr(92) + '*') for cell in cells)} |"
-            for label, cells in section.rows
-        ]
-    return "\n".join([*lines, "", *(f"- {remark}" for remark in remarks(outcome))]) + "\n"
 
 
 def as_csv(outcome: Outcome) -> str:
@@ -189,27 +134,8 @@ def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def require_writable(directory: Path) -> None:
-    """Raise InputError if files could not be written to `directory`, which need not exist yet; makes nothing."""
-    nearest = next(folder for folder in (directory.absolute(), *directory.absolute().parents) if folder.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{directory}: results cannot be written there; choose another directory")
-
-
 def write(directory: Path, outcome: Outcome) -> None:
     """Write NAME.md, NAME.csv and NAME.json, each whole or not at all. Raises InputError if that fails."""
-    makers = {"md": as_markdown, "csv": as_csv, "json": as_json}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for suffix, make in makers.items():
-            target = directory / f"{outcome.ablation.name}.{suffix}"
-            unfinished = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-            try:
-                unfinished.write_text(make(outcome), encoding="utf-8")
-                os.replace(unfinished, target)
-            finally:
-                unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{directory}: results cannot be written ({error.strerror}); choose another directory"
-        ) from error
+    texts = {"md": as_markdown(lay_out(outcome)), "csv": as_csv(outcome), "json": as_json(outcome)}
+    for suffix, text in texts.items():
+        write_whole(directory / f"{outcome.ablation.name}.{suffix}", text.encode())

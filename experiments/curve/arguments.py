@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from experiments.curve.axis import CONCURRENCY, RATE, Axis, number, values
 from framework.checks import require_share, require_whole
-from framework.cli.arguments import is_config_dir, name_files
+from framework.cli.arguments import ANY, is_config_dir, name_files, split_arguments
 from framework.cli.conf import CONF
 from framework.errors import InputError
 from framework.objective.goodput import Goodput
@@ -86,7 +86,8 @@ def read_plan(arguments: Sequence[str]) -> Plan:
 
     Raises InputError, or Hydra's errors, for arguments that cannot be meant.
     """
-    own, groups, rest = _split(arguments)
+    own, rest = split_arguments(arguments, (*_OWN, _SERIES), ANY, repeated=(_SERIES,))
+    groups = [word.removeprefix(f"{_SERIES}=") for word in arguments if word.startswith(f"{_SERIES}=")]
     if "rates" in own and "concurrency" in own:
         raise InputError("rates= and concurrency= exclude each other: requests come by the clock, or as clients send")
     axis = CONCURRENCY if "concurrency" in own else RATE
@@ -111,27 +112,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     )
 
 
-# --- arguments
-# ------------------------------------------------------------------------------------------------------------
-
-
-def _split(arguments: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """The command's own keys, the values of `series=`, and the overrides."""
-    own: dict[str, str] = {}
-    groups, rest = [], []
-    for word in arguments:
-        key, _, value = word.partition("=")
-        if key in own:
-            raise InputError(f"{word}: {key} is given twice")
-        if key in (_SERIES, *_OWN) and not value:
-            raise InputError(f"{word}: written {key}=VALUE")
-        if key == _SERIES:
-            groups.append(value)
-        elif key in _OWN:
-            own[key] = value
-        else:
-            rest.append(word)
-    return own, groups, rest
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 
 def _words_of(group: str) -> list[str]:

@@ -74,7 +74,6 @@ FAMILIES = (
         "SMs that prefill (%)",
     ),
 )
-BY_NAME = {family.name: family for family in FAMILIES}
 
 
 def described(settings: Mapping[str, Any]) -> str:

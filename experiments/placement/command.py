@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,8 @@ from rich.table import Table
 
 from experiments.tune.base import Configuration
 from experiments.tune.files import write_tuned
-from framework.cli.arguments import ANY, program
+from framework.checks import require_positive
+from framework.cli.arguments import ANY, program, whole
 from framework.cli.command import Arguments, command
 from framework.cli.launch import explain
 from framework.cli.terminal import results_console
@@ -61,19 +62,15 @@ class Found:
 
 @command(__doc__, keys=_KEYS, settings=ANY)
 def main(arguments: Arguments) -> None:
-    """Search, print what was found and write the best placement."""
-    place(arguments)
-
-
-def place(arguments: Arguments) -> None:
-    """The same. Raises InputError where a phase cannot be served, and Hydra's errors."""
-    own, overrides = arguments.own, arguments.settings
+    """Search, print what was found and write the best placement. Raises InputError where a phase cannot be served."""
+    overrides = arguments.settings
     base = Configuration(("policy=distserve", "objective=capacity", "objective.tolerance=0.03", *overrides))
-    rate = _rate(own, base)
+    rate = _rate(arguments, base)
+    tps, pps = ([whole(key, one) for one in arguments.several(key)] for key in ("tp", "pp"))
     rows = []
     for phase in _ALONE:
-        for tp in _numbers(own, "tp", "1,2,4,8"):
-            for pp in _numbers(own, "pp", "1"):
+        for tp in tps or (1, 2, 4, 8):
+            for pp in pps or (1,):
                 rows.append(_alone(base, phase, tp, pp))
                 print(f"{phase}, tp {tp}, pp {pp}: {rows[-1].capacity_rps:.4g} requests/s", file=sys.stderr)
     best = {phase: _best([row for row in rows if row.phase == phase], rate) for phase in _ALONE}
@@ -88,7 +85,7 @@ def place(arguments: Arguments) -> None:
         instantiate(placed.config.objective, _convert_="all").measure(result).evaluation.summary["slo_attainment"]
     )
     path = write_tuned(
-        own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(arguments.every)}"
+        arguments.own.get("name", "placement"), placed, f"python -m experiments.placement {' '.join(arguments.every)}"
     )
     _print(rows, best, count)
     console = results_console()
@@ -123,23 +120,12 @@ def _best(rows: Sequence[Found], rate: float) -> Found:
     return min(able, key=lambda row: (math.ceil(rate / row.capacity_rps) * row.tp * row.pp, -row.per_gpu))
 
 
-def _rate(own: Mapping[str, str], base: Configuration) -> float:
-    if "rate" not in own:
+def _rate(arguments: Arguments, base: Configuration) -> float:
+    if "rate" not in arguments.own:
         return rate_rps(instantiate(base.config.trace, _convert_="all"))
-    try:
-        rate = float(own["rate"])
-    except ValueError:
-        rate = math.nan
-    if not 0 < rate < math.inf:
-        raise InputError(f"rate must be a positive number, got {own['rate']!r}")
+    rate = arguments.number("rate", 0.0)
+    require_positive("rate", rate)
     return rate
-
-
-def _numbers(own: Mapping[str, str], key: str, default: str) -> list[int]:
-    arguments = own.get(key, default).split(",")
-    if not all(word.isdigit() and int(word) > 0 for word in arguments):
-        raise InputError(f"{key} must be whole numbers such as {default}, got {own[key]!r}")
-    return [int(word) for word in arguments]
 
 
 def _print(rows: Sequence[Found], best: dict[str, Found], count: dict[str, int]) -> None:

@@ -151,7 +151,7 @@ def _difference(figures: Figures, metric: Metric, place: Place) -> Text:
     found = cell.difference
     text = with_interval(found.comparison.mean * metric.scale, found.comparison.half_width * metric.scale, "+")
     if not math.isnan(found.change) and found.comparison.mean:
-        text += f" ({_per_cent(found.change)})"
+        text += f" ({per_cent(found.change)})"
     return Text(text, marks=DIFFERS if found.is_significant else DOUBTFUL if found.is_doubtful else "")
 
 
@@ -164,7 +164,8 @@ def with_interval(mean: float, half_width: float, sign: str = "") -> str:
     return f"{text} ± {half_width:,.{digits}f}" if has_interval else text
 
 
-def _per_cent(change: float) -> str:
+def per_cent(change: float) -> str:
+    """A change in %, with its sign."""
     rounded = round(change, 0 if abs(change) >= 9.95 else 1)
     return _minus(f"{rounded:+,.{0 if abs(change) >= 9.95 else 1}f} %") if rounded else "0.0 %"
 

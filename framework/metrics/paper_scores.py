@@ -35,14 +35,6 @@ def slowest_tbt_s(result: Result, fraction: float) -> Floats:
     return _of_finished(result, gaps_s)
 
 
-def mooncake_tbt_s(result: Result) -> Floats:
-    """Mean of the slowest 10 % of a request's gaps between tokens, in seconds; NaN for a request of one token.
-
-    Qin et al., "Mooncake", FAST 2025 (arXiv 2407.00079). Raises InputError if the run kept no step log.
-    """
-    return slowest_tbt_s(result, 0.1)
-
-
 def normalized_latency_s(result: Result) -> Floats:
     """End-to-end latency per output token, in seconds.
 

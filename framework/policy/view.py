@@ -123,11 +123,6 @@ class Instances:
         """Where a change of role is under way."""
         return np.asarray(self.draining_role != self.next_role)
 
-    @property
-    def settled_role(self) -> Integers:
-        """The same as `draining_role`, under its name before version 0.2."""
-        return self.draining_role
-
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
         return self._engine.step_times_s(self._ids)

@@ -13,14 +13,6 @@ from framework.reference.steps.duration import choose_depth
 from framework.reference.transfers import cancel_migration, start_decoding, stop_decoding
 
 
-def can_admit(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """Whether the head of the queue finds a seat and blocks for `tokens` tokens (None: all that it has to compute).
-
-    The budget of the step is checked elsewhere.
-    """
-    return may_come(i) and has_seat(i) and has_blocks(s, i, tokens)
-
-
 def may_come(i: Instance) -> bool:
     """Whether anything waits, and admission is open."""
     if not i.waiting:

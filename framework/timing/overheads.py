@@ -1,12 +1,9 @@
-"""What steps cost on top of measured kernels: CPU work between steps, and wave quantization of short chunks.
-
-Both lay something over the step times of another source.
-"""
+"""Wave quantization of short chunks, laid over the step times of another source."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from framework.checks import Count, check_fields
@@ -15,39 +12,10 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
-from framework.timing.server import Server
 from framework.timing.step_row import StepRow, Timing
 
 _LONGEST = 16384  # tokens from which on a prompt counts as filling the GPU
 _FILLS = 0.8  # share of the slots from which on keys are not split over blocks to fill the others (FlashAttention 2)
-
-
-@dataclass(frozen=True)
-class CpuOverhead:
-    """The steps of `gpu_times`, of any source, with a server whose CPU prepares each and reads its results.
-
-    The GPU waits meanwhile. `by_tp` has (seconds of a step, seconds of each decode in it) for each tensor-parallel
-    degree, as framework.timing.server.Server.host_by_tp. `host` says whose work it is. Raises InputError for seconds
-    below 0 and where tp 1 is not named.
-    """
-
-    gpu_times: Timing
-    host: str
-    by_tp: Mapping[int, Sequence[float]]
-
-    def __post_init__(self) -> None:
-        if 1 not in self.by_tp:
-            raise InputError("timing.by_tp must name tp 1, the least there is")
-        Server(self.host, host_by_tp=self.by_tp)
-
-    @property
-    def source(self) -> str:
-        return f"{self.gpu_times.source}, with the host's work in {self.host}"
-
-    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """The step times of one instance; raises InputError as `gpu_times` does."""
-        work = Server(self.host, host_by_tp=self.by_tp).overheads(model.layers, parallelism)
-        return self.gpu_times.row(model, gpu, parallelism) + work
 
 
 @dataclass(frozen=True)

@@ -32,39 +32,10 @@ def attainable_flops(intensity: float, peak_flops: float, bandwidth_bytes_s: flo
     return min(peak_flops, bandwidth_bytes_s * intensity)
 
 
-def prefill_s(parameters: float, tokens: int, peak_flops: float, mfu: float) -> float:
-    """Seconds to prefill `tokens` tokens: 2 FLOPs per weight and token, attention not counted."""
-    return 2 * parameters * tokens / (peak_flops * mfu)
-
-
-def tpot_s(
-    weight_bytes: float, bandwidth_bytes_s: float, batch: int = 1, kv_bytes_per_request: float = 0.0, mbu: float = 1.0
-) -> float:
-    """Seconds of a decode step that is limited by bandwidth.
-
-    The weights are read once for the `batch` requests, and the KV of each once.
-    """
-    return (weight_bytes + batch * kv_bytes_per_request) / (bandwidth_bytes_s * mbu)
-
-
-def kv_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int, dtype_bytes: int) -> int:
-    """The bytes of the keys and values of `tokens` tokens: 2 L n_kv d_h s b."""
-    return 2 * layers * kv_heads * head_dim * tokens * dtype_bytes
-
-
 def attention_flops(model: Model, prefix: int, chunk: int) -> float:
     """The FLOPs of causal attention of `chunk` tokens after `prefix` tokens; layers with a window do not count."""
     pairs = ((prefix + chunk) ** 2 - prefix**2) / 2
     return model.attention_flops_per_pair * pairs
-
-
-def prefill_mfu(model: Model, tokens: int, time_s: float, peak_flops: float) -> float:
-    """The fraction of the peak that prefilling one prompt of `tokens` tokens in `time_s` seconds reached.
-
-    Attention counts, embeddings do not.
-    """
-    flops = 2.0 * model.active_parameters * tokens + attention_flops(model, 0, tokens)
-    return flops / (time_s * peak_flops)
 
 
 def all_reduce_s(message_bytes: float, tp: int, link_bytes_s: float) -> float:

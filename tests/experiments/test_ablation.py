@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from experiments.ablation.file import Ablation, Published, read_ablation
-from experiments.ablation.report import as_csv, as_json, as_markdown, as_table, remarks, write
+from experiments.ablation.report import as_csv, as_json, lay_out, write
 from experiments.ablation.run import Outcome, run
+from experiments.table.formats import as_markdown, as_text
 from framework.cli.launch import explain
 from framework.errors import InputError
 from tests.conftest import ROOT
@@ -136,26 +136,24 @@ def test_names_that_do_not_fit_together_are_refused(changes: dict[str, Any], wor
 
 
 def printed(made: Outcome) -> str:
-    console = Console(width=170, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(as_table(made))
-    return console.export_text()
+    return as_text(lay_out(made), width=170)
 
 
 def test_the_table_shows_levels_differences_and_what_is_significant() -> None:
     text = printed(outcome(MADE))
-    rows = {line.split("  ")[1] if line.startswith("  ") else line.strip(): line for line in text.splitlines()}
+    rows = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "fitted trace, not a recording" in text
     assert "minus turns" in text
     assert "12.0 ± 5.0" in rows["turns"]
-    assert "−1.00 ± 0.25 (−8.5 %) *" in rows["least"]
-    assert "+0.0 ± 2.5" in rows["least"]
+    assert "−1.00 ± 0.25 (−8.5 %)*" in rows["least"]
+    assert " 0 ± 2.5" in rows["least"]
     assert rows["least"].count("*") == 1
     assert "fitted trace" not in printed(outcome(MADE, source="synthetic"))
 
 
 def test_published_figures_stand_beside_the_measured_ones() -> None:
     made = outcome(MADE, published=(Published("p99_tpot_ms", "least", "74.77 % lower"),), notes=("Mind this.",))
-    lines = list(remarks(made))
+    lines = lay_out(made).notes
     assert "published 74.77 % lower; 'least' here −8.5 ± 4.6 % against 'turns'" in lines[0]
     assert lines[1] == "Mind this."
     assert "3 replicates of reasoning (twin)" in lines[2]
@@ -171,7 +169,7 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
     document = json.loads(as_json(made))
     assert document["values"]["least"]["p99_tpot_ms"] == [9.0, None, 13.1]
     assert document["differences"]["turns"]["least"]["preemptions"]["mean"] == 0
-    assert "| turns | 12.0 ± 5.0 |" in as_markdown(made)
+    assert "| turns | 12.0 ± 5.0 |" in as_markdown(lay_out(made))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -210,7 +208,7 @@ def test_every_shipped_ablation_reads_and_runs(name: str, capsys: pytest.Capture
         (["ares", "replicates=0"], ["replicates", "0"]),
         (["ares", "policy=nonesuch"], ["nonesuch", "distserve"]),
         (["ares", "engine.tokens=5"], ["engine.tokens"]),
-        (["ares", f"out={ROOT}/run.py/there"], ["run.py", "written"]),
+        (["ares", f"out={ROOT}/run.py/there"], ["run.py", "cannot be made"]),
     ],
     ids=["name", "replicates", "policy", "key", "directory"],
 )

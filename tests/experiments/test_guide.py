@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.data import text_of
-from experiments.guide.families import BY_NAME, FAMILIES, Family, described, short
+from experiments.guide.families import FAMILIES, Family, described, short
 from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
 from experiments.guide.knobs import Knob, Setting
 from experiments.guide.limits import Front, Hold
@@ -46,6 +46,8 @@ SETTINGS = {
     "slo.ttft_s": 2.0,
     "slo.tpot_s": None,
 }
+
+BY_NAME = {family.name: family for family in FAMILIES}
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.errors import InputError
-from framework.metrics.paper_scores import gaps_of, job_completion_time_s, mooncake_tbt_s, normalized_latency_s
+from framework.metrics.paper_scores import gaps_of, job_completion_time_s, normalized_latency_s, slowest_tbt_s
 from tests.helpers.results import reduced_result, small_result
 
 
@@ -24,9 +24,9 @@ def test_slowest_tenth_of_the_gaps() -> None:
     memberships = np.array([(0, 20, 0.0, 0, 1, 0)], TOKEN_LOG)
     workload = replace(small_result().workload, output_tokens=np.array([21, 1, 10, 5, 4]))
     result = small_result(step_log=leaps, token_log=memberships, workload=workload)
-    np.testing.assert_array_equal(mooncake_tbt_s(result), [19.5, np.nan, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(slowest_tbt_s(result, 0.1), [19.5, np.nan, np.nan, np.nan, np.nan])
 
 
 def test_reduced_run_cannot_be_scored_by_gaps() -> None:
     with pytest.raises(InputError, match=r"engine\.log=full"):
-        mooncake_tbt_s(reduced_result(gaps_of(small_result())))
+        slowest_tbt_s(reduced_result(gaps_of(small_result())), 0.1)

@@ -1,4 +1,4 @@
-"""Wave quantization: the arithmetic of blocks, measured chunks, and what stays as it was; CPU work between steps."""
+"""Wave quantization: the arithmetic of blocks, measured chunks, and what stays as it was."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.parallelism import Parallelism
 from framework.timing.affine import Affine
-from framework.timing.overheads import CpuOverhead, WaveQuantization
+from framework.timing.overheads import WaveQuantization
 from framework.timing.roofline import Roofline
-from framework.timing.table import chunk_s, stack, step_s
+from framework.timing.table import chunk_s, stack
 from framework.workload import Workload
 from policies.chunked import Chunked
 from tests.helpers.parts import load as part
@@ -78,20 +78,3 @@ def test_what_it_cannot_know_is_refused() -> None:
         WAVES.row(YI, part("gpu", "v100"), Parallelism())
     with pytest.raises(InputError, match=r"timing.tile_rows"):
         WaveQuantization(Affine(0.01), 0, {"a100": 216})
-
-
-def test_the_cpu_works_between_steps() -> None:
-    timing = CpuOverhead(Affine(base_s=1.0, per_sequence_s=0.5), "a test", {1: [0.25, 0.125], 2: [2.0, 1.0]})
-    one, four = (stack([timing.row(YI, A100, Parallelism(tp))]) for tp in (1, 4))
-    assert step_s(one, 0, [], [], 4, 0) == 1.25 + 4 * 0.625
-    assert step_s(four, 0, [], [], 4, 0) == 3 + 4 * 1.5  # as of the largest tp that is known below
-    assert timing.source == "affine, with the host's work in a test"
-
-
-@pytest.mark.parametrize(
-    ("by_tp", "word"),
-    [({2: [0.0, 0.0]}, "must name tp 1"), ({1: [0.0]}, "a step and of a decode"), ({1: [-1.0, 0.0]}, "at least 0")],
-)
-def test_cpu_work_without_times_is_refused(by_tp: dict[int, list[float]], word: str) -> None:
-    with pytest.raises(InputError, match=word):
-        CpuOverhead(Affine(), "a test", by_tp)

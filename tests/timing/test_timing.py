@@ -23,11 +23,7 @@ from framework.timing.roofline import (
     all_reduce_s,
     attainable_flops,
     attention_flops,
-    kv_bytes,
-    prefill_mfu,
-    prefill_s,
     ridge_flops_per_byte,
-    tpot_s,
 )
 from framework.timing.table import Curve, StepRow, StepTables, Surface, Timing, base_s, chunk_s, decode_s, stack, step_s
 from tests.conftest import ROOT
@@ -223,33 +219,6 @@ def test_ridge_points() -> None:
     assert attainable_flops(1000.0, 989e12, 3.35e12) == 989e12
 
 
-def test_prefill_by_mfu() -> None:
-    assert prefill_s(7e9, 4096, 312e12, 0.5) == pytest.approx(0.37, abs=0.005)
-
-
-def test_decode_by_bandwidth() -> None:
-    assert tpot_s(14e9, 2e12) == 7 * MS
-    assert 1 / tpot_s(16e9, 3.35e12) == pytest.approx(209, abs=0.5)
-    assert 1 / tpot_s(LLAMA_8B.weight_bytes, H100.bandwidth_bytes_s) == pytest.approx(209, abs=1)
-    assert 1 / tpot_s(16e9, 3.35e12, mbu=0.6) == pytest.approx(125, abs=1)
-    assert 1 / tpot_s(16e9, 3.35e12, mbu=0.8) == pytest.approx(167, abs=1)
-    # weights once for the batch, KV once for each request
-    assert tpot_s(14e9, 2e12, batch=8, kv_bytes_per_request=1e9) == (14e9 + 8e9) / 2e12
-
-
-def test_kv_sizes() -> None:
-    assert kv_bytes(32, 32, 128, 4096, 2) == 2 * 2**30
-    assert kv_bytes(32, 8, 128, 1, 2) == 128 * 2**10
-    assert kv_bytes(32, 8, 128, 4096, 2) == 512 * 2**20
-    assert kv_bytes(32, 8, 128, 4096, 2) / 0.1 == pytest.approx(5.4e9, rel=0.01)  # to move it within 100 ms
-
-
-def test_mfu_of_a_measured_prefill() -> None:
-    # Llama-3.1-8B, 2,048 tokens in 43.3 ms on an H100
-    assert prefill_mfu(LLAMA_8B, 2048, 43.3 * MS, 989e12) == pytest.approx(0.69, abs=0.005)
-    assert 2 * LLAMA_8B.parameters * 2048 / (43.3 * MS * 989e12) == pytest.approx(0.77, abs=0.005)
-
-
 def test_attention_flops_of_chunks_add_up() -> None:
     chunks = [attention_flops(LLAMA_8B, prefix, 512) for prefix in (0, 512, 1024)]
     assert sum(chunks) == attention_flops(LLAMA_8B, 0, 1536)
@@ -269,11 +238,12 @@ def test_roofline_of_ideal_kernels_is_the_closed_form() -> None:
     tables = stack([Roofline(1.0, 1.0, 0.0).row(LLAMA_8B, H100, Parallelism())])
     # one decode reads all weights but the embedding table, and its KV
     read = LLAMA_8B.weight_bytes - LLAMA_8B.output_parameters * 2
-    want = tpot_s(read, H100.bandwidth_bytes_s, 1, 1000 * LLAMA_8B.kv_bytes_per_token)
+    want = (read + 1000 * LLAMA_8B.kv_bytes_per_token) / H100.bandwidth_bytes_s
     assert step_s(tables, 0, [], [], 1, 1000) == pytest.approx(want, rel=1e-12)
-    # a long prefill is compute: 1 / MFU of its own arithmetic is 1, without the output projection
+    # a long prefill is compute: 2 FLOP for each weight and token, and attention, without the output projection
     time_s = step_s(tables, 0, [0], [8192], 0, 0, sampled=0)
-    assert prefill_mfu(LLAMA_8B, 8192, time_s, H100.peak("bf16")) == pytest.approx(1, rel=1e-12)
+    flops = 2.0 * LLAMA_8B.active_parameters * 8192 + attention_flops(LLAMA_8B, 0, 8192)
+    assert time_s == pytest.approx(flops / H100.peak("bf16"), rel=1e-12)
 
 
 def test_roofline_turns_at_the_ridge() -> None:

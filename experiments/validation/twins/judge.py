@@ -10,7 +10,6 @@ import numpy as np
 from experiments.validation.twins.run import Pair
 
 ATTAINMENT = 0.06  # of all requests, at most
-MEAN_ATTAINMENT = 0.03  # on average over the cells
 P99_TTFT = 0.20  # relative
 CAPACITY = 0.05  # relative
 
