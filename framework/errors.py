@@ -17,7 +17,9 @@ def shown(value: Any) -> str:
     """A value as it is written, shortened."""
     try:
         text = repr(value)
-    except Exception:  # a number of more digits than Python writes, or a class whose own __repr__ fails
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a number of more digits than Python writes, or a class whose own __repr__ fails
         return "a number of too many digits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
@@ -48,7 +50,11 @@ def note_method(error: BaseException, whose: str, method: str) -> None:
 
 def is_of_a_library(file: str) -> bool:
     """Whether a module is the framework's own or an installed one, not the user's."""
-    return any(part in _LIBRARIES for part in Path(file).parts) or Path(file).is_relative_to(_OWN)
+    parts = Path(file).parts
+    if any(part in _LIBRARIES for part in parts) or Path(file).is_relative_to(_OWN):
+        return True
+    # Compiled code that was kept names the files of the checkout that compiled it.
+    return any(part == _OWN.name and _OWN.joinpath(*parts[at + 1 :]).is_file() for at, part in enumerate(parts))
 
 
 def instead_of(raised: BaseException) -> BaseException:
@@ -74,7 +80,9 @@ def text_of(error: BaseException) -> str:
     """What an error says. A class of the user's may fail at that."""
     try:
         return str(error)
-    except Exception as failed:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failed:
         return f"(its text fails with {type(failed).__name__})"
 
 

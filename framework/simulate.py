@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from framework.codes import REASON_LENGTH
 from framework.engine.setup.config import EngineConfig, Setting, require_whole_instances
 from framework.errors import InputError, InvariantError, noting
-from framework.load import Load, Open
+from framework.load import Load, Open, Window
 from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.view import Cluster
 from framework.replay.compiled import CompiledEngine
-from framework.replay.contract import Engine
+from framework.replay.contract import Engine, Replayed
 from framework.replay.reference import ReferenceEngine
 from framework.result import FINISHED, UNSENT, Result, of_those_sent
 from framework.system.cluster import ClusterSpec
@@ -54,7 +54,8 @@ def simulate(
     spec = lay_out(policy, cluster)
     require_whole_instances(spec, engine, policy.shares_gpus)
     asked, workload = workload, within_context(workload, model.max_context)
-    replaying = _ENGINES[engine.implementation](Setting(workload, spec, model, timing, engine, load, seed))
+    setting = Setting(workload, spec, model, timing, engine, load, seed)
+    replaying = _ENGINES[engine.implementation](setting)
     if predictor is not None:
         with noting(f"predictor {predictor.name}", "prepare"):
             predictor.prepare(workload, seed)
@@ -65,21 +66,35 @@ def simulate(
     window = load.window(workload)
     marks_s = () if window is None else (window.start_s, window.end_s)
     replayed = replaying.replay(policy, view, progress or _silent, marks_s)
-    rows = [timing.row(model, pool.gpu, pool.parallelism) for pool in spec.pools]
     outcomes = _complete(replayed.requests, predictions, asked.output_tokens > workload.output_tokens)
     sent = outcomes["state"] != UNSENT
     if load.duration_s is not None and sent.all():
         window = None  # clients ran out of requests before the end of the load
-    result = Result(
-        workload=workload,
-        cluster=spec,
+    result = _result(setting, policy.name, "none" if predictor is None else predictor.name, replayed, outcomes, window)
+    return result if sent.all() else of_those_sent(result)
+
+
+def _result(
+    setting: Setting,
+    policy: str,
+    predictor: str,
+    replayed: Replayed,
+    outcomes: NDArray[np.void],
+    window: Window | None,
+) -> Result:
+    """The columns of a run; `policy` and `predictor`: their names."""
+    model, timing = setting.model, setting.timing
+    rows = [timing.row(model, pool.gpu, pool.parallelism) for pool in setting.cluster.pools]
+    return Result(
+        workload=setting.workload,
+        cluster=setting.cluster,
         model=model,
-        engine=engine,
-        policy=policy.name,
-        predictor="none" if predictor is None else predictor.name,
-        timing_source=timing.source + engine.attention.chosen(rows),
-        load=load.name,
-        seed=seed,
+        engine=setting.engine,
+        policy=policy,
+        predictor=predictor,
+        timing_source=timing.source + setting.engine.attention.chosen(rows),
+        load=setting.load.name,
+        seed=setting.seed,
         reasons=replayed.reasons,
         events=replayed.events,
         steps=replayed.steps,
@@ -89,13 +104,12 @@ def simulate(
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         window=window,
-        counted=load.counted(workload, outcomes["arrival_s"]),
+        counted=setting.load.counted(setting.workload, outcomes["arrival_s"]),
         marks=replayed.marks,
         gaps=replayed.gaps,
         replay_s=replayed.replay_s,
         hooks_s=replayed.hooks_s,
     )
-    return result if sent.all() else of_those_sent(result)
 
 
 def _silent(ended: int, total: int) -> None:

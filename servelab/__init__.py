@@ -5,12 +5,18 @@ What this module offers is loaded when it is first used. The console command is 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+import os
+import sys
 
-from servelab import rooms
+_places = sys.path[:]
+sys.path[:] = [place for place in _places if place.startswith(os.path.dirname(os.__file__))]
+from servelab import rooms  # noqa: E402 (a re.py of the user's hides nothing that this needs itself)
 
+sys.path[:] = _places
 rooms.come_first()
+
+from importlib import import_module  # noqa: E402
+from typing import Any  # noqa: E402
 
 _ROOMS = {
     "servelab.run_one": ("Run", "run"),

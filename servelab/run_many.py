@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from framework.errors import InputError
+from framework.errors import InputError, shown
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Measurement, evaluated
 from framework.run.sweep import Sweep
@@ -26,6 +26,10 @@ def sweep(jobs: int = 1, **settings: Any) -> pl.DataFrame:
     of `run.py -m` are, and are not run again. With objects among the settings (`run` says which) they are run one after
     another, and not kept. Raises InputError for the first run that is refused.
     """
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise InputError(
+            f"jobs is {shown(jobs)}, must be a whole number of at least 1; the axes are named, as policy=[...]"
+        )
     axes = {name: list(value) for name, value in settings.items() if isinstance(value, list | tuple | range)}
     fixed = {name: value for name, value in settings.items() if name not in axes}
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]

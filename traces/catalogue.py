@@ -45,60 +45,33 @@ class Published:
     twin: str | None = None
 
 
+def _mooncake(file: str, revision: str, sha256: str | None, twin: str | None = None) -> Published:
+    url = f"{_MOONCAKE}/{revision}/FAST25-release/traces/{file}"
+    return Published(file, url, sha256, "mooncake", "Apache-2.0", _MOONCAKE_PAPER, twin)
+
+
+def _azure(name: str, sha256: str) -> Published:
+    file = f"AzureLLMInferenceTrace_{name}.csv"
+    return Published(file, f"{_AZURE}/{file}", sha256, "azure", "CC-BY-4.0", _AZURE_PAPER, f"azure_{name}")
+
+
 CATALOGUE: Mapping[str, Published] = MappingProxyType(
     {
-        "mooncake": Published(
-            file="conversation_trace.jsonl",
-            url=f"{_MOONCAKE}/a2a4b18ac537fd798d50e6e9f57031ce86419a37/FAST25-release/traces/conversation_trace.jsonl",
-            sha256="b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df",
-            format="mooncake",
-            licence="Apache-2.0",
-            citation=_MOONCAKE_PAPER,
+        "mooncake": _mooncake(
+            "conversation_trace.jsonl",
+            "a2a4b18ac537fd798d50e6e9f57031ce86419a37",
+            "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df",
             twin="mooncake",
         ),
-        "mooncake_toolagent": Published(
-            file="toolagent_trace.jsonl",
-            url=f"{_MOONCAKE}/main/FAST25-release/traces/toolagent_trace.jsonl",
-            sha256="48a2db1a13d3bc05e6330140c64f604ba366df20d3c9e128b5c35a01c1fa5f71",
-            format="mooncake",
-            licence="Apache-2.0",
-            citation=_MOONCAKE_PAPER,
+        "mooncake_toolagent": _mooncake(
+            "toolagent_trace.jsonl", "main", "48a2db1a13d3bc05e6330140c64f604ba366df20d3c9e128b5c35a01c1fa5f71"
         ),
-        "mooncake_synthetic": Published(
-            file="synthetic_trace.jsonl",
-            url=f"{_MOONCAKE}/3cca71daccf2a7afb8fe3f0295358f70e3a69fdb/FAST25-release/traces/synthetic_trace.jsonl",
-            sha256=None,
-            format="mooncake",
-            licence="Apache-2.0",
-            citation=_MOONCAKE_PAPER,
+        "mooncake_synthetic": _mooncake(
+            "synthetic_trace.jsonl", "3cca71daccf2a7afb8fe3f0295358f70e3a69fdb", sha256=None
         ),
-        "azure_conv": Published(
-            file="AzureLLMInferenceTrace_conv.csv",
-            url=f"{_AZURE}/AzureLLMInferenceTrace_conv.csv",
-            sha256="2f1e5b666d4e3055fdbba98598ce2ec307767b9064e03e2fa46676dbcc7d0bf8",
-            format="azure",
-            licence="CC-BY-4.0",
-            citation=_AZURE_PAPER,
-            twin="azure_conv",
-        ),
-        "azure_code": Published(
-            file="AzureLLMInferenceTrace_code.csv",
-            url=f"{_AZURE}/AzureLLMInferenceTrace_code.csv",
-            sha256="54e9a6d2a4bd06ba1e060304b900abbc74cbea53de96506e60fe5bb4f2277fb6",
-            format="azure",
-            licence="CC-BY-4.0",
-            citation=_AZURE_PAPER,
-            twin="azure_code",
-        ),
-        "reasoning": Published(
-            file=None,
-            url=None,
-            sha256=None,
-            format="servegen",
-            licence="Apache-2.0",
-            citation=_SERVEGEN_PAPER,
-            twin="reasoning",
-        ),
+        "azure_conv": _azure("conv", "2f1e5b666d4e3055fdbba98598ce2ec307767b9064e03e2fa46676dbcc7d0bf8"),
+        "azure_code": _azure("code", "54e9a6d2a4bd06ba1e060304b900abbc74cbea53de96506e60fe5bb4f2277fb6"),
+        "reasoning": Published(None, None, None, "servegen", "Apache-2.0", _SERVEGEN_PAPER, twin="reasoning"),
     }
 )
 

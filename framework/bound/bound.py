@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from framework.bound.demand import demand_of, least_chain_s, most_started, use_names
 from framework.bound.fluid import Fluid, least_duration, most_good
-from framework.bound.requests import Needs, Pool, Setting, least_needs, make_pools
+from framework.bound.requests import Needs, Pool, least_needs, make_pools
+from framework.bound.setting import Setting
 from framework.engine.setup.config import EngineConfig
 from framework.load import Window
 from framework.metrics.clock import allowed_latency_s
@@ -78,7 +79,7 @@ def _doubled(pool: PoolSpec) -> PoolSpec:
 
 def streams_apart(cluster: ClusterSpec, engine: EngineConfig) -> ClusterSpec:
     """Two instances for each whose prefills and decodes share its GPUs as configured."""
-    sharing = [(pool.batching or engine.batching) == "concurrent" for pool in cluster.pools]
+    sharing = [engine.batching_of(pool) == "concurrent" for pool in cluster.pools]
     pools = [_doubled(pool) if shares else pool for pool, shares in zip(cluster.pools, sharing, strict=True)]
     return replace(cluster, pools=tuple(pools))
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.bound.program import Demand
-from framework.bound.requests import Needs, Pool, Setting
+from framework.bound.requests import Needs, Pool
+from framework.bound.setting import Setting
 from framework.compiler.decorators import compiled
 
 Floats = NDArray[np.float64]

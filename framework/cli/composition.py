@@ -162,7 +162,10 @@ def _compose(
     loader = ConfigLoaderImpl(path)
     loader.repository = repository = _Recorder(path)
     with _mapping_choices_where_asked():
-        config = loader._load_configuration_impl(config_name, list(choices), run_mode)
+        try:
+            config = loader._load_configuration_impl(config_name, list(choices), run_mode)
+        except RecursionError:
+            raise InputError("the defaults of a YAML in --config-dir lead to that YAML again") from None
     lookups = tuple(repository.lookups)
     return Composition(pickle.dumps(config), lookups, found_in(folders, lookups))
 

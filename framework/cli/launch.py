@@ -34,6 +34,7 @@ from framework.cli.streams import (
     CLOSED,
     drop_output,
     drop_unwritable_output,
+    flush_output,
     has_streams,
     reader_has_gone,
     report_error,
@@ -130,7 +131,7 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     try:
         with composing_once():
             code = main()
-        sys.stdout.flush()
+        flush_output()
     except KeyboardInterrupt:
         return _interrupted(interrupted)
     except SystemExit as end:
@@ -255,7 +256,7 @@ def _not_instantiated(error: InstantiationException) -> str | None:
 
 
 def _not_composed(error: HydraException) -> str:
-    text = _one_line(error)
+    text = next(filter(None, map(_one_line, chain(error))), type(error).__name__)
     if text.startswith("Ambiguous value"):
         override = text.split("'")[1]
         return f"{override}: several values for one run; add -m to run each of them, or write a list as [a,b]"

@@ -65,13 +65,20 @@ def _written(group: str, choice: str) -> tuple[Path, str]:
         raise InputError(f"{choice}: there is no directory to write its YAML to; set XDG_CACHE_HOME to one")
     directory = cache / hashlib.sha256(text.encode()).hexdigest()[:24]
     target = directory / group / f"{file.name}:{name}.yaml"
-    if not target.exists():
+    if not _holds(target, text):  # it is missing, or damaged
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_whole(target, text.encode())
         except OSError as error:
             raise InputError(f"{target}: cannot be written ({error.strerror})") from error
     return directory, target.stem
+
+
+def _holds(file: Path, text: str) -> bool:
+    try:
+        return file.read_bytes() == text.encode()
+    except OSError:
+        return False
 
 
 def is_of_files(directory: Path) -> bool:

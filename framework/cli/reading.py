@@ -34,6 +34,10 @@ _ZSTD_BLOCK = 1 << 17  # a block of zstd holds at most so many bytes (RFC 8878, 
 _NOT_A_SEPARATOR = "\x1e"  # stands in no text
 _LONGEST_YAML, _DEEPEST_YAML, _MOST_ALIASES = 1_000_000, 50, 30
 _MOST_REPEATED = 10_000  # values that aliases stand for, together
+_REFERENCE, _MOST_REFERENCES = (
+    "${",
+    100_000,
+)  # to other settings, where each text has as many as a chain of all leads to
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -164,6 +168,7 @@ def _require_small(events: Iterable[yaml.Event]) -> None:
     sizes: dict[str, int] = {}  # values below each anchor, all aliases followed
     within: list[tuple[str | None, int]] = []  # of what is open: its anchor, and the values seen before it
     seen = aliases = repeated = 0
+    references = 1
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in within):
@@ -183,6 +188,9 @@ def _require_small(events: Iterable[yaml.Event]) -> None:
                 sizes[anchor] = seen - before
         elif isinstance(event, yaml.ScalarEvent):
             seen += 1
+            references *= max(1, event.value.count(_REFERENCE))
+            if references > _MOST_REFERENCES:
+                raise ValueError(f"too many texts with several {_REFERENCE}...}}")
 
 
 def _kind(mode: int) -> str:

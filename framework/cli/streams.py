@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 from framework.cli.safe_text import one_line
-from framework.errors import chain
+from framework.errors import InputError, chain
 
 CLOSED = "stdout is closed; send it to a file, or to /dev/null"
 
@@ -43,11 +43,18 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def flush_output() -> None:
+    """Write out what was printed. Raises InputError where a policy has taken the output away, ValueError if closed."""
+    if sys.stdout is None:
+        raise InputError(CLOSED)
+    sys.stdout.flush()
+
+
 def drop_unwritable_output() -> None:
     """Let nothing be written any more to an output that takes nothing: Python would try again at its end."""
     try:
-        sys.stdout.flush()
-    except ValueError:  # a policy has closed it
+        flush_output()
+    except (InputError, ValueError):  # a policy has closed it, or set it to None
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     except OSError:
         drop_output()
@@ -55,7 +62,7 @@ def drop_unwritable_output() -> None:
 
 def report_error(line: str) -> None:
     """Print `line` to stderr as the one line about a mistake."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
+    with suppress(InputError, OSError, ValueError):
+        flush_output()
     with suppress(OSError, ValueError):  # there is nowhere left to say it
         print(f"error: {one_line(line)}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ def idle_seats(result: Result) -> dict[str, float | None]:
     A batch has as many seats as requests decode at most in one of its steps, and keeps them in all of them: those
     between two steps that prefill. None where the step log was reduced, or no static batch decodes.
     """
-    static = [(pool.batching or result.engine.batching) == "static" for pool in result.cluster.pools]
+    static = [result.engine.batching_of(pool) == "static" for pool in result.cluster.pools]
     if not any(static):
         return {}
     log = result.step_log

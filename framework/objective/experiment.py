@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.engine.setup.config import EngineConfig
 from framework.load import Load
 from framework.metrics.invariants import check_result

@@ -159,7 +159,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         total_blocks=blocks,
         token_budget=engine.budget_of(pool),
         max_batch=engine.seats_of(pool),
-        mode=pool.batching or engine.batching,
+        mode=engine.batching_of(pool),
         reserve_blocks=_reserve_blocks(engine, pool, blocks),
         spares_idle=not engine.idle_watermark,
         pulls=engine.pulls,

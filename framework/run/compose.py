@@ -141,7 +141,7 @@ def _require_short_steps(pool: PoolSpec, row: StepRow) -> None:
 
 def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[PoolSpec]) -> None:
     """InputError for a batching that was asked for and that no pool has."""
-    modes = sorted({pool.batching or engine.batching for pool in pools})
+    modes = sorted({engine.batching_of(pool) for pool in pools})
     if engine.batching not in (*modes, EngineConfig().batching):
         raise InputError(
             f"engine.batching={engine.batching} has no effect: policy {policy.name} batches {' and '.join(modes)}; "

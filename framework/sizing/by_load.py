@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.compiler.decorators import compiled
 from framework.engine.setup.config import step_row
 from framework.system.cluster import ClusterSpec, PoolSpec

@@ -18,7 +18,8 @@ from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, 
 from framework.bound.demand import demand_of, most_started
 from framework.bound.fluid import least_duration, most_good, proof
 from framework.bound.program import Duals
-from framework.bound.requests import Setting, least_needs, make_pools
+from framework.bound.requests import least_needs, make_pools
+from framework.bound.setting import Setting
 from framework.engine.durations.attention_overlap import Attention
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError

@@ -107,6 +107,15 @@ def test_a_mistake_is_one_line(own: Path, choice: str, line: str) -> None:
         with_files([f"policy={choice}"])
 
 
+def test_a_yaml_of_it_that_is_damaged_is_written_again(own: Path) -> None:
+    words = with_files(["policy=soonest.py:Soonest"])
+    (yaml,) = Path(words[-1].removeprefix("--config-dir=")).rglob("*.yaml")
+    written = yaml.read_text()
+    yaml.write_text("junk\n")
+    assert with_files(["policy=soonest.py:Soonest"]) == words
+    assert yaml.read_text() == written
+
+
 MODULES = {
     "broken.py": "1 / 0\n",
     "ends.py": "exit()\n",
@@ -204,6 +213,27 @@ class Prints(servelab.Aggregated):
     def admit(self, request, cluster):
         print("x" * 1000)
         return True
+
+
+class DeadlyTextError(BaseException):
+    def __str__(self):
+        raise SystemExit
+
+
+class DeadlyText(servelab.Aggregated):
+    def __init__(self):
+        raise DeadlyTextError
+
+
+class AsksNobody(servelab.Aggregated):
+    def admit(self, request, cluster):
+        return cluster.remaining_tokens([10**9])[0] > 0
+
+
+class TakesTheOutput(servelab.Aggregated):
+    def admit(self, request, cluster):
+        sys.stdout = None
+        return True
 """
 SAID = {
     "Unfinished": "faulty.py: Unfinished cannot be made: Can't instantiate abstract class Unfinished",
@@ -216,6 +246,8 @@ SAID = {
     "Huge": "route_prefill returned instance 1208925819614629174706176 for request 0; the cluster has instances 0 to 4",
     "Writes": "faulty.py:57: ValueError: cannot set WRITEABLE flag to True of this array",
     "Asks": "faulty.py:63: ValueError: request 0 does not decode now: its KV tokens are not known",
+    "DeadlyText": "faulty.py:90: RuntimeError: DeadlyTextError is no Exception: (its text fails with SystemExit)",
+    "AsksNobody": "faulty.py:95: IndexError: no request has that number",
 }
 
 
@@ -234,6 +266,8 @@ def test_the_output_of_a_policy(own: Path) -> None:
     (own / "faulty.py").write_text(FAULTY)
     closed = run(own, "policy=faulty.py:Closes")
     assert (closed.returncode, closed.stderr) == (2, "error: stdout is closed; send it to a file, or to /dev/null\n")
+    taken = run(own, "policy=faulty.py:TakesTheOutput")
+    assert (taken.returncode, taken.stderr.splitlines()[-1]) == (2, closed.stderr.strip())
     assert run(own, "policy=faulty.py:Interrupted").returncode == 130
     for word in ("policy=faulty.py:Prints", "policy=chunked"):
         unread = run(own, word, unread=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import bound
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open

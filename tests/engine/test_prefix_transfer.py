@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import bound
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.engine.setup.config import EngineConfig
 from framework.load import Open
 from framework.metrics.invariants import check_result

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import any_role, bound
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError

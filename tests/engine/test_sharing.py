@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from framework.bound.bound import any_stream, bound, streams_apart
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.compiler.decorators import compiled
 from framework.engine.memory.attach import DECISION
 from framework.engine.parallel.sm_sharing import Sharing

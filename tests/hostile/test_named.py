@@ -20,6 +20,7 @@ from framework.cli.console import SafeConsole
 from framework.cli.files import user_cache
 from framework.compiler.user_cache import user_directory
 from framework.errors import InputError
+from framework.timing.shipped.profile_files import directories, has_any
 from tests.conftest import ROOT
 from tests.helpers import warm
 from tests.helpers.processes import Finished, run
@@ -42,6 +43,9 @@ def command(directory: Path, *words: str) -> Finished:
         (f"layers: {'9' * 5000}\n", "a number of too many digits"),
         ("layers: &a [*a]\n", "an alias of itself"),
         ("just text\n", "must hold settings"),
+        ("".join(f"{one}: ${{.x}}${{.x}}\n" for one in "abcdefghijklmnopq"), "too many texts with several ${...}"),
+        ("null: 1\n", "Incompatible key type 'NoneType'"),
+        ("defaults: [mine]\n", "the defaults of a YAML in --config-dir lead to that YAML again"),
         ("# @package _global_\nmodel: no\n", "model must be settings with a _target_, got False"),
     ],
 )
@@ -71,6 +75,11 @@ def test_a_yaml_that_holds_no_settings_is_one_line(text: str, said: str, tmp_pat
 )
 def test_a_setting_that_cannot_be_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     refused(command(tmp_path, *words), said)
+
+
+@pytest.mark.parametrize("name", ["/tmp", "**", "../h100", ""])
+def test_a_name_that_no_folder_can_have_has_no_profile(name: str) -> None:
+    assert not has_any(directories(), name)
 
 
 def test_a_timing_without_step_times_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 from framework.bound.bound import any_role, shortest_time_s
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.load import Closed, Open
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import Slowdown

@@ -190,3 +190,8 @@ def test_a_setting_of_the_trace_beside_a_workload_is_refused(plain: servelab.Run
 def test_workers_are_refused_for_objects() -> None:
     with pytest.raises(servelab.InputError, match=r"jobs=2: runs with an object \(policy\)"):
         servelab.sweep(jobs=2, policy=[Fullest()], **SMALL)
+
+
+def test_a_list_without_a_name_is_no_axis() -> None:
+    with pytest.raises(servelab.InputError, match=r"jobs is \['chunked', 'orca'\], .* the axes are named, as policy="):
+        servelab.sweep(["chunked", "orca"], trace="synthetic")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from framework.bound.requests import Setting
+from framework.bound.setting import Setting
 from framework.diagnosis.remedies import remedies
 from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.prefix_tiers import PrefixStores, Tier

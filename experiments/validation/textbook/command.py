@@ -165,11 +165,16 @@ def _serve(workload: Workload, engine: EngineConfig, policy: Policy) -> Result:
     return result
 
 
+def _table(headings: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def fit_table(points: Sequence[HeldOut]) -> Table:
     """Predicted against measured."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("batch", "measured\nms", "predicted\nms", "error", "fit to the others"):
-        table.add_column(heading, justify="right")
+    table = _table(("batch", "measured\nms", "predicted\nms", "error", "fit to the others"))
     for point in points:
         fit = f"{1e3 * point.base_s:.1f} + {1e3 * point.per_sequence_s:.3f} B ms"
         times = (f"{1e3 * point.measured_s:.0f}", f"{1e3 * point.predicted_s:.1f}")
@@ -179,10 +184,8 @@ def fit_table(points: Sequence[HeldOut]) -> Table:
 
 def spread_table(spreads: Sequence[Spread]) -> Table:
     """Throughput of three ways to batch, by the spread of output lengths."""
-    table = Table(box=box.SIMPLE_HEAD)
-    headings = ("CV of\noutputs", "static\n", "iteration-level,\nreserved", "continuous,\npaged", "gain\n")
-    for heading in (*headings, "KV filled,\nreserved", "\npaged"):
-        table.add_column(heading, justify="right")
+    ways = ("static\n", "iteration-level,\nreserved", "continuous,\npaged")
+    table = _table(("CV of\noutputs", *ways, "gain\n", "KV filled,\nreserved", "\npaged"))
     for one in spreads:
         rates = (f"{rate:,.0f}" for rate in (one.static, one.iteration_level, one.continuous))
         fills = (f"{100 * fill:.0f} %" for fill in (one.reserved_fill, one.paged_fill))
@@ -193,24 +196,13 @@ def spread_table(spreads: Sequence[Spread]) -> Table:
 def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
     """Latencies by the tokens of a step; where they balance is marked."""
     best = balance(sizes)
-    table = Table(box=box.SIMPLE_HEAD)
-    headings = (
-        "tokens\nof a step",
-        "TTFT s\nP50",
-        "\nP99",
-        "TBT ms\nP50",
-        " \nP99",
-        "worst gap\nmean ms",
-        "out\ntok/s",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    waits, gaps = ("TTFT s\nP50", "\nP99"), ("TBT ms\nP50", " \nP99", "worst gap\nmean ms")
+    table = _table(("tokens\nof a step", *waits, *gaps, "out\ntok/s"))
     for one in sizes:
-        waits = (f"{one.ttft_p50_s:.2f}", f"{one.ttft_p99_s:.2f}")
-        gaps = (f"{1e3 * gap_s:.1f}" for gap_s in (one.tbt_p50_s, one.tbt_p99_s, one.stall_s))
-        mark = "▸ " if one is best else ""
-        style = "bold" if one is best else None
-        table.add_row(f"{mark}{one.tokens}", *waits, *gaps, f"{one.throughput:,.0f}", style=style)
+        cells = [f"{wait_s:.2f}" for wait_s in (one.ttft_p50_s, one.ttft_p99_s)]
+        cells += [f"{1e3 * gap_s:.1f}" for gap_s in (one.tbt_p50_s, one.tbt_p99_s, one.stall_s)]
+        mark, style = ("▸ ", "bold") if one is best else ("", None)
+        table.add_row(f"{mark}{one.tokens}", *cells, f"{one.throughput:,.0f}", style=style)
     return table
 
 

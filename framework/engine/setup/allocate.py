@@ -246,7 +246,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
             )
         mine = instances[pool_of == k]
         mine["role"] = mine["draining_role"] = mine["next_role"] = ROLES[pool.role]
-        mine["mode"] = MODES[pool.batching or engine.batching]
+        mine["mode"] = MODES[engine.batching_of(pool)]
         mine["token_budget"] = engine.budget_of(pool)
         mine["max_batch"] = engine.seats_of(pool)
         mine["total_blocks"] = mine["free_blocks"] = blocks

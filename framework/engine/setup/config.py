@@ -116,6 +116,10 @@ class EngineConfig:
         """Whether instances fetch KV as they form steps."""
         return self.transfers == "pulled"
 
+    def batching_of(self, pool: PoolSpec) -> Batching:
+        """Which work a step of an instance takes first."""
+        return pool.batching or self.batching
+
     def budget_of(self, pool: PoolSpec) -> int:
         """Tokens of a step of an instance, of all its data-parallel ranks."""
         return pool.ranks * (pool.token_budget or self.token_budget)
@@ -162,7 +166,7 @@ def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_g
     `shares_gpus`: the policy may let prefills run concurrently with decodes.
     """
     pools = cluster.pools
-    shared = shares_gpus or any((pool.batching or engine.batching) == "concurrent" for pool in pools)
+    shared = shares_gpus or any(engine.batching_of(pool) == "concurrent" for pool in pools)
     if shared and any(pool.has_ranks or pool.group > 1 for pool in pools):
         raise InputError(
             "concurrent prefills (batching concurrent) and ranks with requests of their own do not go together;"

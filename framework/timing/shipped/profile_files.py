@@ -143,7 +143,7 @@ def platforms(places: Iterable[Path], model: str) -> tuple[tuple[str, str], ...]
 
 def has_any(places: Iterable[Path], gpu: str) -> bool:
     """Whether there is a profile of any model on a GPU, by any backend."""
-    return any(True for place in places for _ in place.glob(f"{gpu}/*/*{_SUFFIX}"))
+    return bool(_NAME.fullmatch(gpu)) and any(True for place in places for _ in place.glob(f"{gpu}/*/*{_SUFFIX}"))
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:

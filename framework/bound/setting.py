@@ -1,0 +1,105 @@
+"""What a run is given, as a bound asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.engine.setup.config import EngineConfig
+from framework.load import Load
+from framework.metrics.slo import Slo
+from framework.system.cluster import ClusterSpec, PoolSpec
+from framework.system.model import Model
+from framework.timing.table import Timing
+from framework.workload import Workload
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is given, but for its policy; the cluster is laid out."""
+
+    workload: Workload
+    cluster: ClusterSpec
+    model: Model
+    timing: Timing
+    engine: EngineConfig
+    slo: Slo
+    load: Load
+
+    @property
+    def caches(self) -> bool:
+        return self.engine.shares_blocks or (self.engine.prefix_cache and self.workload.has_prefixes)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether a request may be preempted and get its next token from another prefill."""
+        if self.engine.preemption != "recompute":
+            return False
+        pools = [pool for pool in self.cluster.pools if pool.role != "prefill"]
+        seats = sum(pool.instances * self.engine.seats_of(pool) for pool in pools)
+        peaks = -np.sort(-self.peak_blocks)
+        # Whoever holds memory of a decode instance has a seat in its pool or, leaving it, where it goes. On a mixed
+        # instance a request may also wait for another to have room. Where KV is pulled it comes before there is a seat.
+        holders = [len(peaks) if pool.role == "mixed" or self.engine.pulls else seats for pool in pools]
+        most = [int(peaks[:count].sum()) for count in holders]
+        return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
+
+    @property
+    def recomputes_there(self) -> bool:
+        """Whether instances that only decode may compute a prompt again, with what was emitted."""
+        return self.recomputes and self.engine.recompute == "there"
+
+    @cached_property
+    def decode_steps(self) -> Integers:
+        """Decode steps after token 1 that each request needs at least, (N,): each may emit a token and all it drafted.
+
+        A step that drafts takes no less time than one that does not; in its place the bound has the latter.
+        """
+        most, elsewhere = 1 + self.engine.speculation.most, sum(pool.instances for pool in self.cluster.pools) > 1
+        if self.engine.first_token == "recomputed" and elsewhere:  # the step that emits token 1 may emit drafts, too
+            return -(-self.workload.output_tokens // most) - 1
+        return -(-(self.workload.output_tokens - 1) // most)
+
+    @property
+    def first_token_recomputed(self) -> bool:
+        """Whether token 1 of every request comes from a decode step where its KV was sent."""
+        return self.transfers and self.engine.first_token == "recomputed"
+
+    @cached_property
+    def peak_blocks(self) -> Integers:
+        """KV blocks that each request holds at its end, (N,)."""
+        tokens = self.workload.input_tokens + self.workload.output_tokens - 1
+        return -(-tokens // self.engine.block_tokens)
+
+    def kv_blocks(self, pool: PoolSpec) -> int:
+        """KV blocks of an instance. Raises InputError where the model does not fit."""
+        kv = self.engine.kv_compression
+        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, kv.memory_share)
+        return (tokens if self.engine.kv_tokens is None else self.engine.kv_tokens) // self.engine.block_tokens
+
+    @property
+    def copy_bytes_per_token(self) -> float:
+        return self.model.kv_bytes_per_token * self.engine.kv_compression.copy_share
+
+    @property
+    def transfers(self) -> bool:
+        """Whether every request of more than one token has to be moved from where it was prefilled."""
+        return all(pool.role != "mixed" for pool in self.cluster.pools)
+
+    @property
+    def arrival_s(self) -> Floats | None:
+        """When clients send, (N,); None where that depends on the run."""
+        previous = self.workload.previous
+        if self.load.clients is not None or (previous is not None and np.any(previous >= 0)):
+            return None
+        return self.workload.arrival_s
+
+    def limits_s(self, name: str) -> Floats:
+        """The SLO's limit of each request, (N,), inf: none."""
+        return self.slo.limits_s(name, self.workload.slo_class, len(self.workload))
