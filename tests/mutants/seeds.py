@@ -1538,12 +1538,6 @@ MUTANTS = (
         "inst.swapped + again",
     ),
     Mutant(
-        "kept KV does not keep an instance from draining",
-        "roles/suspension.py",
-        "    return s.requests[r].state != SUSPENDED or recomputes_here(s, r)\n",
-        "    return recomputes_here(s, r)\n",
-    ),
-    Mutant(
         "the policy decides before the first step alone",
         "loop.py",
         "        s.instances[k].asked = False\n",
