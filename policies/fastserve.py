@@ -55,7 +55,10 @@ class FastServe(Aggregated):
         self._seen_s = np.zeros(count)  # when it last ran, or joined
         self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # at the last look
         self._kept: set[int] = set()  # suspended with KV on their instances
+        self._out: set[int] = set()  # suspended with KV in host memory
+        self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # of these, resumed, and waiting for room
         self._places = 0
+        self._ended = 0
 
     def prioritize(self, queue: Integers, cluster: Cluster) -> NDArray[np.float64]:
         keys = np.empty(len(queue))
@@ -69,21 +72,35 @@ class FastServe(Aggregated):
         there = cluster.suspended
         aside = there[cluster.requests.instance[there] == instance].tolist()
         self._kept.intersection_update(there.tolist())
-        self._look(instance, cluster, queued + aside, running + prefilling)
-        seats = int(cluster.instances.max_batch[instance]) - len(prefilling)
-        ranked = sorted(queued + aside + running, key=lambda r: (self._level[r], self._place[r]))
-        batch, rest = set(ranked[: max(0, seats)]), ranked[max(0, seats) :]
-        leaving = [r for r in running if r not in batch]
-        coming = [r for r in aside if r in batch]
-        needed = self._lacking(instance, cluster, [r for r in queued + coming if r in batch])
+        back = self._coming_back(instance, cluster, queued + aside + running + prefilling)
+        self._look(instance, cluster, queued + aside + back, running + prefilling)
+        seats = max(0, int(cluster.instances.max_batch[instance]) - len(prefilling))
+        ranked = sorted(queued + aside + running + back, key=lambda r: (self._level[r], self._place[r]))
+        batch, rest = set(ranked[:seats]), ranked[seats:]
+        leaving, coming = [r for r in running if r not in batch], [r for r in aside if r in batch]
+        needed = self._lacking(instance, cluster, [r for r in queued + back + coming if r in batch])
+        self._back[instance].update(r for r in coming if r in self._out)
+        self._out.difference_update(coming)
         self._kept.update(leaving)
         self._kept.difference_update(coming)
         swapped = self._swapped(cluster, [r for r in reversed(rest) if r in self._kept], needed)
+        swapped += [r for r in back if r not in batch]
+        self._out.update(swapped)
         kept: list[Action] = [Preempt(r, "kv") for r in leaving if r not in swapped]
         return [*(Preempt(r, "swap") for r in swapped), *kept, *(Resume(r) for r in coming)]
 
     def on_tick(self, cluster: Cluster) -> list[Action]:
         return [action for i in cluster.instances.ids.tolist() for action in self.decide(i, cluster)]
+
+    def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
+        """Those that wait for room for their KV, which is in host memory."""
+        ended = cluster.finished(self._ended).ids.tolist()
+        self._ended += len(ended)
+        for waiting in self._back:
+            waiting.difference_update(ended)
+        self._back[instance].difference_update(others)
+        self._out.intersection_update(cluster.suspended.tolist())
+        return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
 
     def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
         """Join who is new, charge who has run since the last look, and lift who has not for long."""
@@ -121,7 +138,8 @@ class FastServe(Aggregated):
         """Blocks that those who come to the batch without KV there need beyond those that are available."""
         there = cluster.instances
         blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept)
-        return blocks - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
+        spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # which admissions may leave
+        return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
     def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
         """Of those that keep their KV, the lowest first, as many as give the blocks that are needed."""
