@@ -14,12 +14,13 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Literal, ParamSpec, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from framework.errors import InputError, shown
 
 Check = Callable[[str, Any], None]  # name and value of a setting; raises InputError for a value out of bounds
 P = ParamSpec("P")
+T = TypeVar("T")
 
 MOST = 1e24  # of any quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
 MOST_COUNTED = 10**15  # of what is counted
@@ -33,17 +34,17 @@ def check_fields(settings: Any, prefix: str) -> None:
         _check(f"{prefix}{name}", getattr(settings, name), hint)
 
 
-def checked(prefix: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Let a constructor check its arguments, defaults too, against their annotations before it runs.
+def checked(prefix: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Let a constructor, or a function that makes something, check its arguments against their annotations first.
 
-    It raises InputError, the argument's name after `prefix`, for the first that is out of bounds.
+    Defaults are checked too. The first that is out of bounds raises InputError, its name after `prefix`.
     """
 
-    def decorate(make: Callable[P, None]) -> Callable[P, None]:
+    def decorate(make: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(make)
 
         @functools.wraps(make)
-        def made(*args: P.args, **kwargs: P.kwargs) -> None:
+        def made(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 given = signature.bind(*args, **kwargs)
             except TypeError:
@@ -52,7 +53,7 @@ def checked(prefix: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
             given.apply_defaults()
             for name, hint in _bounds(make):
                 _check(f"{prefix}{name}", given.arguments[name], hint)
-            make(*args, **kwargs)
+            return make(*args, **kwargs)
 
         return made
 
@@ -140,9 +141,9 @@ def at_most(most: float) -> Check:
     return lambda name, value: _require_at_most(name, value, most)
 
 
-def up_to(most: int) -> Check:
-    """A whole number from 1 to `most`."""
-    return lambda name, value: require_count(name, value, most)
+def up_to(most: int, least: int = 1) -> Check:
+    """A whole number from `least` to `most`."""
+    return lambda name, value: _require_whole(name, value, least, most)
 
 
 def one_of(choices: Sequence[str]) -> Check:

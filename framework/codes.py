@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 # Request states. The values up to HANDING_OVER hold or await resources. Those that are suspended await the policy:
-# without KV, with KV on their instance, or with KV in host memory. The last five are ends, of which UNSENT is that of a
+# without KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance
+# that can take it. The last five are ends, of which UNSENT is that of a
 # request whose time to be sent came after the end of the load.
 (
     FUTURE,
@@ -19,12 +20,13 @@ from __future__ import annotations
     SUSPENDED,
     SUSPENDED_HERE,
     SUSPENDED_OUT,
+    PARKED,
     FINISHED,
     REJECTED,
     FAILED,
     CANCELLED,
     UNSENT,
-) = range(18)
+) = range(19)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT, CHUNKS_FIRST = range(8)
@@ -40,14 +42,14 @@ MODES = {
     "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, TICK, ARRIVAL, SCHEDULE = range(7)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, CRASH, TICK, ARRIVAL, SCHEDULE = range(8)
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
-DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED, DECIDES = range(10)
+DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED, DECIDES, FAULT = range(11)
 # Reasons known to the engine; a policy's own follow.
-NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH = range(6)
-REASONS = ("", "context", "kv", "stalled", "policy", "length")
+NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH, REASON_CRASH = range(7)
+REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
 # Which rank of an instance a request that comes goes to.

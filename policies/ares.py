@@ -16,7 +16,7 @@ import numpy as np
 from framework.checks import Count, NotNegative, Positive, Share, between, checked
 from framework.policy import Action, Disaggregated, Migrate
 from framework.policy.rules import DECODE_RULES, PREFILL_RULES, rule
-from framework.policy.view import Cluster
+from framework.policy.view import Cluster, Floats, Instances
 from policies._rescheduling import (
     AMORTISATION,
     BYTES_PER_TOKEN,
@@ -100,15 +100,24 @@ class Ares(Disaggregated):
         self.run = Run(
             input_tokens=cluster.requests.input_tokens,
             moved_at_s=np.full(len(cluster.requests.arrival_s), -np.inf),
-            limit=np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64),
+            limit=self._limit(pool, cluster),
             bandwidth_bytes_s=pool.bandwidth_bytes_s,
             settings=np.array([settings[number] for number in range(len(settings))], np.float64),
             weights=self.weights,
         )
+        self.ids = pool.ids.tolist()
         self.found = np.empty((len(pool) * int(self.settings[MOVES]), 2), np.int64)
+
+    def _limit(self, pool: Instances, cluster: Cluster) -> Floats:
+        """KV tokens that each instance of the pool has room for, less the headroom."""
+        return np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64)
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         pool = cluster.decode
+        if pool.ids.tolist() != self.ids:  # an instance has crashed, or is back
+            self.ids = pool.ids.tolist()
+            limit, bandwidth_bytes_s = self._limit(pool, cluster), pool.bandwidth_bytes_s
+            self.run = self.run._replace(limit=limit, bandwidth_bytes_s=bandwidth_bytes_s)
         ids, owners, settled = cluster.residents(pool)
         if np.count_nonzero(settled) == 0:
             return ()

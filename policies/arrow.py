@@ -71,10 +71,11 @@ class Arrow(Disaggregated):
             return [change(cluster, i, role) for i, role in moved.items()]
         backlog_s, held = self._backlog_s(cluster), self._resident(cluster)
         prefill, decode = cluster.prefill, cluster.decode
-        loads = {
-            "prefill": float(backlog_s[prefill.ids].mean()) / self.ttft_s,
-            "decode": max(float(decode.step_s().mean()) / self.tpot_s, float(held[decode.ids].mean())),
-        }
+        loads = {"prefill": np.inf, "decode": np.inf}  # of a pool that has crashed
+        if len(prefill):
+            loads["prefill"] = float(backlog_s[prefill.ids].mean()) / self.ttft_s
+        if len(decode):
+            loads["decode"] = max(float(decode.step_s().mean()) / self.tpot_s, float(held[decode.ids].mean()))
         self.high = {name: self.high[name] + 1 if load > self.grow else 0 for name, load in loads.items()}
         if self._takes("prefill", loads, loads["decode"]) and len(decode) > 1:
             return self._move(cluster, decode.argmin(held[decode.ids]), "prefill")

@@ -77,7 +77,7 @@ class Dopd(Disaggregated):
         self.history = [*self.history, (float(self.arrived), prompt, output)][-self.window :]
         self.arrived = self.prompt_tokens = 0
         count, prompt, output = (forecast([x for x in column if x == x]) for column in zip(*self.history, strict=True))
-        if count < 1 or prompt < 1 or output < 1:
+        if count < 1 or prompt < 1 or output < 1 or not len(cluster.decode):  # which all may have crashed
             return ()
         on = int(np.count_nonzero(cluster.instances.next_role))
         prefill = min(max(round(on * self._share(cluster, prompt, output)), 1), on - 1)

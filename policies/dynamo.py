@@ -184,4 +184,4 @@ class Dynamo(Disaggregated):
         return worker if worker in decode.ids else decode.argmin(decode.kv_tokens + decode.incoming_kv_tokens)
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
-        return self.plan(self, cluster)
+        return self.plan(self, cluster) if len(cluster.decode) else ()  # which all may have crashed

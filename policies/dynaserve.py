@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, checked
+from framework.codes import OFF
 from framework.compiler.decorators import compiled
 from framework.policy import Aggregated, Plan
 from framework.policy.view import Cluster, Request
@@ -119,8 +120,9 @@ class DynaServe(Aggregated):
             self.parts, self.is_divided = np.zeros((3, count), np.int64), np.zeros(count, np.bool_)
             self.prompts = [[] for _ in range(len(cluster.instances))]
             self.coming = [[] for _ in range(len(cluster.instances))]
-        if self.is_divided[request.id]:  # at its cut
-            return self._second_part(request.id)
+        if self.is_divided[request.id]:
+            at_cut = cluster.requests.instance[request.id] >= 0
+            return self._second_part(request.id, cluster) if at_cut else self._whole(request.id, cluster)
         ended = cluster.finished(self.ended).ids
         if len(ended):
             self.ended += len(ended)
@@ -133,10 +135,22 @@ class DynaServe(Aggregated):
         self.prompts[first].append(request.id)
         return first
 
-    def _second_part(self, r: int) -> int:
-        """Where a request goes at its cut."""
+    def _whole(self, r: int, cluster: Cluster) -> int:
+        """Where a request goes that a crash took off its instance: it is not cut any more."""
+        for there in (self.prompts[self.parts[0, r]], self.coming[self.parts[1, r]]):
+            if r in there:
+                there.remove(r)
+        least = cluster.prefill.argmin(self._load_s(cluster)[cluster.prefill.ids])
+        self.parts[:, r] = least, least, _NO_CUT
+        self.prompts[least].append(r)
+        return least
+
+    def _second_part(self, r: int, cluster: Cluster) -> int:
+        """Where a request goes at its cut: if that instance has crashed, it stays."""
+        if cluster.instances.role[self.parts[1, r]] == OFF:
+            self.parts[:, r] = self.parts[0, r], self.parts[0, r], _NO_CUT
         first, second, _ = (int(part) for part in self.parts[:, r])
-        if r in self.prompts[first]:
+        if r in self.prompts[first] and first != second:
             self.prompts[first].remove(r)
             self.coming[second].append(r)
         return second
@@ -148,16 +162,17 @@ class DynaServe(Aggregated):
     def route_decode(self, request: Request, cluster: Cluster) -> int:
         _, second, cut = self.parts[:, request.id]
         at_cut = request.input_tokens + request.generated >= cut > request.input_tokens
-        return int(second if at_cut else cluster.requests.instance[request.id])
+        goes_on = at_cut and cluster.instances.role[second] != OFF
+        return int(second if goes_on else cluster.requests.instance[request.id])
 
     # the global scheduler
 
     def _divide(self, request: Request, cluster: Cluster) -> tuple[int, int, int]:
         """Where the two parts of a request go, and its cut."""
         there, prompt = cluster.instances, request.input_tokens
-        load_s = self._load_s(cluster)
+        load_s = np.where(there.role == OFF, np.inf, self._load_s(cluster))  # of one that has crashed
         least = int(load_s.argmin())
-        if len(load_s) < 2:
+        if np.count_nonzero(there.role) < 2:
             return least, least, _NO_CUT
         ids = np.array([request.id])
         output = int(self._expected(ids, cluster.requests.generated(ids), cluster)[0])
@@ -223,7 +238,12 @@ class DynaServe(Aggregated):
         lack is that of requests which are computed again.
         """
         requests = cluster.requests
-        self.prompts[instance] = [r for r in self.prompts[instance] if np.isnan(requests.first_token_s[r])]
+        self.prompts[instance] = [
+            r
+            for r in self.prompts[instance]
+            if np.isnan(requests.first_token_s[r]) and requests.instance[r] == instance
+        ]
+        self.coming[instance] = [r for r in self.coming[instance] if requests.instance[r] >= 0]
         there, lacking, done = self._progress(instance, cluster)
         arrived = [r for r in self.coming[instance] if requests.instance[r] == instance]
         if arrived:  # behind what has begun, before what has not

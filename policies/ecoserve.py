@@ -85,12 +85,11 @@ class EcoServe(Aggregated):
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         prefill_s = cluster.instances.prefill_s(request)
-        group = self._macro_instance(cluster)
-        first = int(group[0])
-        start = self.active.get(first, first) - first
+        number, group = self._macro_instance(cluster)
+        start = int(np.searchsorted(group, self.active.get(number, 0)))
         for i in (*group[start:], *group[:start]):
             if self._can_take(int(i), request, float(prefill_s[i]), cluster):
-                self.active[first] = int(i)
+                self.active[number] = int(i)
                 self.taken.add(request.id)
                 break
         else:  # none can: where the least waits
@@ -98,13 +97,16 @@ class EcoServe(Aggregated):
         self.waiting[int(i)] = self.waiting.get(int(i), _EMPTY).with_last(request, float(prefill_s[i]))
         return int(i)
 
-    def _macro_instance(self, cluster: Cluster) -> np.ndarray:
-        """The instances of the macro-instance of which each member has the least to prefill."""
-        ids, size = cluster.instances.ids, self.macro or len(cluster.instances)
-        if size >= len(ids):
-            return ids
-        groups = [ids[k : k + size] for k in range(0, len(ids), size)]
-        return min(groups, key=lambda group: (cluster.instances.queued_tokens[group].mean(), group[0]))
+    def _macro_instance(self, cluster: Cluster) -> tuple[int, np.ndarray]:
+        """The macro-instance of which each member that has not crashed has the least to prefill: its number, and these
+        members.
+        """
+        ids, size = cluster.prefill.ids, self.macro or len(cluster.instances)
+        if size >= len(cluster.instances):
+            return 0, ids
+        groups = {int(number): ids[ids // size == number] for number in np.unique(ids // size)}
+        queued = cluster.instances.queued_tokens
+        return min(groups.items(), key=lambda entry: (queued[entry[1]].mean(), entry[0]))
 
     def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
         there, queue = cluster.instances, self._queue(i, cluster)
@@ -119,9 +121,9 @@ class EcoServe(Aggregated):
         )
 
     def _queue(self, i: int, cluster: Cluster) -> Queue:
-        """What waits on i."""
+        """What waits on i; those that a crash took from there do not."""
         queue = self.waiting.get(i, _EMPTY)
-        ended = ~np.isnan(cluster.requests.first_token_s[queue.ids])
+        ended = ~np.isnan(cluster.requests.first_token_s[queue.ids]) | (cluster.requests.instance[queue.ids] != i)
         if ended.any():
             self.taken.difference_update(queue.ids[ended].tolist())
             queue = self.waiting[i] = queue.without(ended)

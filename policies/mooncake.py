@@ -184,14 +184,18 @@ def judged(engine: Any, numbers: Floats, r: int) -> int:
 
 @either()
 def sent_to(engine: Any, numbers: Floats, r: int) -> int:
-    """Send r where it is prefilled: as it was placed at its admission, if nothing was placed since."""
-    if not is_confirmed(numbers, r):
+    """Send r where it is prefilled: as it was placed at its admission, if nothing was placed since.
+
+    It is placed anew if its instance has crashed.
+    """
+    if not is_confirmed(numbers, r) or instance_of(engine, remembered(numbers, r).instance).role & PREFILL == 0:
         remember(numbers, r, best_placement(engine, numbers, r))
         confirm(numbers, r)
-    if is_full(numbers):
-        for i in range(instances_in(numbers)):
-            inst = instance_of(engine, i)
-            keep(numbers, i, inst.queued + inst.prefilling, now_s(engine))
+    for until_s in (now_s(engine), np.inf):  # those on their way go last: some may have been lost in a crash
+        if is_full(numbers):
+            for i in range(instances_in(numbers)):
+                inst = instance_of(engine, i)
+                keep(numbers, i, inst.queued + inst.prefilling, until_s)
     placement = remembered(numbers, r)
     send(numbers, placement.instance, placement.there_s, placement.prefill_s)
     return placement.instance

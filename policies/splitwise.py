@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, checked
+from framework.codes import DECODE, PREFILL
 from framework.policy import Policy, View, decision
 from framework.system.cluster import ClusterSpec
 
@@ -32,6 +33,8 @@ def prompt_machine(request: int, view: View, params: Floats, state: Floats) -> i
     best, best_rank, best_queue, best_held = -1, 6, 0, 0
     for i in range(len(view.instances)):
         inst = view.instances[i]
+        if inst.role & PREFILL == 0:  # it has crashed
+            continue
         kind = params[2 + inst.pool]
         if kind == 0.0:
             rank = 1 if inst.running + inst.incoming > 0 else 0
@@ -60,6 +63,8 @@ def token_machine(request: int, view: View, params: Floats, state: Floats) -> in
     best, best_rank, least = -1, 6, 0
     for i in range(len(view.instances)):
         inst = view.instances[i]
+        if inst.role & DECODE == 0:
+            continue
         kind = params[2 + inst.pool]
         if kind == 1.0:
             rank = 1 if inst.queued_tokens > 0 else 0

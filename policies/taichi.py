@@ -58,25 +58,29 @@ class TaiChi(Disaggregated):
         return replace(spec, pools=tuple(pools))
 
     def _split(self, cluster: Cluster) -> tuple[Integers, Integers]:
-        """Prefill-heavy and decode-heavy instances."""
+        """Prefill-heavy and decode-heavy instances that take work. Where those of one kind have all crashed, the others
+        stand in for them.
+        """
         if self.kinds is None:
             there = cluster.instances
             heavy = np.asarray(self.heavy)[there.pool]
             self.kinds = np.flatnonzero(heavy), np.flatnonzero(~heavy)
             budgets = enumerate(there.token_budget)
             self.chunk_s = np.array([there.estimate_s(int(budget), 0, 0)[i] for i, budget in budgets])
-        return self.kinds
+        large, small = (ids[cluster.instances.role[ids] > 0] for ids in self.kinds)
+        return large if len(large) else small, small if len(small) else large
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         there, (large, small) = cluster.instances, self._split(cluster)
         ready_s = self._ready_s(request, cluster)
         ready_s[large] += request.input_tokens * cluster.kv_bytes_per_token / there.bandwidth_bytes_s[large]
         feasible = ready_s <= self.ttft_s
-        for ids in (small, large) if request.input_tokens <= self.short_tokens else (there.ids,):
-            able = ids[feasible[ids]]
-            if len(able):
-                return int(able[there.queued_tokens[able].argmin()])
-        return int(ready_s.argmin())
+        able = cluster.prefill.ids
+        for ids in (small, large) if request.input_tokens <= self.short_tokens else (able,):
+            in_time = ids[feasible[ids]]
+            if len(in_time):
+                return int(in_time[there.queued_tokens[in_time].argmin()])
+        return int(able[ready_s[able].argmin()])
 
     def _ready_s(self, request: Request, cluster: Cluster) -> Floats:
         """Seconds until each instance has prefilled what waits there and the request, chunk by chunk with decodes."""

@@ -19,9 +19,10 @@ from traces.formats import How
 from traces.formats.columns import read_columns
 from traces.frame import DRAWN, Trace, to_workload
 from traces.load import from_file
+from traces.parsing.how import DATE
 from traces.statistics import hash_paths, ideal_hit_ratio
 
-_UNITS = {"date": "dates and times", DRAWN: "none in the file; drawn when it is run", "": "drawn from distributions"}
+_UNITS = {DATE: "dates and times", DRAWN: "none in the file; drawn when it is run", "": "drawn from distributions"}
 
 
 def findings(trace: Trace, format_name: str) -> dict[str, str]:
@@ -73,6 +74,12 @@ def _columns(text: str) -> Mapping[str, str]:
     return value
 
 
+def _told(trace: Trace, written: str) -> list[str]:
+    """The notes of a trace, and what reading it warned of besides."""
+    warnings = [line.partition("WARNING: ")[2] for line in written.splitlines() if line.startswith("WARNING: ")]
+    return [*trace.notes, *(line for line in warnings if not line.endswith(trace.notes or ("\n",)))]
+
+
 _KEYS = {
     "format": "of the file; by content if nothing is said",
     "columns": "which column is what, as trace.columns",
@@ -98,13 +105,13 @@ def _read(arguments: Arguments) -> tuple[Trace, str]:
 @command(__doc__, operands="FILE", keys=_KEYS)
 def main(arguments: Arguments) -> None:
     """Print what is understood. Raises InputError for what cannot be read."""
-    with contextlib.redirect_stderr(io.StringIO()):  # notes are shown below
+    with contextlib.redirect_stderr(io.StringIO()) as written:  # shown below
         trace, name = _read(arguments)
     found = findings(trace, name)
     width = max(map(len, found)) + 2
     for heading, text in found.items():
         print(f"{heading:{width}}{one_line(text)}")
-    for note in trace.notes or ("nothing is left out, nothing is doubtful",):
+    for note in _told(trace, written.getvalue()) or ("nothing is left out, nothing is doubtful",):
         print(f"{'note':{width}}{one_line(note)}")
 
 

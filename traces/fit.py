@@ -97,6 +97,7 @@ _KEYS = {
     "original": "where the trace can be had, kept in the fitted trace",
     "licence": "of the trace, kept in the fitted trace",
     "citation": "what to cite, kept in the fitted trace",
+    "first_seed": "from which samples are numbered, 0 if nothing is said",
 }
 
 
@@ -123,6 +124,7 @@ def main(arguments: Arguments) -> None:
     if trace.source == "twin":
         raise InputError(f"trace {trace.name}: the recording is not at hand, only a sample of its fitted trace")
     fitted = _with_provenance(fit_trace(trace), trace, arguments.own)
+    fitted = replace(fitted, first_seed=arguments.whole("first_seed", 0, least=0))
     out = arguments.path("out") or Path(f"{fitted.name}{SUFFIX}")
     fitted.save(out)
     chosen = f" format={format_name}" if format_name else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from framework.checks import Count, check_fields
 from framework.cli.conf import CONF
 from framework.errors import InputError
 
@@ -35,7 +36,7 @@ class Ablation:
     variants: Mapping[str, Sequence[str]]
     comparisons: Mapping[str, Sequence[str]]
     metrics: Mapping[str, str]
-    replicates: int = 10
+    replicates: Count = 10
     replicate: str = "seed"
     published: Sequence[Published] = ()
     notes: Sequence[str] = ()
@@ -49,8 +50,7 @@ class Ablation:
         for claim in self.published:
             if claim.metric not in self.metrics:
                 raise InputError(f"ablation {self.name}: published metric {claim.metric!r} is not among its metrics")
-        if isinstance(self.replicates, bool) or not isinstance(self.replicates, int) or self.replicates < 1:
-            raise InputError(f"ablation {self.name}: replicates must be at least 1, got {self.replicates!r}")
+        check_fields(self, f"ablation {self.name}: ")
 
 
 def read_ablation(name: str, folder: Path = CONF / "ablation") -> Ablation:

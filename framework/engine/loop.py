@@ -8,8 +8,10 @@ import numpy as np
 from framework.codes import (
     ARRIVAL,
     COPY_END,
+    CRASH,
     DECIDES,
     DONE,
+    FAULT,
     LOG_FULL,
     MARKED,
     PREFILL_STEP_END,
@@ -49,6 +51,8 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return YIELDED
+        if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
+            return FAULT
         if unlikely(s.sim.at_mark) or not unlikely(s.sim.crossing > 1) or not break_circle(s):
             event = _due(s)
             if unlikely(s.sim.at_mark):
@@ -56,6 +60,8 @@ def _run(s: State, most_events: int) -> int:
             if unlikely(s.sim.decides > 0) and event >= 0 and s.sim.kind == SCHEDULE and decision_is_due(s, event):
                 return DECIDES
             s.sim.events += s.sim.kind != SCHEDULE
+            if unlikely(_is_fault(s, event)):
+                return FAULT
             _process(s, event, stop)
             if unlikely(s.sim.actions > 0):
                 return DECIDES
@@ -66,6 +72,12 @@ def _run(s: State, most_events: int) -> int:
     for i in range(s.options.instances):
         free_deferred(s, i)
     return DONE
+
+
+@inner
+def _is_fault(s: State, event: int) -> bool:
+    """Whether an instance crashes, or comes back: see faults/crashes.py."""
+    return event >= 0 and bool(s.sim.kind == CRASH or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner
@@ -151,9 +163,10 @@ def _begin_together(s: State, first: int, count: int) -> None:
 @inner
 def _log_is_full(s: State) -> bool:
     """Whether one more event could write more rows than the logs have room for."""
-    rows_of_an_event = 4 * s.options.most_running + 64
+    rows_of_an_event = (3 + s.options.rows_at_once) * s.options.most_running + 64
     return (
-        s.sim.step_rows + 2 > s.options.step_log_rows or s.sim.token_rows + rows_of_an_event > s.options.token_log_rows
+        s.sim.step_rows + 1 + s.options.rows_at_once > s.options.step_log_rows
+        or s.sim.token_rows + rows_of_an_event > s.options.token_log_rows
     )
 
 

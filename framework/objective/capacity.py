@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import polars as pl
 
-from framework.checks import Count, Positive, Share, at_least, check_fields, require_whole
+from framework.checks import Count, Positive, Share, at_least, check_fields, up_to
 from framework.errors import InputError
 from framework.metrics.slo import judge
 from framework.objective.experiment import Experiment
@@ -27,6 +27,7 @@ _CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to th
 _LEAST = 1e-9  # of the first rate; below, the search gives up
 _CONFIDENCE = 0.95
 _Tolerance = Annotated[float, at_least(1e-6)]
+_Replicates = Annotated[int, up_to(1_000, least=0)]
 _Step = Annotated[float, at_least(1.01)]
 
 
@@ -54,7 +55,7 @@ class Capacity(Objective):
     attainment: Share = 0.9
     tolerance: _Tolerance = 0.01
     most_requests: Count = 200_000
-    replicates: int = 0
+    replicates: _Replicates = 0
     resample_s: Positive = 300.0
     run_limits: Mapping[str, float] | None = None
     first_step: _Step = 2.0
@@ -62,7 +63,6 @@ class Capacity(Objective):
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")
-        require_whole("objective.replicates", self.replicates, 1_000)
         if self.replicates == 1:
             raise InputError("objective.replicates is 1, of which there is no spread; set 0, or at least 2")
         require_known("objective.run_limits", self.run_limits or {})

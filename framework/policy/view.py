@@ -75,8 +75,8 @@ class Instances:
         tables = _read_only(engine.tables.rows), _read_only(engine.tables.data)
         pools, stages = (_read_only(engine.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
         self.step_times = StepTimes(*tables, pools, _read_only(np.maximum(stages, 1)))
-        self._first = int(ids[0])
-        self._consecutive = bool(np.all(np.diff(ids) == 1))
+        self._first = int(ids[0]) if len(ids) else 0
+        self._consecutive = len(ids) > 0 and bool(np.all(np.diff(ids) == 1))
         if self._consecutive:
             rows = _read_only(engine.instances[self._first : self._first + len(ids)])
             for name in _INSTANCE_COLUMNS:

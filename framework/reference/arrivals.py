@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import ARRIVAL, PREFILL
+from framework.reference.faults.parking import park
 from framework.reference.links import has_ended
 from framework.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.reference.simulation import Simulation
@@ -30,6 +31,14 @@ def arrive(s: Simulation, r: Request) -> None:
         return
     if all(not s.fits(i, r) for i in s.instances):
         s.end_request(r, REJECTED, "kv")
+        return
+    admit(s, r)
+
+
+def admit(s: Simulation, r: Request) -> None:
+    """Ask whether to serve r, which some instance could, and route it; it waits while some phase has no instance."""
+    if s.unserved:
+        park(s, r)
         return
     reason = s.hooks.admit(s, r) if "admit" in s.hooks.overrides else None
     if reason is None:
@@ -70,6 +79,8 @@ def end_fetch(s: Simulation, r: Request) -> None:
         i.stores[0].keep(id)
     if i.role & PREFILL:
         enqueue(s, r, i)
+    elif s.unserved:
+        park(s, r)
     else:
         route(s, r)
 
@@ -91,7 +102,7 @@ def take_place(s: Simulation, r: Request) -> None:
     if "prioritize" in s.hooks.overrides and not s.hooks.dynamic_keys:
         key = float(s.hooks.prioritize(s, [r])[0])
     s.queue_number += 1
-    r.key, r.queue_number = key, s.queue_number
+    r.key, r.queue_number = r.place = key, s.queue_number
 
 
 def finish_copy(s: Simulation, r: Request) -> None:

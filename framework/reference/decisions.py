@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.codes import PREFILL, ROLES
 from framework.reference.arrivals import take_place
+from framework.reference.faults.parking import park
 from framework.reference.kv import evict
 from framework.reference.links import withdraw_copy
 from framework.reference.prefixes import free_kv
@@ -48,18 +49,25 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
     elif kind == "budget":
         i = s.checked(hook, a, "")
         i.token_budget = rest[0]
-        s.wake(i)
+        if not i.down:
+            s.wake(i)
     elif kind == "seats":
         i = s.checked(hook, a, "")
         i.max_batch = rest[0]
-        start_transfers(s, i)
-        s.wake(i)
+        if not i.down:
+            start_transfers(s, i)
+            s.wake(i)
     else:
         decide_about(s, s.requests[a], action, scheduling)
 
 
 def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
     """Preempt, resume or cancel r, now or, if it leaves or joins those of a step, at the turn of its instance."""
+    if r in s.parked:
+        if action[0] == "cancel":
+            s.parked.remove(r)
+            s.end_request(r, CANCELLED, action[2])
+        return
     if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
         return
     i = s.instances[r.instance]
@@ -161,6 +169,9 @@ def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
     """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
     target = i
     if not i.role & PREFILL and not s.recomputes_here(r):
+        if s.unserved:
+            park(s, r)
+            return
         target = s.ask_route_prefill(r)
         if not s.fits(target, r):
             s.end_request(r, FAILED, "kv")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import PREFILL
+from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
@@ -164,6 +165,10 @@ def evict(s: Simulation, i: Instance, r: Request) -> None:
 
 def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
     """Queue r, its KV dropped, on i again if `waits_here` or if it is recomputed there; else route it anew."""
+    stays = waits_here or s.recomputes_here(r)
+    if s.unserved and not stays:
+        park(s, r)
+        return
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)
@@ -171,7 +176,8 @@ def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) ->
         s.queue_number += 1
         r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
-    if waits_here or s.recomputes_here(r):
+    r.place = entry[:2]
+    if stays:
         i.waiting.append(entry)
         return
     target = s.ask_route_prefill(r)

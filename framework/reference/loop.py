@@ -6,15 +6,16 @@ import heapq
 import math
 from collections.abc import Callable
 
-from framework.codes import ARRIVAL, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, COPY_END, CRASH, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.decisions import carry_out, decide, decision_is_due
+from framework.reference.faults.crashes import come_back, crash, route_parked
 from framework.reference.kv import free_deferred
 from framework.reference.links import share_links
 from framework.reference.roles import take_role
-from framework.reference.simulation import FAR_OFF, Simulation
+from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
 from framework.reference.steps.scheduling import take_turn
 from framework.reference.steps.step_end import finish_prefill_step, finish_step
 
@@ -28,7 +29,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         if instant_is_over(s) and break_circle(s):
             share_links(s)
             continue
-        if s.outstanding == 0:
+        if not s.goes_on:
             fail_rest(s)
             break
         time_s, kind, id, serial = heapq.heappop(s.heap)
@@ -36,7 +37,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             continue
         if kind == TICK and skips_ticks(s, time_s, id):
             continue
-        s.outstanding -= kind not in (TICK, ROLE_CHANGE)
+        s.outstanding -= kind not in NOT_AWAITED
         s.far_off -= kind in FAR_OFF
         if time_s > s.next_mark_s:
             advance(s, s.next_mark_s)
@@ -48,12 +49,14 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
                 s.push(time_s, SCHEDULE, id)
             else:
                 take_turn(s, s.instances[id])
+            route_parked(s)
             share_links(s)
             continue
         if kind != TICK:
             s.quiet_ticks = 0
         s.order.append((time_s, kind, id))
         process(s, kind, id)
+        route_parked(s)
         share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))
@@ -74,13 +77,15 @@ def _begin(s: Simulation) -> None:
             s.push(s.options.request_s, ARRIVAL, s.sessions.pop(0).id)
     if s.hooks.tick_s is not None:
         s.push(s.hooks.tick_s, TICK, 1)
+    for one in s.options.crashes:
+        s.push(one.at_s, CRASH, one.instance)
 
 
 def instant_is_over(s: Simulation) -> bool:
     """Whether nothing more is due at the present time."""
     while s.heap and s.heap[0][3] in s.withdrawn:
         heapq.heappop(s.heap)
-    return s.outstanding == 0 or s.heap[0][0] > s.now_s
+    return not s.goes_on or s.heap[0][0] > s.now_s
 
 
 def advance(s: Simulation, time_s: float) -> None:
@@ -105,6 +110,10 @@ def process(s: Simulation, kind: int, id: int) -> None:
         finish_copy(s, s.requests[id])
     elif kind == ARRIVAL:
         arrive(s, s.requests[id])
+    elif kind == CRASH:
+        crash(s, s.instances[id])
+    elif kind == ROLE_CHANGE and s.instances[id].down:
+        come_back(s, s.instances[id])
     elif kind == ROLE_CHANGE:
         take_role(s, s.instances[id])
         s.wake(s.instances[id])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from framework.engine.setup.config import EngineConfig
+from framework.system.faults import Crash
 
 
 class JointKernel(NamedTuple):
@@ -142,5 +143,6 @@ class Options:
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0
+    crashes: Sequence[Crash] = ()  # by time
     engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
     chosen_share: float = 0.0  # of a layer's experts that one token chooses, 0: there are no experts

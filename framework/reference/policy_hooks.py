@@ -41,7 +41,7 @@ _KEPT_NAMES = {kept: name for name, kept in KEPT.items()}
 class PolicyHooks(Hooks):
     """One policy bound to one run. Before each question all that it may look at is written anew."""
 
-    def __init__(self, policy: Policy, cluster: Cluster, inspection: ReferenceInspection) -> None:
+    def __init__(self, policy: Policy, cluster: Cluster, inspection: ReferenceInspection, faults: bool = False) -> None:
         if policy.tick_s is not None:
             require_tick(policy.name, policy.tick_s)
         self.policy = policy.name
@@ -50,7 +50,7 @@ class PolicyHooks(Hooks):
         self.dynamic_keys = policy.dynamic_keys and "prioritize" in self.overrides
         self._inspection = inspection
         self._cluster = cluster
-        self._follows_roles = policy.changes_roles
+        self._follows_roles = policy.changes_roles or faults
         self._admits_by_rule = isinstance(policy.admit, Decision)
         self._answers = Answers(policy, cluster)
         self._params = np.asarray(policy.compiled_params, np.float64)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from framework.codes import DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE
+from framework.codes import DECODE, MIXED, PREFILL, ROLE_CHANGE
+from framework.reference.faults.parking import park
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
 
 
 def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] | None) -> None:
-    """Begin to change i's role; ignored if that is its next role, or if a phase would have no instance left."""
-    kept = served = i.draining_role & role
+    """Begin to change i's role; ignored if that is its next role, or if a phase would lose its last instance.
+
+    An instance that is down comes back in the role.
+    """
+    kept = i.draining_role & role
+    lost = i.role & ~kept
     for other in s.instances:
-        served |= other.role if other is not i else OFF
-    if role == i.next_role or served != MIXED:
+        lost &= ~other.role if other is not i else MIXED
+    if role == i.next_role or lost:
+        return
+    if i.down:
+        i.next_role, i.next_plan = role, plan
         return
     s.role_changes += 1
     if i.change_event is not None:
@@ -31,8 +39,11 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
 
 
 def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
-    """Queue one taken out of a queue, its key and number kept, where `route_prefill` says now."""
+    """Queue one taken out of a queue or off a crashed instance, its key and number kept, where `route_prefill` says."""
     r = entry[2]
+    if s.unserved:
+        park(s, r)
+        return
     target = s.ask_route_prefill(r)
     if not s.fits(target, r):
         s.end_request(r, FAILED, "kv")

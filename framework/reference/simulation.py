@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, DECODE, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, CRASH, DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.errors import PolicyError
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.options import Options, Spec, StepTime
@@ -16,6 +16,7 @@ from framework.workload import Workload, block_names
 
 ROLE_NAMES = {role: name for name, role in ROLES.items()}
 FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
+NOT_AWAITED = (TICK, ROLE_CHANGE, CRASH)  # kinds of events that alone do not let a run go on
 
 
 class Hooks:
@@ -115,6 +116,7 @@ class Simulation:
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # in the order of their ends
+        self.parked: list[Request] = []  # to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
@@ -122,7 +124,7 @@ class Simulation:
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
         self.marks: list[list[dict[str, float]]] = []  # ... and those of all that are past
         # Numbers given so far.
-        self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
+        self.crashes = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -145,7 +147,7 @@ class Simulation:
     def push(self, time_s: float, kind: int, id: int) -> int:
         """Announce an event; its serial number."""
         self.pushed += 1
-        self.outstanding += kind not in (TICK, ROLE_CHANGE)
+        self.outstanding += kind not in NOT_AWAITED
         self.far_off += kind in FAR_OFF
         heapq.heappush(self.heap, (time_s, kind, id, self.pushed))
         return self.pushed
@@ -155,6 +157,25 @@ class Simulation:
         self.withdrawn.add(serial)
         self.outstanding -= 1
         self.far_off -= 1
+
+    def drop_events(self, kind: int, id: int) -> None:
+        """Let the end of a step not come about."""
+        serials = [serial for _, a, b, serial in self.heap if (a, b) == (kind, id) and serial not in self.withdrawn]
+        self.withdrawn.update(serials)
+        self.outstanding -= len(serials)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether anything is to come but ticks, changes of role, and crashes."""
+        return self.outstanding > 0 or any(i.down for i in self.instances)
+
+    @property
+    def unserved(self) -> int:
+        """Phases of which no instance takes work."""
+        served = OFF
+        for i in self.instances:
+            served |= i.role
+        return MIXED & ~served
 
     def wake(self, i: Instance) -> None:
         """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""
@@ -202,7 +223,7 @@ class Simulation:
     def recomputes_here(self, r: Request) -> bool:
         """Whether r, which waits or prefills, is recomputed on the instance where it decoded."""
         comes_again = self.options.first_token != "prefill" and r.first_token_pending
-        return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again)
+        return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again) and not r.rerouted
 
     def gives_way(self, i: Instance) -> bool:
         """Whether requests that come to i with KV wait for those that are recomputed there."""
@@ -288,6 +309,8 @@ class Simulation:
 
 def _occupation(i: Instance) -> str:
     """Why i may not take what a hook sent there."""
+    if i.down:
+        return "has crashed and is down"
     if i.draining_role != i.next_role:
         return f"is changing from {ROLE_NAMES[i.draining_role]} to {ROLE_NAMES[i.next_role]}"
     return "is off" if i.role == OFF else f"is a {ROLE_NAMES[i.role]} instance"

@@ -73,6 +73,7 @@ class Request:
     instance: int = -1  # where it waits, prefills, decodes, or holds KV
     key: float = 0.0  # by which it waits, or has waited last but for preemptions
     queue_number: int = 0
+    place: tuple[float, int] = (0.0, 0)  # key and queue number with which it was queued last
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
     prefill_until: int = 0
     prefilled: int = 0
@@ -86,6 +87,7 @@ class Request:
     rank: int = 0  # of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
+    rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed where it is routed
     copy: Copy | None = None  # of its KV, or of a prefix
     sent_ahead: bool = False  # that copy began before its prefill had ended
     fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
@@ -200,6 +202,7 @@ class Instance:
         self.change_event: int | None = None  # its event
         self.off_since_s: float | None = None if self.next_role else begin_s
         self.off_s = 0.0
+        self.down = False  # it has crashed, and comes back by the change under way
         self.waiting: list[tuple[float, int, Request]] = []  # key, queue number
         self.inbox: list[tuple[float, int, Request]] = []  # came while a step ran that is formed asynchronously
         self.deferred_frees: list[

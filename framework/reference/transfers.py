@@ -15,6 +15,7 @@ def start_decoding(s: Simulation, i: Instance, r: Request) -> None:
     """Append r to the running order of i; its KV is there already."""
     i.running.append(r)
     r.instance = r.decode_instance = i.id
+    r.rerouted = False
     r.join_step, r.joined_with = int(i.totals["decode_steps"]), r.emitted
 
 
@@ -86,7 +87,7 @@ def asks_where_to_decode(s: Simulation, i: Instance) -> bool:
 def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     """Long prompts that the step completes leave layer by layer, where their destination has room at once."""
     least = s.options.layerwise_tokens
-    if least is None or not asks_where_to_decode(s, i):
+    if least is None or not asks_where_to_decode(s, i) or s.unserved & DECODE:
         return
     for r, prefix, tokens in chunks:
         if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0 or s.recomputes_here(r):
@@ -161,14 +162,21 @@ def migrate(s: Simulation, r: Request, d: Instance) -> None:
 def cancel_migration(s: Simulation, r: Request) -> None:
     """Give back what r had reserved at its destination, if it is migrating."""
     if r.migration is not None:
-        d, ready = r.migration.target, r.migration.ready
-        if not ready:
-            withdraw_copy(s, r)
-        r.migration = None
-        d.cache.free_kv(r.id)
-        d.reserved.remove(r)
+        d = withdraw_migration(s, r)
         start_transfers(s, d)
         s.wake(d)
+
+
+def withdraw_migration(s: Simulation, r: Request) -> Instance:
+    """The same of r, which is migrating, but nobody else comes there yet; its destination."""
+    assert r.migration is not None
+    d, ready = r.migration.target, r.migration.ready
+    if not ready:
+        withdraw_copy(s, r)
+    r.migration = None
+    d.cache.free_kv(r.id)
+    d.reserved.remove(r)
+    return d
 
 
 def switch_over(s: Simulation, i: Instance, r: Request) -> None:

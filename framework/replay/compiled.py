@@ -15,6 +15,7 @@ from framework.codes import (
     DECIDES,
     DONE,
     FAILED,
+    FAULT,
     FINISHED,
     LOG_FULL,
     MARKED,
@@ -25,6 +26,7 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.dispatchers import numba_config
+from framework.engine.faults.crashes import pass_fault
 from framework.engine.loop import run
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
@@ -117,11 +119,11 @@ class CompiledEngine:
 
 
 def _run_on(memory: Memory, binding: Binding) -> int:
-    """Run until the engine comes back for another reason than that the policy decides about requests that run."""
+    """Run until the engine comes back for another reason than a decision about requests that run, or a fault."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
-    while status == DECIDES:
-        status = decide(*handed)
+    while status in (DECIDES, FAULT):
+        status = decide(*handed) if status == DECIDES else pass_fault(*handed)
         if status == YIELDED:
             status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     return status
@@ -216,8 +218,9 @@ def _mark(memory: Memory, time_s: float) -> NDArray[np.void]:
 
 def _end_off_time(memory: Memory) -> None:
     """Count the time up to the end of the run for instances that are off then."""
-    off = (memory.instances["draining_role"] == OFF) & (memory.instances["next_role"] == OFF)
-    memory.instances["off_s"][off] += memory.sim["now_s"] - memory.instances["off_since_s"][off]
+    instances = memory.instances
+    off = (instances["draining_role"] == OFF) & (instances["next_role"] == OFF) & ~instances["down"]
+    instances["off_s"][off] += memory.sim["now_s"] - instances["off_since_s"][off]
 
 
 def _outcomes(memory: Memory) -> NDArray[np.void]:

@@ -46,7 +46,10 @@ class ReferenceEngine:
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run event by event to the end."""
-        s, hooks = self._simulation, PolicyHooks(policy, cluster, self.inspection)
+        s, hooks = (
+            self._simulation,
+            PolicyHooks(policy, cluster, self.inspection, bool(self._simulation.options.crashes)),
+        )
         s.hooks = hooks
         s.marks_s = marks_s
         run(s, progress)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import Count, Positive, check_fields, require_count, require_positive, require_whole, up_to
+from framework.checks import Count, NotNegative, Positive, check_fields, checked, up_to
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.links import LinkSharing as LinkSharing
@@ -27,6 +27,8 @@ RANK_CHOICES: tuple[str, ...] = get_args(RankChoice)
 
 
 MOST_INSTANCES, MOST_GPUS = 100_000, 10_000
+Gpus = Annotated[int, up_to(MOST_GPUS)]
+Spare = Annotated[int, up_to(MOST_INSTANCES, least=0)]
 
 
 @dataclass(frozen=True)
@@ -190,19 +192,20 @@ class ClusterSpec:
         return np.asarray(own, np.float64)[self.pool_of_instance]
 
 
+@checked("cluster.")
 def mixed(
-    instances: int,
+    instances: Annotated[int, up_to(MOST_INSTANCES)],
     gpu: Gpu,
-    tp: int = 1,
-    pp: int = 1,
-    ep: int = 1,
-    dp: int = 1,
-    link_bandwidth_bytes_s: float | None = None,
-    link_latency_s: float = 0.0,
-    spare: int = 0,
+    tp: Gpus = 1,
+    pp: Gpus = 1,
+    ep: Gpus = 1,
+    dp: Gpus = 1,
+    link_bandwidth_bytes_s: Positive | None = None,
+    link_latency_s: NotNegative = 0.0,
+    spare: Spare = 0,
     rank_choice: RankChoice = "even",
     link_sharing: LinkSharing = "fair",
-    fabric_bandwidth_bytes_s: float | None = None,
+    fabric_bandwidth_bytes_s: Positive | None = None,
 ) -> ClusterSpec:
     """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
 
@@ -210,37 +213,37 @@ def mixed(
     network. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the other options of links are
     those of `LinkSpec`.
     """
-    require_count("cluster.instances", instances, MOST_INSTANCES)
-    parallelism = _parallelism("", tp, pp, ep, dp)
+    parallelism = Parallelism(tp, pp, ep, dp)
     pools = (PoolSpec("mixed", "mixed", instances, gpu, parallelism), *_spare(spare, gpu, parallelism))
     link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
     return _linked(_ranked(pools, rank_choice), link)
 
 
+@checked("cluster.")
 def disaggregated(
     prefill: int | Auto,
     decode: int | None,
     gpu: Gpu,
-    tp: int = 1,
-    pp: int = 1,
-    ep: int = 1,
-    dp: int = 1,
+    tp: Gpus = 1,
+    pp: Gpus = 1,
+    ep: Gpus = 1,
+    dp: Gpus = 1,
     prefill_gpu: Gpu | None = None,
     decode_gpu: Gpu | None = None,
-    prefill_tp: int | None = None,
-    decode_tp: int | None = None,
-    link_bandwidth_bytes_s: float | None = None,
-    link_latency_s: float = 0.0,
-    spare: int = 0,
+    prefill_tp: Gpus | None = None,
+    decode_tp: Gpus | None = None,
+    link_bandwidth_bytes_s: Positive | None = None,
+    link_latency_s: NotNegative = 0.0,
+    spare: Spare = 0,
     rank_choice: RankChoice = "even",
-    prefill_pp: int | None = None,
-    decode_pp: int | None = None,
-    prefill_ep: int | None = None,
-    decode_ep: int | None = None,
-    prefill_dp: int | None = None,
-    decode_dp: int | None = None,
+    prefill_pp: Gpus | None = None,
+    decode_pp: Gpus | None = None,
+    prefill_ep: Gpus | None = None,
+    decode_ep: Gpus | None = None,
+    prefill_dp: Gpus | None = None,
+    decode_dp: Gpus | None = None,
     link_sharing: LinkSharing = "fair",
-    fabric_bandwidth_bytes_s: float | None = None,
+    fabric_bandwidth_bytes_s: Positive | None = None,
     instances: int | None = None,
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
@@ -252,16 +255,12 @@ def disaggregated(
     for `mixed`.
     """
     counts = counted(prefill, decode, instances, MOST_INSTANCES)
-    prefilling = _parallelism(
-        "prefill_", _own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp)
-    )
-    decoding = _parallelism(
-        "decode_", _own(decode_tp, tp), _own(decode_pp, pp), _own(decode_ep, ep), _own(decode_dp, dp)
-    )
+    prefilling = Parallelism(_own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp))
+    decoding = Parallelism(_own(decode_tp, tp), _own(decode_pp, pp), _own(decode_ep, ep), _own(decode_dp, dp))
     pools = (
         PoolSpec("prefill", "prefill", counts.prefill, prefill_gpu or gpu, prefilling),
         PoolSpec("decode", "decode", counts.decode, decode_gpu or gpu, decoding),
-        *_spare(spare, gpu, _parallelism("", tp, pp, ep, dp)),
+        *_spare(spare, gpu, Parallelism(tp, pp, ep, dp)),
     )
     link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
     return replace(_linked(_ranked(pools, rank_choice), link), auto=counts.is_auto)
@@ -276,18 +275,11 @@ def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolS
 
 
 def _spare(instances: int, gpu: Gpu, parallelism: Parallelism) -> tuple[PoolSpec, ...]:
-    require_whole("cluster.spare", instances, MOST_INSTANCES)
     return (PoolSpec("spare", "off", instances, gpu, parallelism),) if instances else ()
 
 
 def _own(size: int | None, shared: int) -> int:
     return shared if size is None else size
-
-
-def _parallelism(pool: str, tp: int, pp: int, ep: int, dp: int) -> Parallelism:
-    for name, value in {"tp": tp, "pp": pp, "ep": ep, "dp": dp}.items():
-        require_count(f"cluster.{pool}{name}", value, MOST_GPUS)
-    return Parallelism(tp, pp, ep, dp)
 
 
 class _Network(NamedTuple):
@@ -305,7 +297,6 @@ class _Network(NamedTuple):
 def _linked(pools: tuple[PoolSpec, ...], network: _Network) -> ClusterSpec:
     bandwidth_bytes_s = network.bandwidth_bytes_s
     if bandwidth_bytes_s is not None:
-        require_positive("cluster.link_bandwidth_bytes_s", bandwidth_bytes_s)
         shares = [bandwidth_bytes_s / pool.group if pool.group > 1 else None for pool in pools]
         pools = tuple(replace(pool, link_bytes_s=share) for pool, share in zip(pools, shares, strict=True))
         return ClusterSpec(pools, network.spec(bandwidth_bytes_s))

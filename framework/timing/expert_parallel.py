@@ -12,12 +12,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import NotNegative, Whole, check_fields, require_whole
+from framework.checks import NotNegative, Whole, check_fields, up_to
 from framework.errors import InputError
 from framework.timing.profile import NODE_GPUS, StepParts
 
@@ -34,12 +34,11 @@ class ExpertLoad:
     """
 
     skew: NotNegative = 0.0
-    redundant: int = 0
+    redundant: Annotated[int, up_to(10_000, least=0)] = 0
     seed: Whole = 0
 
     def __post_init__(self) -> None:
         check_fields(self, "timing.experts.")
-        require_whole("timing.experts.redundant", self.redundant, 10_000)
 
     def most(self, experts: int, ep: int) -> float:
         """The load of the GPU with most tokens over the mean of `ep` GPUs, a ratio of at least 1.

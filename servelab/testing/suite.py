@@ -37,7 +37,7 @@ from servelab.testing.recording import (
     in_plain_python,
     named,
 )
-from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS, STORMS, TIMING, Scenario, with_other_lengths
+from servelab.testing.worlds import CLUSTERS, CRASHES, MODEL, SCENARIOS, STORMS, TIMING, Scenario, with_other_lengths
 
 _WRONG: tuple[Any, ...] = (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True)  # in a number's place
 _ONE_SEED = "draw random numbers from a numpy Generator that __init__ seeds; keep counts on self, not on the class"
@@ -159,6 +159,19 @@ class PolicyConformance:
         for title, cluster in self.usable_clusters().items():
             with _titled(f"storm: {name}", title):
                 result = self._played_if_it_can(STORMS[name], cluster)
+                if result is not None:
+                    check_result(result)
+                    _require_finished_or_rejected(result)
+
+    @pytest.mark.parametrize("crashes", CRASHES)
+    @pytest.mark.parametrize("scenario", ["roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache"])
+    def test_crashes_of_instances_leave_nobody_behind(self, scenario: str, crashes: str) -> None:
+        """What instances had that crash is served elsewhere, or once one is back: nobody is sent where one is down."""
+        for title, cluster in self.usable_clusters().items():
+            with _titled(f"{scenario}, crashes {crashes}", title):
+                world = {**SCENARIOS, **{f"storm: {name}": storm for name, storm in STORMS.items()}}[scenario]
+                faults = CRASHES[crashes](self.new_policy().layout(cluster))
+                result = self._played_if_it_can(replace(world, engine=replace(world.engine, faults=faults)), cluster)
                 if result is not None:
                     check_result(result)
                     _require_finished_or_rejected(result)

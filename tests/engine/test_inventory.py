@@ -1,4 +1,4 @@
-"""The inventory of an instance: after `drop_all` nothing that it held or expected is left, whenever that happens."""
+"""The inventory of an instance: after `drop_marked` nothing that it held or expected is left, whenever that happens."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from tests.helpers.interpreted import printed_interpreted
 
 # In plain Python, for the functions of the engine have no machine code of their own.
 DROPS = """
+import numpy as np
 from framework.codes import ROLES
 from framework.engine.setup.allocate import allocate
 from framework.engine.memory.attach import attach
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.inspect import MemoryInspection
-from framework.engine.roles.inventory import drop_all, is_drained
+from framework.engine.faults.crashes import lose_step
+from framework.engine.roles.inventory import drop_marked, is_drained
 from framework.engine.loop import run
 from framework.policy import lay_out
 from framework.policy.predictor import Predictions
@@ -45,7 +47,9 @@ for name, scenario in sorted(SCENARIOS.items()):
             s, instances = attach(memory, 0), memory.instances
             held += int(instances["kv_tokens"].sum()) + int(instances["incoming"].sum())
             for i in range(len(instances)):
-                drop_all(s, i)
+                instances["marked"] = np.arange(len(instances)) == i
+                lose_step(s, i)
+                drop_marked(s)
                 assert is_drained(s, i, ROLES["mixed"], True), (name, cluster, events, i)
             where = (name, cluster, events)
             for field in COUNTS + ("kv_tokens", "incoming_kv_tokens", "decode_kv"):

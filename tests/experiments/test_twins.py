@@ -11,7 +11,7 @@ import pytest
 
 from experiments.validation.twins import run
 from experiments.validation.twins.judge import RULES
-from experiments.validation.twins.report import cells, summary
+from experiments.validation.twins.report import cells, samples, summary
 from experiments.validation.twins.run import SPANS, Cell, Extent, Found, Pair, measure
 from experiments.validation.twins.study import Compared, Memory, Study, read_study
 from framework.cli.composition import composing
@@ -96,6 +96,11 @@ def test_tables_mark_what_is_off_and_keep_cells_apart(tmp_path: Path) -> None:
     rows = summary(study, [found]).splitlines()[2:]
     assert rows[0] == "| made | of the fitting | attainment | 4 | 10.0 points | 10.0 points | 0 | 4 |"
     assert rows[4] == "| made | kept out | P99 TTFT | 4 | 10.0 % | 10.0 % | 4 | 4 |"
+    found.attainment[Cell("chunked", "small", 2.0, SPANS[0])] = Pair(0.5, [0.6, 0.5, 0.8], [0.4, 0.7])
+    found.attainment[Cell("continuous", "small", 2.0, SPANS[0])] = Pair(0.5, [0.5, 0.9, 0.9], [])
+    found.p99_ttft_s.update({cell: Pair(1.0, [1.1] * 3, []) for cell in found.p99_ttft_s})
+    found.attainment.update({cell: Pair(0.5, [0.5] * 3, []) for cell in found.attainment if cell.span != SPANS[0]})
+    assert samples(study, [found]).splitlines()[-1] == "- made: 0: 0, 1: 0, 2: 1"
     rows = cells(study, found).splitlines()[-2:]
     assert rows[0].startswith("| chunked | small | 2 | 50.0 / 60.0 ~ |")
     assert rows[0].endswith("| 2.00 / 3.00 ! |")

@@ -224,6 +224,23 @@ _MECHANISMS = {
         steps=("instance >= 2 AND prefill_tokens > 0",),
         unlike="recompute_routed",
     ),
+    "crashes": Golden(
+        _CHUNKED + "engine/faults=crash output.steps=true "
+        "engine.faults.crashes=[{instance:0,at_s:1.5,down_s:1.0},{instance:1,at_s:2.0,down_s:2.0},{instance:0,at_s:4.0,down_s:0.5}]",
+        requests=("prefill_instance = 0 AND decode_instance = 1", "prefill_instance = 1 AND decode_instance = 0"),
+    ),
+    "crashes_apart": Golden(
+        _DISTSERVE + "engine/faults=crash "
+        "engine.faults.crashes=[{instance:0,at_s:1.0,down_s:1.0},{instance:3,at_s:1.25,down_s:2.0},{instance:2,at_s:2.0,down_s:0.5}]",
+        requests=("arrival_s > 2 AND arrival_s < 2.125 AND queue_s > 0.375",),
+        unlike="crashes_fail",
+    ),
+    "crashes_fail": Golden(
+        _DISTSERVE + "engine/faults=crash engine.faults.recovery=fail "
+        "engine.faults.crashes=[{instance:0,at_s:1.0,down_s:1.0},{instance:3,at_s:1.25,down_s:2.0},{instance:2,at_s:2.0,down_s:0.5}]",
+        positive=("failed",),
+        requests=("reason = 'crash'",),
+    ),
     "recompute_routed": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.recompute=routed", positive=("preemptions",)),
     "one_list": Golden(
         _CACHED + "engine.kv_tokens=4096 trace.arrivals.rate=16 engine.longest_chunk=96 engine.admission_room=chunk "

@@ -17,6 +17,7 @@ from tests.helpers.broad_families import (
     sharing,
     staged,
 )
+from tests.helpers.crashing_family import crashing
 from tests.helpers.crossing_family import crossing
 from tests.helpers.decided_family import decided
 from tests.helpers.drafting_family import drafting
@@ -41,6 +42,6 @@ from tests.helpers.scenarios import Scenario, scenarios
 Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
-_MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided)
+_MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided, crashing)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in _MORE}}

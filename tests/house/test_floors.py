@@ -36,6 +36,7 @@ FLOORS = (
     "framework.engine.requests",
     "framework.engine.roles",
     "framework.engine.steps",
+    "framework.engine.faults",
     "framework.engine.loop",
     "framework.reference",
     "framework.result",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -284,5 +285,15 @@ def test_shipped_twins_are_what_the_fit_command_writes(
 ) -> None:
     file = CATALOGUE[name].file
     assert file is not None
-    assert typed("traces", "fit")([str(real_trace(file)), f"out={tmp_path / 'twin.json'}"]) == 0
+    seed = f"first_seed={load_fitted(name).first_seed}"
+    assert typed("traces", "fit")([str(real_trace(file)), seed, f"out={tmp_path / 'twin.json'}"]) == 0
     assert (tmp_path / "twin.json").read_text() == load_fitted(name).to_json()
+
+
+def test_samples_are_numbered_from_the_first_seed() -> None:
+    fitted = load_fitted("mooncake")
+    later = replace(fitted, first_seed=fitted.first_seed + 2)
+    assert later.sample(300).frame.equals(fitted.sample(300, seed=2).frame)
+    assert "seed 0" in later.sample(300).notes[0]
+    with pytest.raises(InputError, match="first_seed is -1, must be a whole number of at least 0"):
+        FittedTrace.from_json(fitted.to_json().replace(f'"first_seed":{fitted.first_seed}', '"first_seed":-1'), "it")

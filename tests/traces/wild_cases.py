@@ -210,7 +210,7 @@ PUBLISHED = (
     Case(
         "vidur-lengths", "microsoft/vidur, data/processed_traces/arxiv_summarization_stats_llama2_tokenizer.csv",
         "num_prefill_tokens,num_decode_tokens,total_tokens,pd_ratio\n900,100,1000,9\n",
-        {}, refused="arrival_s: ..., input_tokens: num_prefill_tokens, output_tokens: num_decode_tokens",
+        {}, refused="{input_tokens: num_prefill_tokens, output_tokens: num_decode_tokens}' (arrivals, which no column",
     ),
     Case(
         "frontier", "Frontier, CSV of five columns for its trace replay",

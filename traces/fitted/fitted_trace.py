@@ -41,7 +41,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "twins"
 class FittedTrace:
     """A fitted description of a trace. `requests` is the trace's length, `statistics` are its published figures.
 
-    `original` is where the trace comes from, `original_sha256` the checksum of that file.
+    `original` is where the trace comes from, `original_sha256` the checksum of that file. Samples are numbered from
+    `first_seed`: the sample of seed 0 is then one that was compared with the recording.
     """
 
     name: str
@@ -55,6 +56,7 @@ class FittedTrace:
     licence: str = ""
     citation: str = ""
     note: str = ""
+    first_seed: int = 0
 
     def sample(self, requests: int | None = None, seed: int = 0) -> Trace:
         """A trace of `requests` rows (default: as many as the original). The same seed gives the same rows.
@@ -68,7 +70,8 @@ class FittedTrace:
             )
         if seed < 0:
             raise InputError(f"fitted trace {self.name}: the seed is {seed}, must not be negative")
-        periods = [self._period(period, seed) for period in range(-(-count // self.requests))]
+        drawn = self.first_seed + seed
+        periods = [self._period(period, drawn) for period in range(-(-count // self.requests))]
         arrival = np.concatenate([one.arrival_s for one in periods])[:count]
         inputs = np.concatenate([one.input_tokens for one in periods])[:count]
         outputs = np.concatenate([one.output_tokens for one in periods])[:count]
@@ -76,7 +79,7 @@ class FittedTrace:
         block = 0
         if self.prefixes is not None:
             place = np.arange(count) % self.requests / self.requests
-            ids, offsets = self.prefixes.sample(arrival, inputs, place, seed)
+            ids, offsets = self.prefixes.sample(arrival, inputs, place, drawn)
             frame = frame.with_columns(_lists(ids, offsets).alias("hash_ids"))
             block = self.prefixes.block_tokens
         note = f"sampled from the fitted trace of {self.name} ({count} requests, seed {seed}), not the recorded trace"

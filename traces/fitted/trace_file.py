@@ -21,6 +21,7 @@ _TEXTS = ("name", "original", "original_sha256", "licence", "citation", "note")
 _MOST_S = 1e8  # three years
 _MOST_CONCENTRATION = 1e12
 _MOST_DRIFT = 10**6
+_MOST_SEED = 10**6
 
 
 def parts_of_file(text: str, where: str) -> dict[str, Any]:
@@ -39,8 +40,9 @@ def parts_of_file(text: str, where: str) -> dict[str, Any]:
 
 def _parts(content: Any) -> dict[str, Any]:
     needed = ("name", "requests", "arrivals", "lengths", "prefixes")
-    known = record_of("it", content, needed, (*_TEXTS, "statistics"))
+    known = record_of("it", content, needed, (*_TEXTS, "statistics", "first_seed"))
     check_whole("requests", known["requests"], 1, MOST_REQUESTS)
+    check_whole("first_seed", known.get("first_seed", 0), 0, _MOST_SEED)
     texts = {name: text_of(name, known[name]) for name in _TEXTS if name in known}
     arrivals = _arrivals(known["arrivals"], known["requests"])
     return {
@@ -49,6 +51,7 @@ def _parts(content: Any) -> dict[str, Any]:
         "arrivals": arrivals,
         "lengths": _lengths(known["lengths"], len(arrivals.counts)),
         "prefixes": None if known["prefixes"] is None else _prefixes(known["prefixes"]),
+        "first_seed": known.get("first_seed", 0),
         "statistics": _statistics("statistics", known.get("statistics", {})),
     }
 

@@ -62,7 +62,8 @@ def _sent(where: str, row: Any, ticks_per_s: float) -> Sent | Left:
     if is_empty(*tokens):
         return Left.EMPTY
     at = next((one[key] for one in (inner, row) for key in _CREATED if one.get(key) is not None), None)
-    return Sent(None if at is None else _at(where, at, ticks_per_s), *lengths(where, *tokens))
+    sent_at = None if at is None else _at(where, at, ticks_per_s)
+    return Sent(sent_at, *lengths(where, *tokens), is_dated=isinstance(at, str) and number_of(at) is None)
 
 
 def _at(where: str, value: Any, ticks_per_s: float) -> float:

@@ -16,12 +16,12 @@ from framework.cli.terminal import warn_once
 from framework.errors import InputError, shown
 from traces.formats.sent import DRAWN_RPS, to_be_timed
 from traces.formats.sessions import BLOCK_TOKENS, closed_loop, with_history
-from traces.formats.tables import table_of
+from traces.formats.tables import table_of, with_fields
 from traces.frame import OPTIONAL, REQUIRED, Clock, Trace, from_rows, seconds, with_notes
 from traces.parsing.column_values import as_text, is_lost, meant, numbers, spans, summed, times, values
 from traces.parsing.dates import EXAMPLE
 from traces.parsing.doubts import doubted_clock
-from traces.parsing.how import AS_IT_IS, TICKS_PER_S, How
+from traces.parsing.how import AS_IT_IS, DATE, TICKS_PER_S, How
 from traces.parsing.left_out import Count
 from traces.parsing.rows import Check, Table, at, far_off, length, number
 
@@ -91,7 +91,7 @@ def _rows(
     arrival = next(name for name in _ARRIVALS if name in found)
     unit = _ARRIVALS[arrival]
     ticks, first, is_date = times(found[arrival], TICKS_PER_S[unit])
-    unit, ticks_per_s = ("date", 1.0) if is_date else (unit, TICKS_PER_S[unit])
+    unit, ticks_per_s = (DATE, 1.0) if is_date else (unit, TICKS_PER_S[unit])
     tokens = {name: numbers(found[name]) for name in ("input_tokens", "output_tokens")}
     others = {name: values(name, found[name]) for name in found if name in _OTHERS}
     for name in found.keys() & _SPANS.keys():
@@ -215,7 +215,7 @@ def _column(path: Path, frame: pl.DataFrame, name: str, place: str) -> pl.Series
         parts = [_column(path, frame, name, one.strip()) for one in place.split("+")]
         return summed(parts)
     if column is None:
-        raise InputError(f"{path}: trace.columns: no column {place}; it has {_few(frame.columns)}")
+        raise InputError(f"{path}: trace.columns: no column {place}; it has {_few(with_fields(frame.schema))}")
     return column.alias(name)
 
 

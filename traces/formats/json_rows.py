@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -48,7 +49,7 @@ def read_jsonl(
             warn_of_twice(path, data, column)
     found = dict.fromkeys(name for record in first_records(data) for name in record)
     left = tuple(name for name in found if name not in schema)
-    return Table(path, frame.drop(missing), table.place, left=left, bad=table.bad, first=table.first)
+    return replace(table, frame=frame.drop(missing), left=left)
 
 
 def _of_lines(path: Path, data: bytes, read: Callable[[bytes], pl.DataFrame]) -> Table | None:
@@ -79,19 +80,22 @@ def _one_by_one(path: Path, data: bytes, schema: Mapping[str, pl.DataType], time
     """The records that `schema` can hold. Raises InputError where that is none."""
     good: list[dict[str, Any]] = []
     places: list[str] = []
+    dates: set[str] = set()
     bad, first = 0, ""
     for place, record in placed(path, data):
         try:
             if isinstance(record, InputError):
                 raise record
             row = {name: _in_ticks(record.get(name), times.get(name)) for name in schema}
+            dates |= {name for name in times if row[name] is not record.get(name)}
             good.append({name: _value(f"{path}, {place}: {name}", row[name], schema[name]) for name in schema})
             places.append(place)
         except InputError as error:
             bad, first = bad + 1, first or str(error)
     if not good:
         raise InputError(first or f"{path}: the trace file has no rows")
-    return Table(path, pl.DataFrame(good, schema=dict(schema)), places.__getitem__, bad=bad, first=first)
+    frame = pl.DataFrame(good, schema=dict(schema))
+    return Table(path, frame, places.__getitem__, bad=bad, first=first, dates=frozenset(dates))
 
 
 def _in_ticks(value: Any, ticks_per_s: float | None) -> Any:

@@ -17,7 +17,7 @@ from traces.frame import Clock, Trace, from_rows, seconds, with_notes
 from traces.parsing.csv_rows import csv_parts, read_csv
 from traces.parsing.dates import EXAMPLE, since_1970_ns
 from traces.parsing.doubts import doubted_chain
-from traces.parsing.how import How
+from traces.parsing.how import DATE, How
 from traces.parsing.json_records import first_records
 from traces.parsing.left_out import Count
 from traces.parsing.rows import Check, length, read_bytes, ticks
@@ -63,6 +63,9 @@ def _hashed_jsonl(
     block_tokens = how.block_tokens or 0
     numbers = {column: pl.Float64() for column in (time, inputs, outputs)}
     table = read_jsonl(path, {**numbers, hashes: pl.List(pl.Int64())}, tuple(numbers), {time: ticks_per_s})
+    if time in table.dates:
+        how.without_unit("the file has dates and times")
+        unit = DATE
     checks = [*ticks(table.frame[time], (unit, ticks_per_s)), *length(inputs), *length(outputs)]
     columns = _tokens(inputs, outputs)
     if hashes in table.frame.columns and table.frame[hashes].list.len().sum():
@@ -116,7 +119,7 @@ def read_azure(path: Path, how: How) -> Trace:
     rows = pl.concat(kept)
     start_ns = int(rows["arrival_ns"].min())  # type: ignore[arg-type]
     rows = rows.select(seconds(rows["arrival_ns"] - start_ns, 1e9), "input_tokens", "output_tokens")
-    trace = from_rows(rows, path.stem, "real", clock=Clock("date", start_ns / 1e9))
+    trace = from_rows(rows, path.stem, "real", clock=Clock(DATE, start_ns / 1e9))
     return with_notes(without(trace, left), notes)
 
 

@@ -73,7 +73,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 def guess(data: bytes) -> str | None:
     """The format of a file by how it begins: Parquet's magic, the keys of its first JSON objects, or a CSV header."""
-    names = set(column_names(data))
+    names = {name.split(".")[0] for name in column_names(data)}
     if data.startswith(PARQUET_MAGIC):
         if "conversation" in names:
             return "wildchat"
@@ -117,10 +117,24 @@ def _has_turns(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(turn, dict) and {"from", "role"} & set(turn) for turn in value)
 
 
+_NO_TEXT: Mapping[bytes, str] = MappingProxyType(
+    {
+        b"\xff\xfe": "is text in UTF-16; save it in UTF-8",
+        b"\xfe\xff": "is text in UTF-16; save it in UTF-8",
+        b"PK\x03\x04": "is a zip archive or a spreadsheet; give the file in it, or save the sheet as CSV",
+        b"BZh": "is packed by bzip2; unpack it, or pack it by gzip or zstd",
+        b"\xfd7zXZ": "is packed by xz; unpack it, or pack it by gzip or zstd",
+        b"7z\xbc\xaf": "is an archive of 7-Zip; give the file in it",
+        b"version https://git-lfs": "is a pointer of Git LFS, not the file; fetch it by git lfs pull",
+        b"<": "is a page of HTML or XML, not a trace; was the download refused?",
+    }
+)
+
+
 def refusal(data: bytes) -> str | None:
     """Why a file of a shape that is known is no trace of requests; None where that cannot be said."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "is text in UTF-16; save it in UTF-8"
+    if (why := next((why for magic, why in _NO_TEXT.items() if data.lstrip().startswith(magic)), None)) is not None:
+        return why
     record = next(iter(first_records(data)), {})
     names = set(record)
     if isinstance(record.get("requests"), list) or isinstance(record.get("sub_requests"), list):

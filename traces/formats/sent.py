@@ -15,7 +15,7 @@ from framework.errors import InputError
 from traces.formats.hashed import named_apart
 from traces.formats.sessions import BLOCK_TOKENS, closed_loop, with_history
 from traces.frame import DRAWN, Clock, Trace, from_rows, with_notes
-from traces.parsing.how import How
+from traces.parsing.how import DATE, How
 from traces.parsing.json_records import number_of
 from traces.parsing.left_out import Count, Left, sifted
 from traces.parsing.rows import far_off
@@ -40,6 +40,7 @@ class Sent:
     turn: int | None = None
     hash_ids: Sequence[int] | None = None
     block_tokens: int = 0
+    is_dated: bool = False  # `at` was written as a date and time
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ def trace_of(
         how.without_unit("the file has no times of arrival")
         return with_notes(_untimed(path, sent, drawn), count.notes(how))
     unit, ticks_per_s = how.clock(unit)
+    if all(one.is_dated for one in sent if one.at is not None) and sent:
+        how.without_unit("the file has dates and times")
+        unit = DATE
     sent = _together(path, sent, (unit, ticks_per_s), count)
     notes = count.notes(how)
     return with_notes(_timed(path, sent, (unit, ticks_per_s)), notes)

@@ -111,11 +111,11 @@ def column_names(data: bytes) -> list[str]:
     try:
         with panics_withheld():
             if data.startswith(PARQUET):
-                return _with_fields(pl.read_parquet_schema(io.BytesIO(data)))
+                return with_fields(pl.read_parquet_schema(io.BytesIO(data)))
             if data.startswith(_ARROW_FILE):
-                return _with_fields(pl.read_ipc_schema(io.BytesIO(data)))
+                return with_fields(pl.read_ipc_schema(io.BytesIO(data)))
         if data.startswith(_ARROW_STREAM):
-            return _with_fields(_binary(data).schema)
+            return with_fields(_binary(data).schema)
     except _BROKEN:
         return []
     if data.lstrip().startswith((b"{", b"[")):
@@ -123,7 +123,8 @@ def column_names(data: bytes) -> list[str]:
     return header_names(data)
 
 
-def _with_fields(schema: Mapping[str, pl.DataType]) -> list[str]:
+def with_fields(schema: Mapping[str, pl.DataType]) -> list[str]:
+    """The names of columns, those of the parts of objects with a dot in place of the objects themselves."""
     return list(_paths({name: _fields(dtype) for name, dtype in schema.items()}))
 
 
@@ -135,9 +136,7 @@ def _fields(dtype: object) -> object:
 def _paths(record: Mapping[str, object], before: str = "") -> list[str]:
     found = []
     for key, value in record.items():
-        found.append(f"{before}{key}")
-        if isinstance(value, Mapping):
-            found += _paths(value, f"{before}{key}.")
+        found += _paths(value, f"{before}{key}.") if isinstance(value, Mapping) and value else [f"{before}{key}"]
     return found
 
 

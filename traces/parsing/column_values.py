@@ -12,6 +12,7 @@ from traces.parsing.dates import since_1970_ns
 _EXACT = 2**53  # whole numbers up to here are the same as floats
 _WIDEST = 2**62  # ticks between two arrivals, so that their difference is a number of 64 bits
 _TEXTS = ("slo_class", "tenant")
+_KINDS = {pl.Struct: "an object, whose parts are named as OBJECT.PART", pl.List: "a list", pl.Boolean: "true or false"}
 _MEANT = {**dict.fromkeys(_TEXTS, "a text"), "hash_ids": "a list of whole numbers or names"}
 
 
@@ -119,7 +120,7 @@ def as_text(column: pl.Series) -> pl.Series:
     """Values as they would be shown, null where there is none."""
     if column.dtype.is_numeric() or column.dtype in (pl.String, pl.Date, pl.Datetime):
         return _stripped(column.cast(pl.String, strict=False))
-    kind = pl.when(pl.lit(column).is_not_null()).then(pl.lit(f"of type {str(column.dtype)[:40]}"))
+    kind = pl.when(pl.lit(column).is_not_null()).then(pl.lit(_KINDS.get(type(column.dtype), "of another type")))
     return pl.select(kind.alias(column.name)).to_series()
 
 

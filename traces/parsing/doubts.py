@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from traces.block_ids import flat_ids
 from traces.frame import DRAWN, Clock, Trace
-from traces.parsing.how import TICKS_PER_S
+from traces.parsing.how import DATE, TICKS_PER_S
 from traces.parsing.units import (
     ENOUGH,
     FASTEST_RPS,
@@ -36,7 +36,7 @@ def doubted_clock(trace: Trace) -> tuple[str, ...]:
     if not odd:
         return ()
     unit = trace.clock.unit
-    if unit == "date":
+    if unit == DATE:
         return (f"{odd}; are the dates right?",)
     per_s = TICKS_PER_S[unit]
     _, span_s = _rate_and_span(trace, 1.0)
@@ -51,7 +51,7 @@ def _oddity(trace: Trace) -> str:
     """What is absurd about the arrivals; empty where nothing is."""
     rate, span_s = _rate_and_span(trace, 1.0)
     began, clock = year(trace.clock.starts_at_s), trace.clock
-    least, most = KNOWN_YEARS if clock.unit == "date" else (0.0, LAST_YEAR)
+    least, most = KNOWN_YEARS if clock.unit == DATE else (0.0, LAST_YEAR)
     if not least <= began <= most:
         return f"the first is of the year {began:{',' if began > 9999 else ''}.0f}"
     if clock.unit in TICKS_PER_S and (epochs := _epochs(clock)) and clock.unit not in epochs:

@@ -13,6 +13,7 @@ from traces.settings import check_whole
 
 BAD_RECORDS = 0.05
 TICKS_PER_S = MappingProxyType({"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9})
+DATE = "date"  # the unit of arrivals that are dates and times
 
 
 @dataclass(frozen=True)

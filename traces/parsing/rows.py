@@ -13,6 +13,7 @@ import polars as pl
 from framework.checks import MOST_S
 from framework.cli.reading import read_file
 from framework.errors import InputError
+from traces.parsing.how import DATE
 from traces.parsing.left_out import Count
 from traces.parsing.units import FEW, likely_unit
 from traces.settings import MAX_TOKENS
@@ -27,7 +28,7 @@ class Table:
     """Rows of a file. `place(row)` says where a row stands in it, `line 5`.
 
     `left`: columns of the file that the rows are read without. `bad`: records that are no rows, with what is wrong
-    with the first.
+    with the first. `dates`: columns in which dates and times stand, here as ticks.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class Table:
     left: tuple[str, ...] = ()
     bad: int = 0
     first: str = ""
+    dates: frozenset[str] = frozenset()
 
     def sifted(self, checks: Sequence[Check], tokens: Sequence[str], count: Count) -> pl.DataFrame:
         """The rows that are good by every check and have no 0 among their `tokens`; the others are counted.
@@ -84,7 +86,7 @@ def far_off(times: pl.Series, clock: tuple[str, float], advice: str, first: floa
     apart = (times - float(known.median() or 0.0)).abs()  # type: ignore[arg-type]
     is_far = (apart > MOST_S / 2 * ticks_per_s).fill_null(False)
     reason = f"more than {MOST_S / 2:g} s from the median of all"
-    if unit == "date":
+    if unit == DATE:
         return is_far, reason
     if is_far.sum() > _MANY * len(times):
         span = float(known.max() or 0.0) - float(known.min() or 0.0)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 
-from experiments.validation.twins.report import cells, summary
+from experiments.validation.twins.report import cells, samples, summary
 from experiments.validation.twins.run import Extent, measure
 from experiments.validation.twins.study import read_study
 from framework.cli.command import Arguments, command
@@ -54,7 +54,7 @@ def main(arguments: Arguments) -> None:
 
     with composing(CONF):
         found = [measure(study, name, extent, tell) for name in arguments.operands or study.traces]
-    text = "\n".join([summary(study, found), *(cells(study, one) for one in found)])
+    text = "\n".join([summary(study, found), samples(study, found), *(cells(study, one) for one in found)])
     results_console().print(text, markup=False, highlight=False, soft_wrap=True)
     if out is not None:
         write_whole(out, text.encode())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.validation.twins.run import Pair
+from experiments.validation.twins.run import Found, Pair
+from experiments.validation.twins.study import Study
 
 ATTAINMENT = 0.06  # of all requests, at most
 P99_TTFT = 0.20  # relative
@@ -33,14 +34,14 @@ class Rule:
     error: Error
     most: float
 
-    def is_near(self, pair: Pair) -> bool:
-        """Whether the sample of seed 0, which a run takes if nothing is said, is off by no more than it may be."""
-        return abs(self.error(pair, pair.fitted[0])) <= self.most
+    def is_near(self, pair: Pair, seed: int = 0) -> bool:
+        """Whether the sample of that seed, 0 in a run if nothing is said, is off by no more than it may be."""
+        return abs(self.error(pair, pair.fitted[seed])) <= self.most
 
-    def holds(self, pair: Pair) -> bool:
+    def holds(self, pair: Pair, seed: int = 0) -> bool:
         """Whether it is near, or lies in the interval of the recording's resamples."""
         low, high = pair.interval
-        return self.is_near(pair) or low <= pair.fitted[0] <= high
+        return self.is_near(pair, seed) or low <= pair.fitted[seed] <= high
 
     def scores(self, pairs: Iterable[Pair]) -> Scores:
         """Over cells."""
@@ -73,3 +74,15 @@ RULES = {
     "p99_ttft_s": Rule(relative, P99_TTFT),
     "capacity": Rule(relative, CAPACITY),
 }
+
+
+def outside(study: Study, found: Found) -> list[int]:
+    """How many shares and P99 TTFT of the cells of the fitting neither are near nor in the interval, by sample."""
+    judged = [
+        (RULES[figure], pair)
+        for figure in ("attainment", "p99_ttft_s")
+        for cell, pair in getattr(found, figure).items()
+        if cell.policy != study.held_out
+    ]
+    samples = range(len(judged[0][1].fitted))
+    return [sum(not rule.holds(pair, seed) for rule, pair in judged) for seed in samples]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from experiments.validation.twins.judge import RULES, Rule
+from experiments.validation.twins.judge import RULES, Rule, outside
 from experiments.validation.twins.run import SPANS, Cell, Found, Pair
 from experiments.validation.twins.study import Study
 
@@ -31,6 +31,15 @@ def summary(study: Study, found: Sequence[Found]) -> str:
                     f"| {one.trace} | {texts} | {_FIGURES[figure]} | {scores.cells} | {_off(figure, scores.mean)} | "
                     f"{_off(figure, scores.worst)} | {scores.near} | {scores.held} |"
                 )
+    return "\n".join(lines) + "\n"
+
+
+def samples(study: Study, found: Sequence[Found]) -> str:
+    """How many figures of the cells of the fitting are outside, sample by sample."""
+    lines = [f"Shares and P99 TTFT of the cells of the fitting that are marked {OUTSIDE}, by the sample's seed:", ""]
+    for one in found:
+        counts = ", ".join(f"{seed}: {count}" for seed, count in enumerate(outside(study, one)))
+        lines.append(f"- {one.trace}: {counts}")
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ from framework.codes import COPIED, COPYING, DECODE, DECODING, NOT_MIGRATING, PA
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.link_sharing import withdraw_copy
 from framework.engine.copies.prefix_transfer import reserve_for, tokens_to_copy
-from framework.engine.copies.transfers import free_reservation, kv_of_first_step, start_copy
+from framework.engine.copies.transfers import drop_reservation, kv_of_first_step, start_copy, start_transfers
 from framework.engine.durations.leap import catch_up_one, reserve
 from framework.engine.events.order import wake
 from framework.engine.memory.kv_blocks import available, blocks_of, fits
@@ -77,10 +77,19 @@ def switch_over(s: State, r: int) -> bool:
 @inner
 def cancel_migration(s: State, r: int) -> None:
     """Give back what r had reserved at its destination."""
+    target = withdraw_migration(s, r)
+    start_transfers(s, target)
+    wake(s, target)
+
+
+@inner
+def withdraw_migration(s: State, r: int) -> int:
+    """The same, which lets nobody else come yet; the destination."""
     q = s.requests[r]
     target = q.destination
     if q.migration == COPYING:
         withdraw_copy(s, r)
     q.migration = NOT_MIGRATING
     q.destination = -1
-    free_reservation(s, target, r, q.migrated_kv, q.migrated_kv)
+    drop_reservation(s, target, r, q.migrated_kv, q.migrated_kv)
+    return int(target)

@@ -167,14 +167,9 @@ def withdraw_transfer(s: State, r: int) -> None:
     withdraw_copy(s, r)
     catch_up_one(s, q.instance)
     free_kv(s, q.instance, r)
-    dst = s.instances[target]
-    dst.reserved -= 1
-    dst.incoming -= 1
-    dst.incoming_kv_tokens -= sent
-    dst.queued_tokens -= left_there(s, r)
+    s.instances[target].queued_tokens -= left_there(s, r)
     q.destination = -1
-    catch_up_one(s, target)
-    release(s, target, r, room)
+    drop_reservation(s, target, r, room, sent)
 
 
 @inner
@@ -255,11 +250,17 @@ def _drop_from_incoming(s: State, i: int, r: int) -> None:
 @inner
 def free_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
     """Give back the seat and the blocks, for `room` tokens, of `kv` tokens of KV that will not come."""
+    drop_reservation(s, target, r, room, kv)
+    start_transfers(s, target)
+    wake(s, target)
+
+
+@inner
+def drop_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
+    """The same, which lets nobody else come yet."""
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1
     dst.incoming_kv_tokens -= kv
     catch_up_one(s, target)
     release(s, target, r, room)
-    start_transfers(s, target)
-    wake(s, target)

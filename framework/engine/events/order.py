@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one, end_leap_early
 from framework.engine.durations.lockstep import rank_in_step
@@ -18,7 +18,9 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 
 @inner
 def next_event(s: State) -> int:
-    """Advance the clock to the next event and return its id; -1 if only ticks and role changes are left.
+    """Advance the clock to the next event and return its id; -1 if only ticks, role changes and crashes are left.
+
+    As long as an instance is down its return is left.
 
     Ties go to the lower kind, then to the lower id: an instance schedules only where nothing else is due at that time.
     """
@@ -40,8 +42,8 @@ def next_event(s: State) -> int:
             time_s, kind, event = arrival_s, ARRIVAL, r
     if sim.woken > 0 and sim.now_s < time_s:
         time_s, kind, event = sim.now_s, SCHEDULE, s.lists[s.options.woken_at + sim.woken_first]
-    if event >= 0 and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
-        time_s, kind, event = sim.change_s, ROLE_CHANGE, sim.changing
+    if (event >= 0 or sim.down > 0) and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
+        time_s, kind, event = sim.change_s, sim.change_kind, sim.changing
     if event >= 0 and _comes_after_tick(s, kind, time_s):
         time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
     if event >= 0:
@@ -78,7 +80,7 @@ def nothing_is_due(s: State) -> bool:
     r = next_arrival(s)
     if r >= 0:
         time_s = min(time_s, s.requests[r].event_s)
-    if time_s == np.inf:  # no changes of role and no ticks then
+    if time_s == np.inf and sim.down == 0:  # no changes of role, no crashes and no ticks then
         return True
     if s.options.tick_s > 0.0:
         time_s = min(time_s, sim.next_tick * s.options.tick_s)
@@ -184,10 +186,14 @@ def await_turn(s: State, i: int) -> None:
 @inner
 def take_turn(s: State, i: int) -> None:
     """It is the turn of i, the first of those that wait to schedule."""
-    sim = s.sim
-    sim.woken_first = (sim.woken_first + 1) % s.options.instances
-    sim.woken -= 1
-    sim.scheduled = max(sim.scheduled, i)
+    _drop_first_turn(s, i)
+    s.sim.scheduled = max(s.sim.scheduled, i)
+
+
+@inner
+def _drop_first_turn(s: State, i: int) -> None:
+    s.sim.woken_first = (s.sim.woken_first + 1) % s.options.instances
+    s.sim.woken -= 1
     s.instances[i].woken = False
 
 
@@ -208,12 +214,12 @@ def decision_is_due(s: State, i: int) -> bool:
 
 @inner
 def drop_turn(s: State, i: int) -> None:
-    """Drop the turn of i, which schedules now, if it has one."""
+    """Drop the turn of i, which schedules now or has crashed, if it has one."""
     if not s.instances[i].woken:
         return
     sim, size, at = s.sim, s.options.instances, s.options.woken_at
     if s.lists[at + sim.woken_first] == i:
-        take_turn(s, i)
+        _drop_first_turn(s, i)
         return
     found = False
     for j in range(sim.woken - 1):

@@ -68,7 +68,8 @@ REQUEST = record(
     ("preemptions", "i4"),  # how often it was preempted
     ("migrations", "i4"),  # how often it was handed over while it decoded, or at a split
     ("destination", "i4"),  # target of its transfer or migration, -1: none
-    ("rank", "i4"),  # its data-parallel rank on that instance, where ranks are distinguished
+    ("rank", "i2"),  # its data-parallel rank on that instance, where ranks are distinguished
+    ("rerouted", "b1"),  # 1: a crash took it off its instance; until it decodes it is computed where it is routed
     ("accepted", "i4"),  # drafts that its last decode step accepted, where it decodes
     ("turn", "i4"),  # its place in the session, from 0
     # 64 more, which few requests need: its session, its tenant, and its copy while its bytes share links with others.
@@ -96,6 +97,7 @@ INSTANCE = record(
     ("role", "i1"),  # phases that it takes new work of
     ("draining_role", "i1"),  # phases that it may still have work of: its role before the change under way
     ("next_role", "i1"),  # its role after the change under way; else all three are the same
+    ("down", "b1"),  # 1: it has crashed, and comes back by the change under way
     ("next_mode", "i1"),  # batching mode from that change on, where next_budget > 0
     ("next_budget", "i8"),  # token budget from that change on, 0: as before
     ("next_percent", "i8"),  # percent of the SMs for prefills from that change on, 0: as before

@@ -178,6 +178,13 @@ OPTIONS = record(
     # Changes of role.
     ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
     ("start_s", "f8"),  # seconds between switching an instance on and its start
+    # Faults.
+    ("crashes", "i8"),  # crashes that are known before the run, 0: no instance fails
+    ("crash_times_at", "i8"),  # offset into times: when each of them comes, in order
+    ("crash_ends_at", "i8"),  # offset into times: when the instance of each of them comes back
+    ("crash_at", "i8"),  # offset into lists: the instance of each of them
+    ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew
+    ("rows_at_once", "i8"),  # instances that one event may take off their steps
     # Speculation.
     ("speculates", "b1"),  # 1: decode steps draft tokens
     ("adaptive_depth", "b1"),  # 1: each step has a depth of its own
@@ -232,8 +239,15 @@ SIM = record(
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest time at which a change of role takes effect, inf: none is known
+    ("change_s", "f8"),  # the earliest time at which a change of role takes effect or an instance crashes, inf: never
     ("changing", "i8"),  # whose that is
+    ("change_kind", "i8"),  # ROLE_CHANGE or CRASH
+    ("next_crash", "i8"),  # number of the next crash
+    ("down", "i8"),  # instances that are down
+    ("unserved", "i8"),  # phases of which no instance takes work
+    ("parked", "i8"),  # requests that wait until there is none
+    ("parked_head", "i4"),  # these, in order
+    ("parked_tail", "i4"),
     ("role_changes", "i8"),  # how often any instance's role has changed
     ("first_action", "i8"),  # first action of a tick that is not carried out yet ...
     ("actions", "i8"),  # ... and how many the tick has, 0: all are carried out

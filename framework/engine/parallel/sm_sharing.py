@@ -201,6 +201,13 @@ def complete_prefill_step(s: State, i: int) -> None:
 
 
 @inner
+def drop_prefill_step(s: State, i: int) -> None:
+    """The prefill step of i, which is under way, does not end."""
+    s.prefill_step[i].ended_s = -np.inf
+    _announce(s, i, np.inf)
+
+
+@inner
 def _announce(s: State, i: int, time_s: float) -> None:
     """i's prefill step ends at `time_s`, inf: there is none."""
     set_time(s, PREFILL_STEP_END, i, time_s)

@@ -30,6 +30,7 @@ from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import copy_withdraw, turn_pop, turn_push
 from framework.engine.memory.state import State
 from framework.engine.requests.lifecycle import end_request, enter_queue
+from framework.engine.requests.parking import park
 from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
 
 
@@ -56,6 +57,15 @@ def arrive(s: State, r: int) -> None:
         end_request(s, r, REJECTED, REASON_CONTEXT)
     elif not _fits_anywhere(s, r):
         end_request(s, r, REJECTED, REASON_KV)
+    else:
+        admit(s, r)
+
+
+@inner
+def admit(s: State, r: int) -> None:
+    """Ask whether to serve r, which some instance could, and route it; it waits while some phase has no instance."""
+    if unlikely(s.sim.unserved > 0):
+        park(s, r)
     elif not is_asked(s, ADMIT) or _is_admitted(s, r):
         route(s, r)
 
@@ -159,6 +169,8 @@ def _end_fetch(s: State, r: int) -> None:
     i = _keep_fetched(s, r)
     if s.instances[i].role & PREFILL:
         _queue(s, i, r)
+    elif unlikely(s.sim.unserved > 0):
+        park(s, r)
     else:
         route(s, r)
 

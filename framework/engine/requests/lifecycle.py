@@ -58,6 +58,7 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     q, inst = s.requests[r], s.instances[i]
     q.instance = i
     q.decode_instance = i
+    q.rerouted = False
     s.lists[inst.running_at + inst.running] = r
     if unlikely(s.options.by_admission) and inst.running > 0:
         inst.disordered |= s.requests[s.lists[inst.running_at + inst.running - 1]].admission > q.admission
@@ -316,4 +317,5 @@ def join_queue(s: State, i: int, r: int) -> None:
 @inner
 def recomputes_here(s: State, r: int) -> bool:
     """Whether r, which waits or prefills, is recomputed where it decoded, or was about to."""
-    return bool(s.options.recomputes_there and (s.requests[r].emitted > 0 or s.requests[r].first_token_pending))
+    q = s.requests[r]
+    return bool(s.options.recomputes_there and (q.emitted > 0 or q.first_token_pending) and not q.rerouted)

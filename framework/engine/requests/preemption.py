@@ -21,6 +21,7 @@ from framework.engine.requests.lifecycle import (
     remove_running,
     start_decoding,
 )
+from framework.engine.requests.parking import park
 from framework.policy.hooks import ROUTE_PREFILL
 
 
@@ -157,6 +158,9 @@ def queue_preempted(s: State, i: int, r: int, waits_here: bool) -> None:
     q = s.requests[r]
     target = i
     if not waits_here and not recomputes_here(s, r):
+        if unlikely(s.sim.unserved > 0):
+            park(s, r)
+            return
         q.state = WAITING
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:

@@ -42,10 +42,12 @@ def carry_out_for_instance(s: State, hook: int, j: int) -> None:
         migrate(s, action.request, action.instance)
     elif action.kind == SET_TOKEN_BUDGET:
         s.instances[action.instance].token_budget = action.value
-        wake(s, action.instance)
+        if not s.instances[action.instance].down:
+            wake(s, action.instance)
     elif action.kind == SET_MAX_BATCH:
         s.instances[action.instance].max_batch = action.value
-        start_transfers(s, action.instance)
-        wake(s, action.instance)
+        if not s.instances[action.instance].down:
+            start_transfers(s, action.instance)
+            wake(s, action.instance)
     elif action.kind == SET_ROLE:
         set_role(s, action.instance, action)

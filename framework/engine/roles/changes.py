@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import FAILED, MIXED, OFF, PREFILL, REASON_KV, ROLE_CHANGE
-from framework.compiler.decorators import inner
+from framework.codes import CRASH, FAILED, MIXED, OFF, PREFILL, REASON_KV, ROLE_CHANGE, WAITING
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
 from framework.engine.kv.prefix_cache import forget_prefixes
@@ -20,20 +20,27 @@ from framework.engine.memory.queues import append, first_due, load_changed, queu
 from framework.engine.memory.state import State
 from framework.engine.requests.asynchronous import take_in
 from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
+from framework.engine.requests.parking import park
 from framework.engine.roles.inventory import is_drained
 from framework.policy.hooks import ROUTE_PREFILL
 
 
 @inner
 def set_role(s: State, i: int, action: Any) -> None:
-    """Begin to change i's role; ignored if that is its next role, or if a phase would have no instance left."""
+    """Begin to change i's role; ignored if that is its next role, or if a phase would lose its last instance.
+
+    An instance that is down comes back in the role.
+    """
     inst = s.instances[i]
-    if action.role == inst.next_role or not _served(s, i, inst.draining_role & action.role):
+    if action.role == inst.next_role or not _keeps_phases(s, i, inst.draining_role & action.role):
         return
-    _begin_change(s, i, action.role)
     inst.next_mode = action.mode
     inst.next_budget = action.value
     inst.next_percent = action.percent
+    if unlikely(inst.down):
+        inst.next_role = action.role
+        return
+    _begin_change(s, i, action.role)
     wake(s, i)
     if inst.role & PREFILL == 0:
         take_in(s, i)
@@ -41,41 +48,67 @@ def set_role(s: State, i: int, action: Any) -> None:
 
 
 @inner
-def _served(s: State, i: int, role: int) -> bool:
-    """Whether each phase has an instance that takes work of it, with i in this role."""
-    phases = role
+def _keeps_phases(s: State, i: int, role: int) -> bool:
+    """Whether each phase of which some instance takes work has one, with i in this role."""
+    lost = s.instances[i].role & ~role
     for j in range(s.options.instances):
         if j != i:
-            phases |= s.instances[j].role
-    return phases == MIXED
+            lost &= ~s.instances[j].role
+    return bool(lost == 0)
+
+
+@inner
+def note_phases(s: State) -> None:
+    """The present role of an instance has changed: note the phases of which no instance takes work."""
+    served = 0
+    for j in range(s.options.instances):
+        served |= s.instances[j].role
+    s.sim.unserved = MIXED & ~served
 
 
 @inner
 def _begin_change(s: State, i: int, role: int) -> None:
     inst, sim = s.instances[i], s.sim
-    was_off = _is_off(s, i)
+    was_off = is_off(s, i)
     inst.next_role = role
     inst.role = inst.draining_role & role
     load_changed(s, i)
     sim.role_changes += 1
-    _announce(s, i, np.inf)
+    announce(s, i, np.inf)
+    if unlikely(s.options.crashes > 0):
+        note_phases(s)
     if was_off:
         inst.off_s += sim.now_s - inst.off_since_s
-    elif _is_off(s, i):  # it was being started
+    elif is_off(s, i):  # it was being started
         inst.off_since_s = sim.now_s
 
 
 @inner
-def _is_off(s: State, i: int) -> bool:
+def is_off(s: State, i: int) -> bool:
+    """Whether i, which is not down, is off, and not being started."""
     return s.instances[i].draining_role == OFF and s.instances[i].next_role == OFF
 
 
 @inner
-def _announce(s: State, i: int, time_s: float) -> None:
+def announce(s: State, i: int, time_s: float) -> None:
     """i's change takes effect at `time_s`, inf: not yet known."""
     set_time(s, ROLE_CHANGE, i, time_s)
-    s.sim.changing = first_due(s, ROLE_CHANGE)
-    s.sim.change_s = time_of(s, ROLE_CHANGE, s.sim.changing)
+    note_next_change(s)
+
+
+@inner
+def note_next_change(s: State) -> None:
+    """Note which instance is the next to change its role, or to crash."""
+    sim = s.sim
+    sim.changing = first_due(s, ROLE_CHANGE)
+    sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
+    sim.change_kind = ROLE_CHANGE
+    if unlikely(sim.next_crash < s.options.crashes):
+        crash_s = s.times[s.options.crash_times_at + sim.next_crash]
+        if crash_s < sim.change_s:
+            sim.change_s = crash_s
+            sim.changing = s.lists[s.options.crash_at + sim.next_crash]
+            sim.change_kind = CRASH
 
 
 @inner
@@ -84,7 +117,7 @@ def _reroute_queue(s: State, i: int) -> None:
     at = s.options.asked_at
     leaving, k = _take_out_movers(s, i), 0
     while k < leaving and s.error.status == 0:
-        _reroute(s, s.lists[at + k])
+        reroute(s, s.lists[at + k])
         k += 1
 
 
@@ -112,8 +145,12 @@ def _take_out_movers(s: State, i: int) -> int:
 
 
 @inner
-def _reroute(s: State, r: int) -> None:
-    """Route r, taken out of a queue, anew; it keeps its key and queue number."""
+def reroute(s: State, r: int) -> None:
+    """Route r, taken out of a queue or off a crashed instance, anew; it keeps its key and queue number."""
+    if unlikely(s.sim.unserved > 0):
+        park(s, r)
+        return
+    s.requests[r].state = WAITING
     target = ask_route(s, ROUTE_PREFILL, r)
     if target < 0:
         return
@@ -127,7 +164,7 @@ def _reroute(s: State, r: int) -> None:
 @inner
 def take_role(s: State, i: int) -> None:
     """i's change takes effect now."""
-    _take_effect(s, i)
+    take_effect(s, i)
     wake(s, i)
 
 
@@ -141,13 +178,13 @@ def proceed(s: State, i: int) -> None:
         return
     delay_s = s.options.start_s if inst.draining_role == OFF else s.options.role_change_s
     if inst.next_role & ~inst.draining_role == 0 or delay_s == 0.0:
-        _take_effect(s, i)
+        take_effect(s, i)
     else:
-        _announce(s, i, sim.now_s + delay_s)
+        announce(s, i, sim.now_s + delay_s)
 
 
 @inner
-def _take_effect(s: State, i: int) -> None:
+def take_effect(s: State, i: int) -> None:
     """The change under way is over."""
     inst, sim = s.instances[i], s.sim
     inst.draining_role = inst.next_role
@@ -160,7 +197,9 @@ def _take_effect(s: State, i: int) -> None:
         if inst.next_percent > 0:
             inst.prefill_percent = inst.next_percent
     sim.role_changes += 1
-    _announce(s, i, np.inf)
+    announce(s, i, np.inf)
+    if unlikely(s.options.crashes > 0):
+        note_phases(s)
     if inst.role == OFF:
         inst.off_since_s = sim.now_s
         forget_prefixes(s, i)

@@ -30,7 +30,7 @@ from framework.engine.memory.kv_blocks import blocks_of
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
 from framework.engine.requests.preemption import queue_preempted
-from framework.engine.roles.inventory import drop_all
+from framework.engine.roles.inventory import drop_marked
 
 
 @inner
@@ -188,7 +188,8 @@ def fail_rest(s: State) -> None:
             return
     _free_suspended(s)
     for i in range(s.options.instances):
-        drop_all(s, i)
+        s.instances[i].marked = True
+    drop_marked(s)
     for r in range(s.options.requests):
         q = s.requests[r]
         if q.state < FINISHED:

@@ -10,12 +10,14 @@ import numba
 import numpy as np
 
 from framework.codes import (
+    CANCEL,
     CANCELLED,
     DECODING,
     FETCHING,
     FINISHED,
     FUTURE,
     JOINING,
+    PARKED,
     PAUSED,
     PREEMPT,
     PREFILLING,
@@ -39,6 +41,7 @@ from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.requests.lifecycle import end_request
+from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
 from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
@@ -109,6 +112,11 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
     """
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
+        return
+    if unlikely(q.state == PARKED):
+        if kind == CANCEL:
+            leave_parked(s, r)
+            end_request(s, r, CANCELLED, value)
         return
     known = place_of(s, r)
     if known >= 0 and not revise(s, known, kind, value):

@@ -106,6 +106,15 @@ def leave_on_the_way(s: State, r: int) -> None:
     if q.heap_index >= 0:
         withdraw_transfer(s, r)
         return
+    leave_incoming(s, r)
+    catch_up_one(s, q.instance)
+    free_kv(s, q.instance, r)
+
+
+@inner
+def leave_incoming(s: State, r: int) -> None:
+    """r waits for room on its destination no more."""
+    q = s.requests[r]
     target = q.destination
     inst = s.instances[target]
     wait_no_more(s, target, _behind(s, inst.incoming_head, r))
@@ -114,5 +123,3 @@ def leave_on_the_way(s: State, r: int) -> None:
     inst.queued_tokens -= left_there(s, r)
     q.destination = -1
     load_changed(s, target)
-    catch_up_one(s, q.instance)
-    free_kv(s, q.instance, r)

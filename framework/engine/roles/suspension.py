@@ -27,6 +27,7 @@ from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
 from framework.engine.requests.arrivals import take_place
 from framework.engine.requests.lifecycle import end_request, join_queue, recomputes_here, start_decoding
+from framework.engine.requests.parking import park
 from framework.engine.requests.preemption import await_swap_in, evict, set_aside
 from framework.engine.roles.leaving import leave_queue, leave_swapped
 from framework.policy.hooks import ROUTE_PREFILL
@@ -126,6 +127,9 @@ def _queue_anew(s: State, i: int, r: int) -> None:
     q, target = s.requests[r], i
     q.state = WAITING
     if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):
+        if unlikely(s.sim.unserved > 0):
+            park(s, r)
+            return
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:
             return

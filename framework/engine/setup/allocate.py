@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import require_count
-from framework.codes import FIRST_TOKENS, MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
+from framework.codes import CRASH, FIRST_TOKENS, MODES, PREFILL, RANK_CHOICES, RECOMPUTE, ROLE_CHANGE, ROLES, SWAP
 from framework.engine.durations.speculation import Speculation
 from framework.engine.memory.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import (
@@ -65,6 +65,8 @@ def allocate(
     _set_options(options, cluster, model, engine, seed)
     _set_clock(sim, requests)
     space = ListSpace()
+    crashes = engine.faults.schedule(cluster)
+    options["crash_at"] = space.reserve(len(crashes))
     _lay_out_run(options, space)
     _lay_out_instances(instances, space, cluster, engine, most_running)
     cached = engine.prefix_cache and (workload.has_prefixes or engine.shares_blocks)
@@ -75,6 +77,12 @@ def allocate(
     lists, names = np.zeros(space.size, np.int64), np.zeros(0, np.int32)
     _fill_trees(options, instances, lists)
     lists[options["output_at"][0] :][:count] = workload.output_tokens
+    lists[options["crash_at"][0] :][: len(crashes)] = [crash.instance for crash in crashes]
+    tree_times = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
+    options["crash_times_at"], options["crash_ends_at"] = len(tree_times), len(tree_times) + len(crashes)
+    if crashes:
+        sim["change_s"], sim["changing"], sim["change_kind"] = crashes[0].at_s, crashes[0].instance, CRASH
+        options["rows_at_once"] = max(len(group) for group in cluster.groups)
     _fill_schedules(instances, cluster, lists)
     if cached:
         names = fill_cache(options, instances, requests, lists, workload)
@@ -101,7 +109,7 @@ def allocate(
         tiers=tiers,
         links=_links(cluster),
         channels=np.zeros(min(size * size, count) if cluster.link.sharing == "fair" else 0, CHANNEL),
-        times=np.full(_TREES * int(options["tree_leaves"][0]), np.inf),
+        times=np.concatenate([tree_times, [crash.at_s for crash in crashes], [crash.back_s for crash in crashes]]),
         lists=lists,
         names=read_only(names),
         step_log=step_log,
@@ -116,6 +124,7 @@ def _set_options(
 ) -> None:
     kv = engine.kv_compression
     options["seed"] = seed % 2**32
+    options["rows_at_once"] = 1
     options["role_change_s"], options["start_s"] = engine.role_change_s, engine.start_s
     options["max_context"] = model.max_context
     options["block_tokens"] = engine.block_tokens
@@ -153,7 +162,8 @@ def _set_clock(sim: NDArray[np.void], requests: NDArray[np.void]) -> None:
     sim["remaining"] = len(requests)
     sim["next_tick"] = 1
     sim["next_session"] = waiting[0] if len(waiting) else len(requests)
-    sim["change_s"], sim["changing"] = np.inf, -1
+    sim["change_s"], sim["changing"], sim["change_kind"] = np.inf, -1, ROLE_CHANGE
+    sim["parked_head"] = sim["parked_tail"] = -1
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
     sim["scheduled"] = -1
     sim["unused_channel"] = -1

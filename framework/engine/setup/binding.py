@@ -109,7 +109,8 @@ class Binding:
 
     def _guarded(self, hook: Hook) -> Callable[[int], Any]:
         """The hook as a function that raises nothing: no exception can pass through the engine."""
-        ask, cluster, follows = self._answers.asker(hook), self._cluster, self._policy.changes_roles
+        ask, cluster = self._answers.asker(hook), self._cluster
+        follows = self._policy.changes_roles or self.memory.options["crashes"][0] > 0
         if hook.argument == "queue":
             ask = self._asking_keys(ask)
         write = self._write_actions if hook.answer == "actions" else None
@@ -194,6 +195,8 @@ class Binding:
         """Why an instance may not take what a hook sent there."""
         roles = {number: role for role, number in ROLES.items()}
         row = self.memory.instances[instance]
+        if row["down"]:
+            return "has crashed and is down"
         if row["draining_role"] != row["next_role"]:
             return f"is changing from {roles[int(row['draining_role'])]} to {roles[int(row['next_role'])]}"
         return "is off" if row["role"] == OFF else f"is a {roles[int(row['role'])]} instance"

@@ -16,6 +16,7 @@ from framework.engine.parallel.sm_sharing import Sharing
 from framework.errors import InputError
 from framework.load import Load
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
+from framework.system.faults import Faults
 from framework.system.model import Model
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepRow, Timing
@@ -85,6 +86,7 @@ class EngineConfig:
     prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # below GPU memory, with `prefix_cache` only
     sharing: Sharing = field(default_factory=Sharing)  # of GPUs by two streams
     output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
+    faults: Faults = field(default_factory=Faults)  # instances that crash and come back
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.")

@@ -114,7 +114,7 @@ def _form_prompts_first(s: State, i: int) -> int:
 def send_prompts_ahead(s: State, i: int) -> None:
     """Let the KV of long prompts that i's step completes leave layer by layer, where their destination has room."""
     inst = s.instances[i]
-    if inst.role & DECODE and not s.options.asks_local_decode:
+    if (inst.role & DECODE and not s.options.asks_local_decode) or unlikely(s.sim.unserved & DECODE):
         return
     for j in range(inst.prefilling):
         r = s.lists[inst.prefilling_at + j]

@@ -72,13 +72,21 @@ def stamp_first_token(s: State, r: int, time_s: float) -> None:
 @inner
 def complete_step(s: State, i: int) -> None:
     """The leap has ended: write it to the step log, bring the counters up to its end, add to the totals."""
+    count_steps(s, i, s.sim.now_s)
+    s.instances[i].busy = False
+    end_leap(s, i)
+
+
+@inner
+def count_steps(s: State, i: int, end_s: float) -> None:
+    """Write the steps of i's leap, the last of which ended at `end_s`, to the step log, and add them to the totals."""
     sim, inst, step = s.sim, s.instances[i], s.step[i]
     steps, decodes = step.steps, step.decodes
-    duration_s = sim.now_s - step.start_s
+    duration_s = end_s - step.start_s
     write_row(s, i)
     if decodes > 0:
         advance(s, i, steps, steps)
-        inst.last_decode_end_s = sim.now_s
+        inst.last_decode_end_s = end_s
         inst.decode_tokens += steps * decodes
         context = float(steps) * step.context + 0.5 * float(steps) * (steps - 1) * decodes
         inst.context_tokens += context
@@ -95,8 +103,6 @@ def complete_step(s: State, i: int) -> None:
         inst.prefill_square += step.square
     count_reads(s, i)
     sim.steps += steps
-    inst.busy = False
-    end_leap(s, i)
 
 
 @inner

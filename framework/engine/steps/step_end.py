@@ -31,10 +31,13 @@ from framework.engine.requests.lifecycle import (
     recomputes_here,
     start_decoding,
 )
+from framework.engine.requests.parking import park
 from framework.engine.requests.pausing import resume
 from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.step import complete_step
 from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
+
+_NOWHERE = -2  # instead of a destination: no instance decodes
 
 
 @inner
@@ -286,6 +289,8 @@ def _go_on(s: State, i: int, r: int, target: int, concurrent: bool) -> None:
     q = s.requests[r]
     if unlikely(target <= REFUSED):
         _refuse(s, i, r, REFUSED - target)
+    elif unlikely(target == _NOWHERE):
+        _lose_kv(s, i, r)
     elif target < 0:
         return
     elif target == i and concurrent:
@@ -303,11 +308,19 @@ def _decode_instance(s: State, i: int, r: int, emitted: int) -> int:
     at_split = unlikely(q.split > 0) and q.split - q.input_tokens <= emitted < s.lists[s.options.output_at + r]
     if at_split:
         q.split = 0
-    elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending)):
+    elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending) and not q.rerouted):
         return i  # it decoded here before, or was to
     if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
-        return ask_route(s, ROUTE_DECODE, r)
+        return _NOWHERE if unlikely(s.sim.unserved & DECODE) else ask_route(s, ROUTE_DECODE, r)
     return i
+
+
+@inner
+def _lose_kv(s: State, i: int, r: int) -> None:
+    """No instance decodes now: r, its KV on i, is routed anew once one does."""
+    free_kv(s, i, r)
+    s.instances[i].frees_memory = True
+    park(s, r)
 
 
 @inner
@@ -338,6 +351,9 @@ def _prefill_elsewhere(s: State, i: int, r: int) -> None:
     q.split = 0
     q.prefill_until = q.input_tokens
     q.state = HANDING_OVER
+    if unlikely(s.sim.unserved > 0):
+        _lose_kv(s, i, r)
+        return
     target = ask_route(s, ROUTE_PREFILL, r)
     if target == i:
         go_on_prefilling(s, i, r)
@@ -355,6 +371,9 @@ def _decode_elsewhere(s: State, i: int) -> None:
         r = inst.split_head
         inst.split_head = s.requests[r].next
         inst.frees_memory = True
+        if unlikely(s.sim.unserved & DECODE):
+            _lose_kv(s, i, r)
+            continue
         target = ask_route(s, ROUTE_DECODE, r)
         if target <= REFUSED:
             _refuse(s, i, r, REFUSED - target)

@@ -168,4 +168,5 @@ def renew_keys(s: Simulation, i: Instance) -> None:
         keys = s.hooks.prioritize(s, [r for _, r in asked])
         for k, ((number, r), key) in enumerate(zip(asked, keys, strict=True), len(i.waiting) - len(asked)):
             r.key = float(key)
-            i.waiting[k] = (r.key, number, r)
+            r.place = r.key, number
+            i.waiting[k] = (*r.place, r)

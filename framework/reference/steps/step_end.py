@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 
+from framework.codes import DECODE
+from framework.reference.faults.parking import lose_kv
 from framework.reference.prefixes import free_kv, register_prefix
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
@@ -248,6 +250,8 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, concurrent: bool = 
         r.sent_ahead = False  # from here on it is a transfer like any other
         return True
     if at_split or (not stays and asks_where_to_decode(s, i)):
+        if s.unserved & DECODE:
+            return lose_kv(s, i, r)
         answer = s.ask_route_decode(r)
         if isinstance(answer, str):
             return turn_away(s, i, r, REJECTED, answer)
@@ -289,6 +293,8 @@ def complete_before_token(s: Simulation, i: Instance, r: Request, concurrent: bo
         r.split = 0
     r.first_token_recomputed = True
     if at_split or may_leave_before_token(s, i, r):
+        if s.unserved & DECODE:
+            return lose_kv(s, i, r)
         answer = s.ask_route_decode(r)
         if isinstance(answer, str):
             return turn_away(s, i, r, REJECTED, answer)
@@ -315,6 +321,9 @@ def complete_before_token(s: Simulation, i: Instance, r: Request, concurrent: bo
 def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
     """r, held on i, has emitted all tokens before its split."""
     r.split = 0
+    if s.unserved & DECODE:
+        lose_kv(s, i, r)
+        return
     d = s.ask_route_decode(r)
     if isinstance(d, str):
         turn_away(s, i, r, REJECTED, d)
@@ -331,6 +340,8 @@ def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
     i.prefilled.remove(r)
     i.leaving.append(r)
     r.prefill_until, r.split = r.input_tokens, 0
+    if s.unserved:
+        return lose_kv(s, i, r)
     d = s.ask_route_prefill(r)
     if d is i:
         i.leaving.remove(r)

@@ -1,0 +1,59 @@
+"""Parking: requests that are to be routed while some phase has no instance wait until each phase has one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framework.codes import PARKED
+from framework.compiler.decorators import inner
+from framework.engine.memory.queues import append
+from framework.engine.memory.state import State
+
+
+@inner
+def park(s: State, r: int) -> None:
+    """Let r, which is in no list and holds no KV, wait to be routed anew behind the others that do."""
+    q, sim = s.requests[r], s.sim
+    q.state = PARKED
+    q.instance = -1
+    q.destination = -1
+    forget_place(s, r)
+    sim.parked_head = append(s, sim.parked_head, sim.parked_tail, r)
+    sim.parked_tail = r
+    sim.parked += 1
+
+
+@inner
+def forget_place(s: State, r: int) -> None:
+    """r, which holds no KV, is computed where it is routed from now on, until it decodes."""
+    q = s.requests[r]
+    q.rerouted = True
+    q.first_token_pending = False
+    if q.emitted == 0:
+        q.transfer_end_s = np.nan  # what was sent is lost, and token 1 comes after another transfer
+
+
+@inner
+def leave_parked(s: State, r: int) -> None:
+    """Let r wait to be routed no more."""
+    sim = s.sim
+    before, other = -1, sim.parked_head
+    while other != r:
+        before, other = other, s.requests[other].next
+    if before < 0:
+        sim.parked_head = s.requests[r].next
+    else:
+        s.requests[before].next = s.requests[r].next
+    if sim.parked_tail == r:
+        sim.parked_tail = before
+    sim.parked -= 1
+
+
+@inner
+def unpark(s: State) -> int:
+    """Take the first of those that wait to be routed."""
+    sim = s.sim
+    r = sim.parked_head
+    sim.parked_head = s.requests[r].next
+    sim.parked -= 1
+    return r

@@ -1,0 +1,1 @@
+"""An instance crashes and comes back, and requests wait for that."""

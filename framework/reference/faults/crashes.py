@@ -1,0 +1,155 @@
+"""An instance crashes and comes back (SEMANTICS.md: Faults)."""
+
+from __future__ import annotations
+
+import math
+
+from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
+from framework.reference.arrivals import admit
+from framework.reference.faults.parking import forget_place, park
+from framework.reference.kv import free_deferred
+from framework.reference.links import withdraw_copy
+from framework.reference.prefixes import free_kv
+from framework.reference.roles import reroute, take_role
+from framework.reference.simulation import Simulation
+from framework.reference.state import CANCELLED, FAILED, Instance, Request
+from framework.reference.steps.step_end import resume
+from framework.reference.transfers import start_transfers, stop_decoding, withdraw_migration
+
+
+def crash(s: Simulation, i: Instance) -> None:
+    """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
+    this = s.options.crashes[s.crashes]
+    s.crashes += 1
+    if i.down or i.off_since_s is not None:
+        return
+    for rank in i.group:
+        lose_steps(s, rank)
+        resume(rank)
+    dropped, freed = drop(s, i.group)
+    for rank in i.group:
+        go_down(s, rank)
+    s.role_changes += 1
+    i.group[0].change_event = s.push(this.back_s, ROLE_CHANGE, i.group[0].id)
+    for other in s.instances:
+        if other in freed and not other.down:
+            start_transfers(s, other)
+            s.wake(other)
+    for r in dropped:
+        settle(s, r)
+
+
+def settle(s: Simulation, r: Request) -> None:
+    """r is dropped: it is cancelled if that was decided and awaited its instance; else it fails, or is routed anew."""
+    there = [entry for entry in s.postponed if entry.action[1] == r.id]
+    s.postponed = [entry for entry in s.postponed if entry not in there]
+    r.instance = -1
+    if there and there[0].action[0] == "cancel":
+        s.end_request(r, CANCELLED, there[0].action[2])
+    elif s.options.engine.faults.recovery == "fail":
+        s.end_request(r, FAILED, "crash")
+    else:
+        park(s, r)
+
+
+def lose_steps(s: Simulation, i: Instance) -> None:
+    """The steps under way on i do not end; i was busy up to now."""
+    if i.step is not None or i.prefill_step is not None:
+        i.totals["busy_s"] += s.now_s - i.counted_s
+        i.counted_s = s.now_s
+    i.step = i.prefill_step = None
+    i.busy = False
+    s.drop_events(STEP_END, i.id)
+    s.drop_events(PREFILL_STEP_END, i.id)
+
+
+def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[Request], list[Instance]]:
+    """The requests that these instances hold or expect, taken off, by number; and where else room came free.
+
+    Those that decode or prefill elsewhere go on, and suspended ones stay so.
+    """
+    dropped: list[Request] = []
+    freed: list[Instance] = []
+    for _, r in sorted(s.present.items()):
+        if r in s.parked or r.instance < 0:
+            continue
+        i = s.instances[r.instance]
+        if r.suspended:
+            if i in crashed:
+                r.swapped_out = r.caches = False
+                r.accepted = 0
+                forget_place(r)
+            continue
+        if r.migration is not None and (i in crashed or r.migration.target in crashed):
+            freed.append(withdraw_migration(s, r))
+        elif r.destination is not None and (i in crashed or r.destination in crashed):
+            freed += withdraw_transfer(s, i, r)
+        elif r.fetch is not None and i in crashed:
+            withdraw_copy(s, r)
+            r.fetch = None
+        elif i not in crashed:
+            continue
+        if i in crashed or not (r in i.running or r in i.prefilling):
+            dropped.append(r)
+    for i in crashed:
+        free_deferred(s, i)
+        for r in list(i.running):
+            stop_decoding(s, i, r)
+        i.drop_all()
+    return dropped, freed
+
+
+def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
+    """r, whose KV is on i or is being computed there, does not go to its destination; where room came free."""
+    d = r.destination
+    assert d is not None
+    if r in d.incoming:
+        d.incoming.remove(r)
+    else:
+        withdraw_copy(s, r)
+        d.cache.free_kv(r.id)
+        d.reserved.remove(r)
+    r.source, r.destination = None, None
+    if r in i.prefilling:
+        r.sent_ahead = r.first_token_recomputed = False
+        return [d]
+    i.leaving.remove(r)
+    free_kv(s, i, r)
+    return [d, i]
+
+
+def go_down(s: Simulation, i: Instance) -> None:
+    """i, which holds nothing any more, is down, as if it were being started; its next role and its plan stay."""
+    i.cache.clear()
+    i.woken = i.asked = i.between = i.closed = False
+    if i.draining_role == i.next_role:
+        i.next_plan = None
+    if i.change_event is not None:
+        s.withdrawn.add(i.change_event)
+        i.change_event = None
+    i.down = True
+    i.role = i.draining_role = OFF
+    i.known = i.late_seats = i.late_blocks = 0
+    i.opens_after = []
+    i.admission_opens = -1
+    i.prefill_ended_s = -math.inf
+    i.ratio_set = (s.options.engine.output_reserve.ratio, int(i.totals["decode_steps"]))
+    i.swap_bytes = i.load_s = 0.0
+
+
+def come_back(s: Simulation, i: Instance) -> None:
+    """i, and those that step together with it, are back, with nothing."""
+    for rank in i.group:
+        rank.down = False
+        take_role(s, rank)
+        s.wake(rank)
+
+
+def route_parked(s: Simulation) -> None:
+    """Route those that wait for it, in order, once each phase has an instance."""
+    while s.parked and not s.unserved:
+        r = s.parked.pop(0)
+        if r.queue_number == 0:  # it has not been in a queue
+            admit(s, r)
+        else:
+            reroute(s, (*r.place, r))

@@ -1,0 +1,259 @@
+"""Instances that crash and come back, worked out by hand in both engines: a step lasts 1 s, a copy no time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.setup.config import EngineConfig
+from framework.errors import InputError, PolicyError
+from framework.metrics.clock import clock_of
+from framework.metrics.invariants import check_result
+from framework.metrics.slo import Slo
+from framework.metrics.usage import usage
+from framework.policy import Action, Policy, SetRole
+from framework.policy.view import Cluster, Request
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.faults import Crash, Faults, Recovery
+from framework.timing.table import StepRow
+from framework.workload import Workload
+from tests.helpers.bounds import server
+from tests.helpers.interpreted import printed_interpreted
+from tests.helpers.recovery import token_times
+from tests.helpers.scenarios import MODEL, RowTiming
+
+GPU = server("gpu", 1000)
+TIMING = RowTiming({"gpu": StepRow(base_s=1.0)})
+ENGINES = pytest.mark.parametrize("engine", ["compiled", "reference"])
+
+
+class Placed(Policy):
+    """Prompts go to the instance of the request's number, or else to the first that prefills. Acts as it is told."""
+
+    roles = ("mixed", "prefill", "decode", "off")
+    changes_roles = True
+    tick_s = 0.25
+
+    def __init__(self, script: Mapping[float, Sequence[Action]] | None = None, stubborn: bool = False) -> None:
+        self.script, self.stubborn = script or {}, stubborn
+        self.routed: list[tuple[int, float, int]] = []
+        self.seen: dict[float, tuple[list[int], list[int], list[int]]] = {}
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        self.routed.append((request.id, cluster.now_s, request.generated))
+        wanted, able = request.id % len(cluster.instances), cluster.prefill.ids.tolist()
+        return wanted if wanted in able or self.stubborn else int(able[0])
+
+    def on_tick(self, cluster: Cluster) -> Sequence[Action]:
+        columns = cluster.prefill.ids, cluster.decode.ids, cluster.instances.role
+        self.seen[cluster.now_s] = tuple(column.tolist() for column in columns)
+        return self.script.get(cluster.now_s, ())
+
+
+def trace(*rows: tuple[float, int, int]) -> Workload:
+    arrival_s, prompts, outputs = zip(*rows, strict=True)
+    return Workload(np.array(arrival_s, float), np.array(prompts), np.array(outputs))
+
+
+def play(
+    engine: str,
+    workload: Workload,
+    policy: Policy,
+    crashes: Sequence[Crash],
+    roles: str = "mixed mixed",
+    recovery: Recovery = "recompute",
+    **options: Any,
+) -> Result:
+    pools = [
+        PoolSpec(f"{role} {k}", role, 1, GPU, batching="prefill_first")  # type: ignore[arg-type]
+        for k, role in enumerate(roles.split())
+    ]
+    given: dict[str, Any] = {"token_budget": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
+    config = EngineConfig(**(given | {"implementation": engine, "faults": Faults(crashes, recovery)} | options))
+    result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(2.0**60)), MODEL, TIMING, config, policy)
+    check_result(result)
+    return result
+
+
+@ENGINES
+def test_what_it_had_is_computed_again_elsewhere(engine: str) -> None:
+    """Request 0 has two tokens when instance 0 crashes at 2.5 s; the step that would end at 3 s is lost. Instance 1
+    computes its 4 tokens from 3 to 4 s, which gives token 3, while request 1 waits. From 4 s on both decode there.
+    """
+    policy = Placed()
+    result = play(engine, trace((0, 2, 6), (0, 2, 6)), policy, [Crash(2.5, 0, 3.0)])
+    assert token_times(result) == [[1, 2, 4, 5, 6, 7], [1, 2, 3, 5, 6, 7]]
+    assert policy.routed == [(0, 0.0, 0), (1, 0.0, 0), (0, 2.5, 2)]
+    assert result.requests["prefill_instance"].tolist() == [0, 1]
+    assert result.requests["decode_instance"].tolist() == [1, 1]
+    assert result.requests["preemptions"].tolist() == [0, 0]
+    assert result.instances["busy_s"].tolist() == [2.5, 7.0]
+    assert result.instances["steps"].tolist() == [2, 7]
+    assert result.instances["prefill_tokens"].tolist() == [2, 6]
+    assert result.instances["kv_token_s"].tolist() == [2 + 2 + 3 * 0.5, 2 + 2 + 3 + 8 + 8 + 10 + 12]
+
+
+@ENGINES
+def test_gpus_that_are_down_are_paid_for(engine: str) -> None:
+    """Two GPUs for 7 s, of which one is down for 3."""
+    result = play(engine, trace((0, 2, 6), (0, 2, 6)), Placed(), [Crash(2.5, 0, 3.0)])
+    assert usage(result, clock_of(result, Slo()))["gpu_hours"] == pytest.approx(14 / 3600)
+    assert result.instances["off_s"].tolist() == [0.0, 0.0]
+
+
+@ENGINES
+def test_requests_wait_while_nobody_can_take_them(engine: str) -> None:
+    """The only instance is down from 1.5 to 3.5 s. Request 1 comes meanwhile; both are prefilled from 3.5 s on."""
+    policy = Placed()
+    result = play(engine, trace((0, 2, 4), (2, 2, 1)), policy, [Crash(1.5, 0, 2.0)], "mixed")
+    assert token_times(result) == [[1, 4.5, 5.5, 6.5], [4.5]]
+    assert result.requests["start_s"].tolist() == [0, 3.5]
+    assert policy.routed[1:] == [(0, 3.5, 1), (1, 3.5, 0)]
+    assert policy.seen[2.0] == ([], [], [0])
+    assert policy.seen[3.5] == ([0], [0], [3])
+
+
+@ENGINES
+def test_they_fail_where_that_is_chosen(engine: str) -> None:
+    result = play(engine, trace((0, 2, 4), (2, 2, 1)), Placed(), [Crash(1.5, 0, 2.0)], "mixed", "fail")
+    assert [result.reasons[k] for k in result.requests["reason"]] == ["crash", ""]
+    assert result.requests["end_s"].tolist() == [1.5, 4.5]
+    assert result.requests["emitted"].tolist() == [1, 1]
+
+
+@ENGINES
+def test_a_crash_between_two_steps_loses_no_step(engine: str) -> None:
+    """The step ends at 2 s before the crash at that time: its token is there."""
+    result = play(engine, trace((0, 2, 4)), Placed(), [Crash(2.0, 0, 1.0)], "mixed")
+    assert token_times(result) == [[1, 2, 4, 5]]
+    assert result.instances["busy_s"].tolist() == [4.0]
+
+
+@ENGINES
+def test_a_decode_instance_loses_what_was_sent_to_it(engine: str) -> None:
+    """Instance 1 is down from 2.5 to 3.5 s. Request 0 has decoded there. Request 2, which comes at 2.75 s, is
+    not routed before 3.5 s; request 1 is prefilled from 2 to 3 s, and finds nobody that decodes. All are prefilled by
+    4.5 s.
+    """
+    workload = trace((0, 2, 4), (2, 2, 3), (2.75, 2, 2))
+    policy = Placed()
+    result = play(engine, workload, policy, [Crash(2.5, 1, 1.0)], "prefill decode")
+    assert token_times(result) == [[1, 2, 4.5, 5.5], [3, 4.5, 5.5], [4.5, 5.5]]
+    assert policy.routed == [(0, 0, 0), (1, 2, 0), (0, 3.5, 2), (2, 3.5, 0), (1, 3.5, 1)]
+    assert result.requests["transfer_end_s"].tolist() == [1, 4.5, 4.5]
+    assert policy.seen[3.0] == ([0], [], [1, 0])
+
+
+@ENGINES
+def test_a_policy_gives_the_phase_to_another(engine: str) -> None:
+    """Instance 1, which decodes, is down from 2.25 s on. At 2.5 s instance 0 takes that up, too: request 0 is computed
+    again there from then on, and decodes. Instance 0 may not leave the prefills to nobody. Instance 1 comes back at 5 s
+    as what it was made meanwhile.
+    """
+    script = {2.25: [SetRole(0, "decode")], 2.5: [SetRole(0, "mixed")], 3.0: [SetRole(1, "prefill")]}
+    policy = Placed(script)
+    result = play(engine, trace((0, 2, 4), (4.5, 2, 2)), policy, [Crash(2.25, 1, 2.75)], "prefill decode")
+    assert token_times(result) == [[1, 2, 3.5, 4.5], [5.5, 6.5]]
+    assert policy.seen[2.5] == ([0], [], [1, 0])
+    assert policy.seen[2.75] == ([0], [0], [3, 0])
+    assert policy.seen[5.0] == ([0, 1], [0], [3, 1])
+
+
+@ENGINES
+def test_a_phase_that_nobody_takes_up_again_stalls_the_run(engine: str) -> None:
+    """Instance 1 comes back as one that prefills: request 0 never decodes."""
+    policy = Placed({2.5: [SetRole(1, "prefill")]})
+    result = play(engine, trace((0, 2, 4)), policy, [Crash(2.25, 1, 1.0)], "prefill decode")
+    assert [result.reasons[k] for k in result.requests["reason"]] == ["stalled"]
+    assert result.requests["end_s"].tolist() == [3.25]
+
+
+@ENGINES
+def test_nothing_is_sent_to_an_instance_that_is_down(engine: str) -> None:
+    with pytest.raises(PolicyError, match="route_prefill returned instance 0 for request 0, which has crashed"):
+        play(engine, trace((0, 2, 6), (0, 2, 6)), Placed(stubborn=True), [Crash(2.5, 0, 3.0)])
+
+
+@pytest.mark.parametrize(
+    ("crashes", "message"),
+    [
+        ("all", "crashes must be a list of crashes, got 'all'"),
+        ([{"instance": 0, "at_s": 1.0}], "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, got"),
+        ([{"instance": -1, "at_s": 1.0, "down_s": 1.0}], "instance must be a whole number of at least 0, got -1"),
+        ([{"instance": 0, "at_s": 1.0, "down_s": 0.0}], "down_s must be a finite number above 0, got 0.0"),
+        ([{"instance": 0, "at_s": -1.0, "down_s": 1.0}], "at_s must be a finite number of at least 0, got -1.0"),
+        ([Crash(1.0, 2, 1.0)], "there is no instance 2; the cluster has instances 0 to 1"),
+        ([Crash(1.0, 0, 2.0), Crash(2.5, 0, 1.0)], "instance 0 crashes at 2.5 s, but is down from 1 s to 3 s"),
+    ],
+)
+def test_what_is_no_schedule_is_refused_in_a_line(crashes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=r"^engine\.faults\.crashes") as refusal:
+        play("compiled", trace((0, 2, 2)), Placed(), crashes)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+# In plain Python, event by event: where each request is, and whether lists and counts agree.
+PLACES = """
+from collections import Counter
+from framework.codes import *
+from framework.engine.events.agreement import require_agreement
+from framework.engine.faults.crashes import pass_fault
+from framework.engine.loop import run
+from framework.engine.roles.decisions import decide
+from framework.engine.memory.attach import attach
+from framework.engine.setup.allocate import allocate
+from framework.engine.setup.binding import Binding
+from framework.engine.setup.inspect import MemoryInspection
+from framework.policy import lay_out
+from framework.policy.predictor import Predictions
+from framework.policy.view import Cluster
+from framework.system.cluster import ClusterSpec
+from tests.helpers.agreement import drawn
+from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
+
+HELD = ("queued", "prefilling", "running", "joining", "swapped")
+IN_TRANSIT = (FETCHING, PREFILLED, HANDING_OVER)
+seen = Counter()
+for seed in range(14):
+    scenario = drawn("crashing", seed)
+    policy = ruled_policy(Ruler(scenario.rules))
+    spec = lay_out(policy, scenario.cluster)
+    memory = allocate(scenario.workload, spec, scenario.model, scenario.timing, scenario.engine, scenario.load, 0)
+    inspection = MemoryInspection(memory)
+    predictor = RuledPredictor(scenario.rules) if scenario.rules.predicts else None
+    view = Cluster(inspection, spec, Predictions(predictor, scenario.workload, lambda: inspection.finished))
+    binding = Binding(policy, view, memory)
+    s, status = attach(memory, 0), YIELDED
+    handed = memory, binding.view, binding.params, binding.numbers
+    while status in (YIELDED, FAULT, DECIDES):
+        status = run(*handed, 1)
+        if status in (FAULT, DECIDES):
+            assert (pass_fault if status == FAULT else decide)(*handed) == YIELDED
+        require_agreement(s)
+        requests, instances = memory.requests, memory.instances
+        states = Counter(requests["state"].tolist())
+        arrived = int((requests["taken_in"] & (requests["end_s"] != requests["end_s"])).sum())
+        reading = int(((requests["state"] == FUTURE) & requests["taken_in"]).sum())
+        listed = sum(int(instances[name].sum()) for name in HELD)
+        transit = sum(states[state] for state in IN_TRANSIT)
+        assert states[PARKED] == memory.sim["parked"][0]
+        if not instances["busy"].any() or status == FAULT:
+            waiting = states[PARKED] + states[SUSPENDED]
+            assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
+        down = instances[instances["down"]]
+        assert not any(down[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
+        assert (down["free_blocks"] == down["total_blocks"]).all()
+        seen += Counter(down=len(down), parked=states[PARKED], transit=transit if len(down) else 0)
+    assert status in (DONE, MARKED, STUCK) and (status != STUCK)
+print(all(seen[what] > 0 for what in ("down", "parked", "transit")))
+"""
+
+
+def test_nothing_is_lost_or_counted_twice_at_any_event() -> None:
+    assert printed_interpreted(PLACES) == "True\n"

@@ -1,0 +1,49 @@
+"""A family of random runs in which instances crash and come back, together with every other mechanism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from framework.system.faults import Crash, Faults
+from tests.helpers.ahead_family import ahead
+from tests.helpers.block_families import early
+from tests.helpers.broad_families import doubled, fetching, moving, pressed, sharing, staged
+from tests.helpers.crossing_family import crossing
+from tests.helpers.decided_family import decided
+from tests.helpers.drafting_family import drafting
+from tests.helpers.drawing import Draw
+from tests.helpers.ending_family import ending
+from tests.helpers.lockstep_family import grouped
+from tests.helpers.pulled_family import pulled
+from tests.helpers.rare_families import migrating, ranked
+from tests.helpers.reserve_families import reserving
+from tests.helpers.returning_family import returning
+from tests.helpers.scenarios import Scenario, scenarios
+
+_OTHERS: tuple[Callable[[Draw], Scenario], ...] = (
+    *(scenarios, scenarios, scenarios, pressed, sharing, staged, doubled, fetching, moving, early, crossing, pulled),
+    *(drafting, ending, grouped, migrating, ranked, reserving, returning, returning, ahead, decided, decided, decided),
+)
+_MOST = 3  # crashes of one group of instances
+
+
+def crashing(draw: Draw) -> Scenario:
+    """Of another family, with instances that are down for a while, at times all of one kind at once."""
+    scenario = draw.one(_OTHERS)(draw)
+    last_s = float(scenario.workload.arrival_s.max())
+    crashes = [
+        crash for group in scenario.cluster.groups if draw.chance(0.6) for crash in _crashes_of(draw, group, last_s)
+    ]
+    faults = Faults(tuple(crashes), draw.one(["recompute", "recompute", "recompute", "fail"]))
+    return replace(scenario, engine=replace(scenario.engine, faults=faults))
+
+
+def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
+    """Those of instances that step together, one after the other; many at the time of another event."""
+    found, time_s = [], 0.0
+    for _ in range(draw.integer(1, _MOST)):
+        at_s = time_s + draw.one([draw.dyadic(0, 64, -6), last_s, draw.dyadic(0, 8, -3), draw.dyadic(0, 96, -7)])
+        found.append(Crash(at_s, draw.integer(group.start, group.stop - 1), draw.dyadic(1, 40, draw.one([-7, -6, -5]))))
+        time_s = found[-1].back_s
+    return found
