@@ -32,10 +32,10 @@ def arrive(s: Simulation, r: Request) -> None:
     if all(not s.fits(i, r) for i in s.instances):
         s.end_request(r, REJECTED, "kv")
         return
-    admit(s, r)
+    serve(s, r)
 
 
-def admit(s: Simulation, r: Request) -> None:
+def serve(s: Simulation, r: Request) -> None:
     """Ask whether to serve r, which some instance could, and route it; it waits while some phase has no instance."""
     if s.unserved:
         park(s, r)

@@ -23,7 +23,7 @@ from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.parallel.sm_sharing import count_busy, drop_prefill_step, streaming
-from framework.engine.requests.arrivals import admit
+from framework.engine.requests.arrivals import serve
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park, unpark
 from framework.engine.roles.changes import announce, is_off, note_next_change, note_phases, reroute, take_effect
@@ -46,7 +46,7 @@ def _pass_fault(s: State) -> None:
         r = unpark(s)
         if s.requests[r].queue_number == 0:  # it has not been in a queue
             s.requests[r].state = FUTURE
-            admit(s, r)
+            serve(s, r)
         else:
             reroute(s, r)
     if unlikely(sim.changed_links > 0):

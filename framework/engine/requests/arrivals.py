@@ -58,11 +58,11 @@ def arrive(s: State, r: int) -> None:
     elif not _fits_anywhere(s, r):
         end_request(s, r, REJECTED, REASON_KV)
     else:
-        admit(s, r)
+        serve(s, r)
 
 
 @inner
-def admit(s: State, r: int) -> None:
+def serve(s: State, r: int) -> None:
     """Ask whether to serve r, which some instance could, and route it; it waits while some phase has no instance."""
     if unlikely(s.sim.unserved > 0):
         park(s, r)

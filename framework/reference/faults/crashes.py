@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
-from framework.reference.arrivals import admit
+from framework.reference.arrivals import serve
 from framework.reference.faults.parking import forget_place, park
 from framework.reference.kv import free_deferred
 from framework.reference.links import withdraw_copy
@@ -150,6 +150,6 @@ def route_parked(s: Simulation) -> None:
     while s.parked and not s.unserved:
         r = s.parked.pop(0)
         if r.queue_number == 0:  # it has not been in a queue
-            admit(s, r)
+            serve(s, r)
         else:
             reroute(s, (*r.place, r))
