@@ -186,7 +186,6 @@ def fail_rest(s: State) -> None:
         if FUTURE < q.state < SUSPENDED and not s.instances[place].marked:
             s.error.status = STUCK
             return
-    _free_suspended(s)
     for i in range(s.options.instances):
         s.instances[i].marked = True
     drop_marked(s)
@@ -198,14 +197,6 @@ def fail_rest(s: State) -> None:
             q.reason = REASON_STALLED if is_sent else 0
             q.end_s = s.sim.now_s
             s.sim.remaining -= 1
-
-
-@inner
-def _free_suspended(s: State) -> None:
-    """Free the KV of suspended requests that have kept it."""
-    for r in range(s.options.requests):
-        if s.requests[r].state == SUSPENDED_HERE:
-            free_kv(s, s.requests[r].instance, r)
 
 
 @inner
