@@ -1599,8 +1599,8 @@ MUTANTS = (
     ),
     Mutant(
         "a run that stalls leaves kept KV",
-        "roles/circles.py",
-        "    _free_suspended(s)\n",
+        "roles/inventory.py",
+        "        if q.state == SUSPENDED_HERE:\n            free_kv(s, q.instance, r)\n",
         "",
     ),
     Mutant(
