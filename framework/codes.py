@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-# Request states. The values up to HANDING_OVER hold or await resources, SUSPENDED awaits the policy, PARKED an instance
-# that can take it; the last five are ends, of which UNSENT is that of a request whose time to be sent came after the
-# end of the load.
+# Request states. The values up to HANDING_OVER hold or await resources. Those that are suspended await the policy:
+# without KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance
+# that can take it. The last five are ends, of which UNSENT is that of a
+# request whose time to be sent came after the end of the load.
 (
     FUTURE,
     FETCHING,
@@ -17,13 +18,15 @@ from __future__ import annotations
     SWAPPED,
     HANDING_OVER,
     SUSPENDED,
+    SUSPENDED_HERE,
+    SUSPENDED_OUT,
     PARKED,
     FINISHED,
     REJECTED,
     FAILED,
     CANCELLED,
     UNSENT,
-) = range(17)
+) = range(19)
 # Instance roles, as sets of the phases that an instance takes work of, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT, CHUNKS_FIRST = range(8)
@@ -61,4 +64,7 @@ FIRST_TOKENS = {
     "recomputed": TOKEN_RECOMPUTED,
 }
 # Actions of a policy. Those from PREEMPT on decide about requests that already run: a run compiles them if it has any.
-MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, PREEMPT, RESUME, CANCEL = range(6)
+MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, SET_MAX_BATCH, PREEMPT, RESUME, CANCEL = range(7)
+# What a request keeps of its KV that the policy preempts.
+KEEP_NOTHING, KEEP_HERE, KEEP_SWAPPED = range(3)
+KEPT = {"drop": KEEP_NOTHING, "kv": KEEP_HERE, "swap": KEEP_SWAPPED}

@@ -590,7 +590,11 @@ def _give_up(s: Simulation, r: Request) -> Names:
         yield "KV given up for one that is computed again"
 
 
-def _preempt_by_policy(s: Simulation, i: Instance, r: Request) -> Names:
+def _preempt_by_policy(s: Simulation, i: Instance, r: Request, keep: str) -> Names:
+    if r in i.running and keep != "drop":
+        yield "suspended with its KV" if keep == "kv" else "suspended with its KV in host memory"
+    if r in i.kept or r.swapped_out:
+        yield "suspended request that gives up KV"
     if r in i.running or r in i.prefilling:
         yield "suspended while it decodes" if r in i.running else "suspended while it prefills"
         yield from ["suspended while it migrates"] * (r.migration is not None)
@@ -603,7 +607,11 @@ def _preempt_by_policy(s: Simulation, i: Instance, r: Request) -> Names:
 
 
 def _resume(s: Simulation, i: Instance, r: Request) -> Names:
-    if r.suspended:
+    if r in i.kept:
+        yield "resumed without a seat" if i.seats >= i.max_batch else "resumed with its KV"
+    elif r.swapped_out:
+        yield "resumed from host memory"
+    elif r.suspended:
         yield "resumed" if i.role & PREFILL or s.recomputes_here(r) else "resumed elsewhere"
 
 
@@ -622,9 +630,10 @@ def _cancel(s: Simulation, i: Instance, r: Request, reason: str) -> Names:
         yield "cancelled before its copy" if r in r.destination.incoming else "cancelled during its copy"
     elif r.suspended:
         yield "cancelled while it is suspended"
+        yield from ["cancelled while it is suspended with its KV"] * (r in i.kept)
 
 
-def _revise(s: Simulation, postponed: Any, action: Any) -> Names:
+def _revise(s: Simulation, postponed: Any, r: Request, action: Any) -> Names:
     yield f"{action[0]} after {postponed.action[0]}"
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from framework.policy.actions import Action, Cancel, Migrate, Plan, Preempt, Resume, SetRole, SetTokenBudget
+from framework.policy.actions import (
+    Action,
+    Cancel,
+    Migrate,
+    Plan,
+    Preempt,
+    Resume,
+    SetMaxBatch,
+    SetRole,
+    SetTokenBudget,
+)
 from framework.policy.base import (
     Aggregated,
     Decision,
@@ -32,6 +42,7 @@ __all__ = [
     "Preempt",
     "Request",
     "Resume",
+    "SetMaxBatch",
     "SetRole",
     "SetTokenBudget",
     "View",

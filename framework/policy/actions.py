@@ -25,6 +25,14 @@ class SetTokenBudget:
 
 
 @dataclass(frozen=True)
+class SetMaxBatch:
+    """From now on the instance takes requests in up to `requests` seats, at most those of its pool."""
+
+    instance: int
+    requests: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """How an instance forms its coming steps: tokens of one step, and what goes first.
 
@@ -55,19 +63,24 @@ class SetRole:
 
 @dataclass(frozen=True)
 class Preempt:
-    """Take a request that waits, prefills or decodes off its instance until `Resume`; ignored for any other.
+    """Take a request that waits, prefills or decodes off its instance until `Resume`; ignored for one on its way.
 
-    `keep`: what it keeps of its KV. "drop": nothing, it is recomputed as after a preemption by the engine. A request in
-    a step leaves at the end of that step.
+    `keep`: what one that decodes keeps of its KV. "drop": nothing, it is recomputed as after a preemption by the
+    engine; "kv": all, where it is, though not its seat; "swap": all, in host memory, over the host's link. One that is
+    suspended already gives up more of it. A request in a step leaves at the end of that step.
     """
 
     request: int
-    keep: Literal["drop"] = "drop"
+    keep: Literal["drop", "kv", "swap"] = "drop"
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Queue a request that `Preempt` has taken off, behind those of its key; ignored for any other."""
+    """Let a request come back that `Preempt` has taken off; ignored for any other.
+
+    It is queued by its key. If it has kept its KV it decodes from the next step of its instance on, and the action is
+    ignored if there is no seat then; if its KV is in host memory it is swapped in as soon as there is room.
+    """
 
     request: int
 
@@ -83,4 +96,4 @@ class Cancel:
     reason: str
 
 
-Action = Migrate | SetTokenBudget | SetRole | Preempt | Resume | Cancel
+Action = Migrate | SetTokenBudget | SetMaxBatch | SetRole | Preempt | Resume | Cancel

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from framework.codes import (
     CANCEL,
+    KEPT,
     MIGRATE,
     MODES,
     PREEMPT,
@@ -17,13 +17,25 @@ from framework.codes import (
     REASONS,
     RESUME,
     ROLES,
+    SET_MAX_BATCH,
     SET_ROLE,
     SET_TOKEN_BUDGET,
 )
 from framework.errors import PolicyError, shown
-from framework.policy.actions import Action, Cancel, Migrate, Plan, Preempt, Resume, SetRole, SetTokenBudget
+from framework.policy.actions import (
+    Action,
+    Cancel,
+    Migrate,
+    Plan,
+    Preempt,
+    Resume,
+    SetMaxBatch,
+    SetRole,
+    SetTokenBudget,
+)
 from framework.policy.base import Policy
 from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.values import as_floats, index, is_whole
 from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
 
@@ -58,6 +70,7 @@ class Answers:
         self._policy = policy
         self._cluster = cluster
         self._instances = len(cluster.instances)
+        self._seats = cluster.instances.max_batch.tolist()  # of each instance, at most
 
     def asker(self, hook: Hook) -> Callable[[Any], Any]:
         """A function of a request, an instance or a tick that asks the hook and answers with an int; of the ids of a
@@ -110,7 +123,7 @@ class Answers:
         return f"the cluster has instances 0 to {self._instances - 1}"
 
     def _instance_or_none(self, hook: str, answer: Any, r: int) -> int:
-        return NO_INSTANCE if _index(answer) == NO_INSTANCE else self._instance(hook, answer, r)
+        return NO_INSTANCE if index(answer) == NO_INSTANCE else self._instance(hook, answer, r)
 
     def _rank(self, hook: str, answer: tuple[Any, ...]) -> int:
         """The instance that is (group, rank)."""
@@ -138,7 +151,7 @@ class Answers:
         return tokens
 
     def _whole(self, hook: str, answer: Any, wanted: str) -> int:
-        number = _index(answer)
+        number = index(answer)
         if number is None:
             raise self.error(hook, f"{shown(answer)}; return {wanted}")
         return number
@@ -146,7 +159,7 @@ class Answers:
     def _keys(self, hook: str, keys: Any, queue: Integers) -> Floats:
         """One for each of the queue, or one for all."""
         about = f"request {queue[0]}" if len(queue) == 1 else f"a queue of {len(queue)}"
-        numbers = _as_floats(keys)
+        numbers = as_floats(keys)
         if numbers is None or numbers.shape not in ((), queue.shape):
             raise self.error(hook, f"{' '.join(shown(keys).split())} for {about}; return a number for each")
         if np.isnan(numbers).any():
@@ -196,8 +209,12 @@ class Answers:
             return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, int(action.tokens))
         if isinstance(action, Cancel):
             return ActionRow(CANCEL, action.request, -1, self._reason(action.reason))
-        if isinstance(action, (Preempt, Resume)):
-            return ActionRow(PREEMPT if isinstance(action, Preempt) else RESUME, action.request, -1)
+        if isinstance(action, Preempt):
+            return ActionRow(PREEMPT, action.request, -1, KEPT[action.keep])
+        if isinstance(action, Resume):
+            return ActionRow(RESUME, action.request, -1)
+        if isinstance(action, SetMaxBatch):
+            return ActionRow(SET_MAX_BATCH, -1, action.instance, int(action.requests))
         return self._role(hook, action)
 
     def _unusable(self, action: Any) -> str:
@@ -206,11 +223,11 @@ class Answers:
             names = ", ".join(kind.__name__ for kind in get_args(Action))
             return f"it is a {type(action).__name__}; actions are {names}"
         if isinstance(action, (Migrate, Preempt, Resume, Cancel)):
-            request, requests = _index(action.request), len(self._cluster.requests.input_tokens)
+            request, requests = index(action.request), len(self._cluster.requests.input_tokens)
             if request is None or not 0 <= request < requests:
                 return f"there is no request {shown(action.request)}, they are 0 to {requests - 1}"
-        if isinstance(action, (Migrate, SetTokenBudget, SetRole)):
-            instance = _index(action.instance)
+        if isinstance(action, (Migrate, SetTokenBudget, SetMaxBatch, SetRole)):
+            instance = index(action.instance)
             if instance is None or not 0 <= instance < self._instances:
                 return f"there is no instance {shown(action.instance)}; {self._there_are}"
         return self._unusable_rest(action)
@@ -220,13 +237,17 @@ class Answers:
         if isinstance(action, (Migrate, Resume)):
             return ""
         if isinstance(action, Preempt):
-            kept = get_args(get_type_hints(Preempt)["keep"])
-            return "" if action.keep in kept else f"keep is one of {', '.join(kept)}, got {shown(action.keep)}"
+            is_kept = isinstance(action.keep, str) and action.keep in KEPT
+            return "" if is_kept else f"keep is one of {', '.join(KEPT)}, got {shown(action.keep)}"
+        if isinstance(action, SetMaxBatch):
+            most = self._seats[action.instance]
+            is_size = is_whole(action.requests, most + 1)
+            return "" if is_size else f"instance {action.instance} has 1 to {most} seats, got {shown(action.requests)}"
         if isinstance(action, Cancel):
             is_reason = isinstance(action.reason, str) and action.reason
             return "" if is_reason else f"a reason is a text, got {shown(action.reason)}"
         if isinstance(action, SetTokenBudget):
-            is_budget = _is_whole(action.tokens, MOST_TOKENS)
+            is_budget = is_whole(action.tokens, MOST_TOKENS)
             return "" if is_budget else f"a token budget is a whole number from 1, got {shown(action.tokens)}"
         if not isinstance(action.role, str) or action.role not in ROLES:
             return f"there is no role {shown(action.role)}; roles are {', '.join(ROLES)}"
@@ -253,30 +274,5 @@ class Answers:
 def _is_plan(plan: Any) -> bool:
     if not isinstance(plan, Plan) or not isinstance(plan.batching, str) or plan.batching not in PLANS:
         return False
-    has_percent = plan.prefill_percent is None or _is_whole(plan.prefill_percent, _WHOLE)
-    return has_percent and _is_whole(plan.token_budget, MOST_TOKENS)
-
-
-def _is_whole(value: Any, below: int) -> bool:
-    """Whether it is a number, of any type, that is whole and from 1 to `below` - 1."""
-    try:
-        return bool(1 <= value < below and value == int(value))
-    except (TypeError, ValueError):
-        return False
-
-
-def _index(value: Any) -> int | None:
-    """A whole number of any type as an int; None for anything else."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        return None
-
-
-def _as_floats(keys: Any) -> Floats | None:
-    """Numbers of any type; None where there is another thing among them, a text that reads as a number too."""
-    try:
-        numbers = np.asarray(keys)
-        return numbers.astype(np.float64) if numbers.dtype.kind in "biufO" else None
-    except (TypeError, ValueError, OverflowError):
-        return None
+    has_percent = plan.prefill_percent is None or is_whole(plan.prefill_percent, _WHOLE)
+    return has_percent and is_whole(plan.token_budget, MOST_TOKENS)

@@ -102,8 +102,8 @@ def require_withheld(s: Simulation) -> None:
 
 
 def withholds(i: Instance) -> bool:
-    """Whether the plan of i lets no prompt be computed."""
-    return i.mode == "decode_only" or i.token_budget < i.spec.ranks
+    """Whether the plan of i lets no prompt be computed, or KV of suspended requests is there."""
+    return i.mode == "decode_only" or i.token_budget < i.spec.ranks or bool(i.kept)
 
 
 def waits_for_one(s: Simulation, i: Instance, there: list[Instance]) -> bool:

@@ -14,7 +14,7 @@ from framework.reference.prefixes import free_kv
 from framework.reference.roles import set_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
-from framework.reference.transfers import migrate, start_transfers
+from framework.reference.transfers import cancel_migration, migrate, start_decoding, start_transfers, stop_decoding
 
 Action = tuple[Any, ...]  # as `Hooks.on_tick` has it
 
@@ -51,12 +51,18 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
         i.token_budget = rest[0]
         if not i.down:
             s.wake(i)
+    elif kind == "seats":
+        i = s.checked(hook, a, "")
+        i.max_batch = rest[0]
+        if not i.down:
+            start_transfers(s, i)
+            s.wake(i)
     else:
         decide_about(s, s.requests[a], action, scheduling)
 
 
 def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
-    """Preempt, resume or cancel r, now or, if it decodes or prefills, when it is the turn of its instance."""
+    """Preempt, resume or cancel r, now or, if it leaves or joins those of a step, at the turn of its instance."""
     if r in s.parked:
         if action[0] == "cancel":
             s.parked.remove(r)
@@ -66,41 +72,61 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
         return
     i = s.instances[r.instance]
     there = [entry for entry in s.postponed if entry.action[1] == r.id]
+    awaits_turn = r in i.kept if action[0] == "resume" else r in i.running or r in i.prefilling
     if there:
-        revise(s, there[0], action)
-    elif (r in i.running or r in i.prefilling) and i not in scheduling:
-        if action[0] != "resume":
-            s.postponed.append(Postponed(action, i))
-            i.asked = False
-            s.wake(i)
+        revise(s, there[0], r, action)
+    elif awaits_turn and i not in scheduling:
+        s.postponed.append(Postponed(action, i))
+        i.asked = False
+        s.wake(i)
     elif action[0] == "preempt":
-        preempt_by_policy(s, i, r)
+        preempt_by_policy(s, i, r, action[2])
     elif action[0] == "resume":
         resume_by_policy(s, i, r)
     else:
         cancel(s, i, r, action[2])
 
 
-def revise(s: Simulation, postponed: Postponed, action: Action) -> None:
+def revise(s: Simulation, postponed: Postponed, r: Request, action: Action) -> None:
     """A further decision before that turn: the later one holds, but nothing undoes an end."""
-    if postponed.action[0] == "cancel":
+    before, now = postponed.action[0], action[0]
+    if before == "cancel" or before == now == "resume":
         return
-    if action[0] == "resume":
+    if before == "resume":
+        s.postponed.remove(postponed)
+        decide_about(s, r, action, ())
+    elif now == "resume":
         s.postponed.remove(postponed)
     else:
         postponed.action = action
 
 
-def preempt_by_policy(s: Simulation, i: Instance, r: Request) -> None:
-    """Take r off i until it is resumed, unless it is on its way or suspended already."""
-    if r in i.running or r in i.prefilling:
-        s.preemptions += 1
-        r.preemptions += 1
+def preempt_by_policy(s: Simulation, i: Instance, r: Request, keep: str) -> None:
+    """Take r off i until it is resumed, unless it is on its way; one that is suspended gives up more of its KV."""
+    if r in i.running and keep == "kv":
+        i.changed = True
+        stop_decoding(s, i, r)
+        cancel_migration(s, r)
+        i.kept.append(r)
+    elif r in i.running or r in i.prefilling:
+        decodes = r in i.running
+        count_preemption(s, r)
         evict(s, i, r)
+        if decodes and keep == "swap":
+            swap_out(s, i, r)
     elif r in i.swapped:
         i.swapped.remove(r)
+        r.swapped_out = keep != "drop"
     elif waits_on(i, r):
         leave_queue(i, r)
+    elif r in i.kept and keep != "kv":
+        i.kept.remove(r)
+        count_preemption(s, r)
+        free_kv(s, i, r)
+        if keep == "swap":
+            swap_out(s, i, r)
+    elif r.swapped_out and keep == "drop":
+        r.swapped_out = False
     else:
         return
     r.suspended = True
@@ -108,11 +134,39 @@ def preempt_by_policy(s: Simulation, i: Instance, r: Request) -> None:
     s.wake(i)
 
 
+def count_preemption(s: Simulation, r: Request) -> None:
+    """r loses its KV on its instance."""
+    s.preemptions += 1
+    r.preemptions += 1
+
+
+def swap_out(s: Simulation, i: Instance, r: Request) -> None:
+    """The KV of r, freed on i, moves to host memory with i's next step."""
+    i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+    r.swapped_out = True
+
+
 def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
-    """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
-    if not r.suspended:
+    """Let r come back: to its list with its KV, which is here or in host memory, or else to a queue."""
+    if not r.suspended or (r in i.kept and i.seats >= i.max_batch):
         return
     r.suspended = False
+    if r in i.kept:
+        i.kept.remove(r)
+        s.give_admission_number(r)
+        i.take_in(r)
+        start_decoding(s, i, r)
+        s.wake(i)
+    elif r.swapped_out:
+        r.swapped_out = False
+        i.swapped.append(r)
+        s.wake(i)
+    else:
+        queue_anew(s, i, r)
+
+
+def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
+    """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
     target = i
     if not i.role & PREFILL and not s.recomputes_here(r):
         if s.unserved:
@@ -143,8 +197,12 @@ def cancel(s: Simulation, i: Instance, r: Request, reason: str) -> None:
         leave_before_joining(s, i, r)
     elif r.destination is not None:
         leave_on_the_way(s, r)
+    elif r in i.kept:
+        i.kept.remove(r)
+        free_kv(s, i, r)
     elif not r.suspended:
         return  # in the front end, or its client is about to send it again
+    r.swapped_out = False
     d, r.suspended, r.source, r.destination = r.destination, False, None, None
     s.end_request(r, CANCELLED, reason)
     for k in (i, d):

@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import CANCEL, MIGRATE, MODES, PREEMPT, REASON_POLICY, REASONS, RESUME, SET_TOKEN_BUDGET
+from framework.codes import (
+    CANCEL,
+    KEPT,
+    MIGRATE,
+    MODES,
+    PREEMPT,
+    REASON_POLICY,
+    REASONS,
+    RESUME,
+    SET_MAX_BATCH,
+    SET_TOKEN_BUDGET,
+)
 from framework.errors import InputError, instead_of, note_hook
 from framework.policy.answers import ActionRow, Answers
 from framework.policy.base import Decision, Policy, overrides
@@ -24,6 +35,7 @@ from framework.reference.state import Instance, Request
 
 _NUMBERS_OF_RULES = 16
 _MODE_NAMES = {mode: name for name, mode in MODES.items()}
+_KEPT_NAMES = {kept: name for name, kept in KEPT.items()}
 
 
 class PolicyHooks(Hooks):
@@ -112,8 +124,12 @@ def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
     instance = int(action.instance)
     if action.kind == CANCEL:
         return "cancel", int(action.request), reasons[action.value]
-    if action.kind in (PREEMPT, RESUME):
-        return "preempt" if action.kind == PREEMPT else "resume", int(action.request)
+    if action.kind == PREEMPT:
+        return "preempt", int(action.request), _KEPT_NAMES[action.value]
+    if action.kind == RESUME:
+        return "resume", int(action.request)
+    if action.kind == SET_MAX_BATCH:
+        return "seats", instance, int(action.value)
     if action.kind == MIGRATE:
         return "migrate", int(action.request), instance
     if action.kind == SET_TOKEN_BUDGET:

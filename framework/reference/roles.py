@@ -60,7 +60,8 @@ def has_drained(s: Simulation, i: Instance) -> bool:
     again = [r for r in unfilled if s.recomputes_here(r)]
     if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or i.coming or i.prefill_step):
         return False
-    suspended = [r for r in s.present.values() if r.suspended and r.instance == i.id and s.recomputes_here(r)]
+    suspended = [r for r in s.present.values() if r.suspended and r.instance == i.id]
+    suspended = [r for r in suspended if r.swapped_out or r in i.kept or s.recomputes_here(r)]
     decodes = again + i.running + i.joining + i.computed + i.incoming + i.reserved + i.swapped + suspended
     return not (leaves & DECODE and decodes) and (bool(i.next_role) or i.cache.used == 0)
 

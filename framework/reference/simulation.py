@@ -60,8 +60,8 @@ class Hooks:
         return i.token_budget, i.mode, 0
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        """In order: ("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
-        ("preempt", request), ("resume", request) or ("cancel", request, reason).
+        """In order: ("migrate", request, instance), ("budget", instance, tokens), ("seats", instance, requests),
+        ("role", instance, role, plan), ("preempt", request, keep), ("resume", request) or ("cancel", request, reason).
         """
         return ()
 

@@ -111,6 +111,7 @@ class Request:
     accepted: int = 0  # drafts, by its last decode step
     paused: bool = False  # it decodes, and the step under way has no tokens for it
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
+    swapped_out: bool = False  # its KV is in host memory meanwhile
     join_step: int = 0  # decode steps of its instance when it began to decode there, or to go on
     joined_with: int = 0  # tokens that it had emitted then
 
@@ -220,6 +221,7 @@ class Instance:
             Request
         ] = []  # out of the prefilling order at the end of a step, where to is not known yet
         self.leaving: list[Request] = []  # prefilled or handed over, their KV kept here until a copy has ended
+        self.kept: list[Request] = []  # suspended, with their KV here
         self.busy = False  # in a step
         self.changed = False
         self.asked = False  # the policy has decided before the step that is formed next
@@ -269,6 +271,8 @@ class Instance:
         for r in self.deferred_frees:
             tokens += r.kv
         for r in self.computed:
+            tokens += r.kv
+        for r in self.kept:
             tokens += r.kv
         for r in self.joining:
             tokens += r.prefill_until if r.is_partial else r.kv
@@ -358,6 +362,7 @@ class Instance:
             self.computed,
             self.swapped,
             self.incoming,
+            self.kept,
         ):
             here.clear()
         self.reserved.clear()

@@ -16,7 +16,7 @@ from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
-from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetRole
+from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetMaxBatch, SetRole
 from framework.policy.view import Cluster, Request
 from framework.reference.loop import run
 from framework.reference.simulation import Simulation
@@ -65,12 +65,15 @@ class Deciding(Policy):
         return self.rule(instance, cluster)
 
 
-def play(engine: str, rows: Rows, policy: Policy, roles: str = "mixed", seats: int = 10, **columns: Any) -> Result:
-    """Instances of these roles, each with 100 tokens of KV and 10 tokens in a step."""
+def play(engine: str, rows: Rows, policy: Policy, roles: str = "mixed", **other: Any) -> Result:
+    """Instances of these roles, each with 100 tokens of KV, 10 seats and 10 tokens in a step, unless `other` says
+    otherwise; what is left of it are columns of the trace.
+    """
+    seats, kv_tokens, gpu = other.pop("seats", 10), other.pop("kv_tokens", 100), other.pop("gpu", GPU)
     arrival_s, prompts, outputs = zip(*rows, strict=True)
-    workload = Workload(np.array(arrival_s, float), np.array(prompts), np.array(outputs), **columns)
-    pools = tuple(PoolSpec(f"{role} {k}", role, 1, GPU) for k, role in enumerate(roles.split()))  # type: ignore[arg-type]
-    config = EngineConfig(block_tokens=1, watermark=0.0, kv_tokens=100, token_budget=10, max_batch=seats)
+    workload = Workload(np.array(arrival_s, float), np.array(prompts), np.array(outputs), **other)
+    pools = tuple(PoolSpec(f"{role} {k}", role, 1, gpu) for k, role in enumerate(roles.split()))  # type: ignore[arg-type]
+    config = EngineConfig(block_tokens=1, watermark=0.0, kv_tokens=kv_tokens, token_budget=10, max_batch=seats)
     config = replace(config, batching="decode_first", implementation=engine)  # type: ignore[arg-type]
     result = simulate(workload, ClusterSpec(pools, LinkSpec(32.0)), MODEL, TIMING, config, policy)
     check_result(result)
@@ -230,6 +233,66 @@ def test_a_run_without_decisions_never_leaves_the_loop_for_one(monkeypatch: pyte
     play("compiled", [(0, 2, 6), (2.5, 2, 2)], Scripted({2.5: [SetRole(0, "decode")]}), "mixed mixed")
     with pytest.raises(AssertionError, match="a decision was due"):
         play("compiled", [(0, 2, 6)], Scripted({2.5: [Preempt(0)]}))
+
+
+@ENGINES
+def test_kept_kv_costs_no_second_prefill(engine: str) -> None:
+    """As in the first test, but request 0 keeps its KV of 4 tokens: it gives its next token at once after request 1."""
+
+    def rule(instance: int, cluster: Cluster) -> Iterable[Action]:
+        decisions = chat_first(instance, cluster)
+        return [Preempt(0, "kv") if isinstance(one, Preempt) else one for one in decisions]
+
+    result = play(engine, [(0, 2, 6), (2.5, 2, 2)], Deciding(rule), seats=1)
+    assert token_times(result) == [[1, 2, 3, 6, 7, 8], [4, 5]]
+    assert result.requests["preemptions"].tolist() == [0, 0]
+    assert result.instances["prefill_tokens"].tolist() == [2 + 2]
+    assert result.instances["decode_tokens"].tolist() == [5 + 1]
+
+
+@ENGINES
+def test_swapped_kv_takes_its_time_on_the_hosts_link(engine: str) -> None:
+    """The 4 tokens of request 0 are 64 bytes; at 64 bytes/s the step in which they leave, and that in which they come
+    back, take 1 s longer.
+    """
+
+    def rule(instance: int, cluster: Cluster) -> Iterable[Action]:
+        decisions = chat_first(instance, cluster)
+        return [Preempt(0, "swap") if isinstance(one, Preempt) else one for one in decisions]
+
+    gpu = replace(GPU, pcie_bytes_s=64.0)
+    result = play(engine, [(0, 2, 6), (2.5, 2, 2)], Deciding(rule), seats=1, gpu=gpu)
+    assert token_times(result) == [[1, 2, 3, 8, 9, 10], [5, 6]]
+    assert result.requests["preemptions"].tolist() == [1, 0]
+    assert result.instances["prefill_tokens"].tolist() == [2 + 2]
+
+
+@ENGINES
+def test_kept_kv_denies_room_until_it_is_given_up(engine: str) -> None:
+    """Request 0 keeps 3 of the 5 blocks at 2 s; request 2, of 4 tokens, waits until these are dropped at 4.5 s. Request
+    3 keeps ticks going.
+    """
+    script: Script = {1.5: [Preempt(0, "kv")], 4.5: [Preempt(0, "drop"), Resume(0)]}
+    result = play(engine, [(0, 2, 3), (0, 1, 1), (2.5, 4, 1), (20, 1, 1)], Scripted(script), kv_tokens=5)
+    assert token_times(result) == [[1, 2, 6.5], [1], [5.5], [21]]
+
+
+@ENGINES
+def test_one_that_kept_its_kv_needs_a_seat_to_come_back(engine: str) -> None:
+    """Of the one seat request 1 has its part until 6 s: what is asked for at 3.5 s is ignored."""
+    script: Script = {1.5: [Preempt(0, "kv")], 3.5: [Resume(0)], 6.5: [Resume(0)]}
+    result = play(engine, [(0, 2, 4), (0, 2, 4), (8, 1, 1)], Scripted(script), seats=1)
+    assert token_times(result) == [[1, 2, 7.5, 8.5], [3, 4, 5, 6], [9.5]]
+
+
+@ENGINES
+def test_seats_are_taken_away_and_given_back(engine: str) -> None:
+    """Both have a seat when one is left, at 1.5 s; request 2 waits for both to end, or for a second seat."""
+    waits = [(0, 2, 3), (0, 2, 5), (1.25, 2, 1)]
+    fewer = play(engine, waits, Scripted({1.5: [SetMaxBatch(0, 1)]}), seats=2)
+    again = play(engine, waits, Scripted({1.5: [SetMaxBatch(0, 1)], 3.5: [SetMaxBatch(0, 2)]}), seats=2)
+    assert token_times(fewer) == [[1, 2, 3], [1, 2, 3, 4, 5], [6]]
+    assert token_times(again) == [[1, 2, 3], [1, 2, 3, 4, 5], [5]]
 
 
 class Counting(RuledHooks):

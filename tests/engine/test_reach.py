@@ -86,6 +86,8 @@ EVENTS = (
     *("ended with a prefill step concurrent with decodes", "KV that is pulled where tokens are drafted"),
     *("suspended while it decodes", "suspended while it prefills", "suspended while it waits"),
     *("suspended while it is swapped out", "suspended while it migrates", "resumed", "resumed elsewhere"),
+    *("suspended with its KV", "suspended with its KV in host memory", "suspended request that gives up KV"),
+    *("resumed without a seat", "resumed with its KV", "resumed from host memory"),
     *("cancelled while it decodes", "cancelled while it prefills"),
     *("cancelled while it waits", "cancelled before it joins"),
     *("cancelled before its copy", "cancelled during its copy"),

@@ -385,6 +385,11 @@ _MECHANISMS = {
         positive=("service_difference",),
         unlike="chunked",
     ),
+    "fastserve": Golden(
+        "policy=fastserve policy.quantum_s=0.0625 engine.max_batch=4 engine.kv_tokens=16384 " + _TWO + _REQUESTS,
+        positive=("preemptions",),
+        unlike="continuous",
+    ),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
         _CHUNKED + "trace.slo_classes={chat:0.75,batch:0.25} "

@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.policy import Action, Cancel, Migrate, Plan, Policy, Preempt, Resume, SetRole, SetTokenBudget
+from framework.policy import (
+    Action,
+    Cancel,
+    Migrate,
+    Plan,
+    Policy,
+    Preempt,
+    Resume,
+    SetMaxBatch,
+    SetRole,
+    SetTokenBudget,
+)
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
@@ -131,6 +142,7 @@ class Look:
     columns: dict[str, list[int]]
     decoding: list[list[tuple[int, int, int]]]
     rest: tuple[Any, ...]
+    seats: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,7 @@ class Ruler:
     rules: Rules
     notes: list[Note] = field(default_factory=list)
     routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
+    seats: dict[int, int] = field(default_factory=dict)  # of each instance whose seats have been set, before
     taken_off: list[int] = field(default_factory=list)  # those that it has last preempted and not resumed
 
     def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
@@ -228,6 +241,9 @@ class Ruler:
         decisions = self.decisions(look, instance)
         if self.rules.budgets and mix(self.rules.seed, 18, len(self.notes)) % 8 == 0:
             decisions.append(("budget", instance, 1 + mix(self.rules.seed, 19, len(self.notes)) % 48))
+        if mix(self.rules.seed, 20, len(self.notes)) % 8 == 0:
+            seats = self.seats.setdefault(instance, int(look.seats[instance]))
+            decisions.append(("seats", instance, 1 + mix(self.rules.seed, 21, len(self.notes)) % seats))
         return decisions
 
     def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
@@ -240,7 +256,7 @@ class Ruler:
             draw = mix(self.rules.seed, 16, k, len(self.notes), asked_about)
             r, kind = (draw >> 16) % self.rules.decide, draw % (4 * self.rules.calm)
             if kind < 2:
-                found.append(("preempt", r))
+                found.append(("preempt", r, ("drop", "kv", "swap", "kv")[(draw >> 8) % 4]))
                 self.taken_off.append(r)
             elif kind == 2:
                 found.append(("cancel", r, ("hasty", "late")[(draw >> 8) % 2]))
@@ -250,7 +266,7 @@ class Ruler:
 
     def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
-        ("preempt", request), ("resume", request) and ("cancel", request, reason).
+        ("seats", instance, requests), ("preempt", request, keep), ("resume", request) and ("cancel", request, reason).
         """
         self.note("on_tick", 0, look)
         actions: list[tuple[Any, ...]] = []
@@ -318,6 +334,7 @@ def look_at_simulation(s: Simulation, asked: int) -> Look:
         columns=dict(zip(COLUMNS, map(list, columns), strict=True)),
         decoding=[[(r.id, r.emitted, r.kv) for r in i.running] for i in s.instances],
         rest=rest_in_simulation(s, asked) if is_deep(asked) else (),
+        seats=[i.max_batch for i in s.instances],
     )
 
 
@@ -509,7 +526,7 @@ def look_at_cluster(cluster: Cluster, asked: int) -> Look:
     prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
     roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(count)]
     rest = rest_in_cluster(cluster, asked, ids.tolist()) if is_deep(asked) else ()
-    return Look(cluster.now_s, roles, columns, decoding, rest)
+    return Look(cluster.now_s, roles, columns, decoding, rest, instances.max_batch.tolist())
 
 
 def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[Any, ...]:
@@ -583,6 +600,7 @@ def _decide(self: _Ruled, instance: int, cluster: Cluster) -> Iterable[Action]:
 
 _KINDS: dict[str, Any] = {
     "migrate": Migrate,
+    "seats": SetMaxBatch,
     "budget": SetTokenBudget,
     "preempt": Preempt,
     "resume": Resume,

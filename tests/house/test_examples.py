@@ -28,7 +28,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    policies = {"least_work.py", "interactive_first.py"}
+    policies = {"least_work.py", "interactive_first.py", "mlfq.py"}
     assert files == policies | {"running_mean.py", "compare.py", "first_look.ipynb", NOTEBOOK}
 
 
@@ -52,6 +52,21 @@ def test_a_chat_request_does_not_wait_for_the_jobs_before_it() -> None:
     assert first["preemptions"].to_list() == [1, 0, 0, 0, 0]
     assert first["state"].unique().to_list() == ["finished"]
     assert max(first["e2e_s"].to_list()) < 1.05 * max(waits["e2e_s"].to_list())
+
+
+def test_a_feedback_queue_by_hand() -> None:
+    """One seat, steps of 1 s; a level has 2, 4, 8 tokens. Request 0 of one prompt token is at the level of 4 with its
+    third token, at 3 s. Request 1 comes at 3.5 s with 2 tokens, takes the seat at 4 s, and has it to its end. The
+    prompt of request 2, of 8 tokens, skips to a level below that of request 0, and waits for its end at 10 s.
+    """
+    rows = pl.DataFrame({"arrival_s": [0.0, 3.5, 7.5], "input_tokens": [1, 2, 8], "output_tokens": [8, 2, 2]})
+    policy = class_of(EXAMPLES / "mlfq.py", "SkipJoinMlfq")(quantum_tokens=2, decode_tokens=1, period_s=0.5)
+    terms = ("per_prefill_token_s", "prefill_quadratic_s", "per_sequence_s", "per_context_token_s")
+    settings: dict[str, Any] = {"timing": "affine", "timing__base_s": 1.0, **{f"timing__{term}": 0.0 for term in terms}}
+    run = servelab.run(policy, rows, cluster__instances=1, engine__max_batch=1, server="none", **settings)
+    ends_s = run.requests["arrival_s"] + run.requests["e2e_s"]
+    assert ends_s.to_list() == pytest.approx([10.0, 6.0, 12.0])
+    assert run.requests["preemptions"].to_list() == [0, 0, 0]
 
 
 def test_the_predictor_learns() -> None:

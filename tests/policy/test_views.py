@@ -23,6 +23,7 @@ from framework.policy import (
     Policy,
     Preempt,
     Resume,
+    SetMaxBatch,
     SetRole,
     SetTokenBudget,
     decision,
@@ -393,7 +394,9 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "a budget of nothing": (Aggregated, "mixed", "on_tick", [SetTokenBudget(0, 0)], "SetTokenBudget"),
     "nobody preempted": (Aggregated, "mixed", "decide", [Preempt(-1)], "there is no request -1, they are 0 to"),
     "nobody resumed": (Aggregated, "mixed", "decide", [Resume(10**6)], "there is no request 1000000"),
-    "KV kept in part": (Aggregated, "mixed", "decide", [Preempt(0, "half")], "keep is one of drop, got 'half'"),  # type: ignore[arg-type]
+    "KV kept in part": (Aggregated, "mixed", "decide", [Preempt(0, "half")], "keep is one of drop, kv, swap"),  # type: ignore[arg-type]
+    "seats that there are not": (Aggregated, "mixed", "decide", [SetMaxBatch(0, 10**6)], "seats, got 1000000"),
+    "no seat": (Aggregated, "mixed", "decide", [SetMaxBatch(0, 0)], "seats, got 0"),
     "cancelled for nothing": (Aggregated, "mixed", "decide", [Cancel(0, "")], "a reason is a text, got ''"),
     "no decisions": (Aggregated, "mixed", "decide", None, "None; return a list of actions, () for none"),
     "an unknown action": (Aggregated, "mixed", "on_tick", ["rest"], "'rest'"),

@@ -27,8 +27,8 @@ from framework.engine.requests.arrivals import serve
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park, unpark
 from framework.engine.roles.changes import announce, is_off, note_next_change, note_phases, reroute, take_effect
-from framework.engine.roles.decisions import forget_postponed, postponed_place
 from framework.engine.roles.inventory import drop_marked
+from framework.engine.roles.postponing import forget, place_of
 from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.step import count_steps
 from framework.policy.inspection import View
@@ -92,11 +92,11 @@ def _crash(s: State, i: int) -> None:
 @inner
 def _settle(s: State, r: int) -> None:
     """r is dropped: it is cancelled if that was decided and awaited its instance; else it fails, or is routed anew."""
-    known = postponed_place(s, r) if unlikely(s.sim.postponed > 0) else -1
+    known = place_of(s, r) if unlikely(s.sim.postponed > 0) else -1
     cancelled, reason = False, 0
     if known >= 0:
         cancelled, reason = s.postponed[known].kind == CANCEL, int(s.postponed[known].value)
-        forget_postponed(s, known)
+        forget(s, known)
     s.requests[r].instance = -1
     if cancelled:
         end_request(s, r, CANCELLED, reason)

@@ -136,7 +136,7 @@ INSTANCE = record(
     ("computed_known", "i8"),  # of these, the first ones, which the next step of its decodes may hold
     ("reserved", "i8"),  # seats held for transfers and migrations on their way here
     ("swapped", "i8"),  # swapped out
-    ("suspended", "i8"),  # taken off by the policy while they decoded here, to be recomputed here
+    ("suspended", "i8"),  # taken off by the policy, to decode here again: with their KV, or recomputed here
     ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
     ("incoming", "i8"),  # on their way here, or waiting to be sent here
     ("holding", "i8"),  # with KV here, waiting for room elsewhere

@@ -307,7 +307,7 @@ ACTION = record(
     ("kind", "i8"),  # an action of framework.codes
     ("request", "i8"),  # request that it is about, -1: none
     ("instance", "i8"),  # target of a migration, or the instance that changes; of one postponed, whose turn it awaits
-    ("value", "i8"),  # token budget, 0: as before; number of the reason for which a request is cancelled
+    ("value", "i8"),  # token budget, 0: as before; seats; what is kept of KV; number of the reason of a cancellation
     ("role", "i8"),
     ("mode", "i8"),  # batching mode
     ("percent", "i8"),  # percent of the SMs for prefills, 0: as before

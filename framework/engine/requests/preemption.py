@@ -113,12 +113,19 @@ def preempt(s: State, i: int, r: int) -> None:
     evict(s, i, r)
     if s.options.preemption == SWAP and not prefills:
         inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
-        q.state = SWAPPED
-        inst.swapped_head = append(s, inst.swapped_head, inst.swapped_tail, r)
-        inst.swapped_tail = r
-        inst.swapped += 1
+        await_swap_in(s, i, r)
         return
     queue_preempted(s, i, r, inst.role & PREFILL > 0)
+
+
+@inner
+def await_swap_in(s: State, i: int, r: int) -> None:
+    """Let r, whose KV is in host memory, come back to i once there is room."""
+    inst = s.instances[i]
+    s.requests[r].state = SWAPPED
+    inst.swapped_head = append(s, inst.swapped_head, inst.swapped_tail, r)
+    inst.swapped_tail = r
+    inst.swapped += 1
 
 
 @inner
@@ -134,6 +141,15 @@ def evict(s: State, i: int, r: int) -> None:
         remove_running(s, i, r)
         forget_last(s, i, r)
     free_kv(s, i, r)
+
+
+@inner
+def set_aside(s: State, i: int, r: int) -> None:
+    """Take r, which decodes on i, off its list; its KV stays."""
+    s.instances[i].changed = True
+    if s.requests[r].migration != NOT_MIGRATING:
+        cancel_migration(s, r)
+    remove_running(s, i, r)
 
 
 @inner

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from framework.codes import BAD_INSTANCE, MIGRATE, PREEMPT, SET_ROLE, SET_TOKEN_BUDGET
+from framework.codes import BAD_INSTANCE, MIGRATE, PREEMPT, SET_MAX_BATCH, SET_ROLE, SET_TOKEN_BUDGET
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import migrate
+from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up
 from framework.engine.events.ask import ask, fail
 from framework.engine.events.order import wake
@@ -42,6 +43,11 @@ def carry_out_for_instance(s: State, hook: int, j: int) -> None:
     elif action.kind == SET_TOKEN_BUDGET:
         s.instances[action.instance].token_budget = action.value
         if not s.instances[action.instance].down:
+            wake(s, action.instance)
+    elif action.kind == SET_MAX_BATCH:
+        s.instances[action.instance].max_batch = action.value
+        if not s.instances[action.instance].down:
+            start_transfers(s, action.instance)
             wake(s, action.instance)
     elif action.kind == SET_ROLE:
         set_role(s, action.instance, action)

@@ -15,6 +15,7 @@ from framework.codes import (
     SCHEDULE,
     STUCK,
     SUSPENDED,
+    SUSPENDED_HERE,
     UNSENT,
 )
 from framework.compiler.decorators import inner
@@ -185,6 +186,7 @@ def fail_rest(s: State) -> None:
         if FUTURE < q.state < SUSPENDED and not s.instances[place].marked:
             s.error.status = STUCK
             return
+    _free_suspended(s)
     for i in range(s.options.instances):
         s.instances[i].marked = True
     drop_marked(s)
@@ -199,11 +201,24 @@ def fail_rest(s: State) -> None:
 
 
 @inner
+def _free_suspended(s: State) -> None:
+    """Free the KV of suspended requests that have kept it."""
+    for r in range(s.options.requests):
+        if s.requests[r].state == SUSPENDED_HERE:
+            free_kv(s, s.requests[r].instance, r)
+
+
+@inner
 def _find_withheld(s: State) -> None:
-    """Mark the instances whose plans compute no prompt, and those that hold KV for a marked one."""
+    """Mark the instances whose plans compute no prompt, those with KV of suspended requests, and those that hold KV for
+    a marked one.
+    """
     for i in range(s.options.instances):
         inst = s.instances[i]
         inst.marked = inst.mode == DECODE_ONLY or inst.token_budget < inst.ranks
+    for r in range(s.options.requests):
+        if s.requests[r].state == SUSPENDED_HERE:
+            s.instances[s.requests[r].instance].marked = True
     changes = True
     while changes:
         changes = False

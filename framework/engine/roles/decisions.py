@@ -13,7 +13,6 @@ from framework.codes import (
     CANCEL,
     CANCELLED,
     DECODING,
-    FAILED,
     FETCHING,
     FINISHED,
     FUTURE,
@@ -21,11 +20,11 @@ from framework.codes import (
     PARKED,
     PAUSED,
     PREEMPT,
-    PREFILL,
     PREFILLING,
-    REASON_KV,
     RESUME,
     SUSPENDED,
+    SUSPENDED_HERE,
+    SUSPENDED_OUT,
     SWAPPED,
     TICK,
     WAITING,
@@ -36,18 +35,19 @@ from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links, withdraw_copy
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up
-from framework.engine.events.ask import ask, ask_route, is_asked, keep_seen
+from framework.engine.events.ask import ask, is_asked, keep_seen
 from framework.engine.events.order import wake
+from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.attach import FLOATS, VIEW, attach
-from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.state import Memory, State, sample_memory
-from framework.engine.requests.arrivals import take_place
-from framework.engine.requests.lifecycle import end_request, join_queue, recomputes_here
-from framework.engine.requests.parking import leave_parked, park
+from framework.engine.requests.lifecycle import end_request
+from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
 from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
-from framework.policy.hooks import DECIDE, ON_TICK, RAISED, ROUTE_PREFILL
+from framework.engine.roles.postponing import forget, place_of, postpone, revise
+from framework.engine.roles.suspension import comes_back, preempt_by_policy, resume_by_policy
+from framework.policy.hooks import DECIDE, ON_TICK, RAISED
 from framework.policy.inspection import View
 
 
@@ -105,86 +105,42 @@ def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int
 
 
 @inner
-def _decide_about(s: State, r: int, kind: int, reason: int, first: int, count: int) -> None:
-    """Preempt, resume or cancel r, now or, if it decodes or prefills, when it is the turn of its instance."""
+def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: int) -> None:
+    """Preempt, resume or cancel r, now or, if it leaves or joins those of a step, when it is the turn of its instance.
+
+    `value`: what a preempted request keeps, or the reason of a cancellation.
+    """
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
         return
     if unlikely(q.state == PARKED):
         if kind == CANCEL:
             leave_parked(s, r)
-            end_request(s, r, CANCELLED, reason)
+            end_request(s, r, CANCELLED, value)
         return
-    known = postponed_place(s, r)
-    if known >= 0:
-        _revise(s, known, kind, reason)
-    elif _runs(s, r) and not first <= q.instance < first + count:
-        if kind != RESUME:
-            _postpone(s, r, kind, reason)
+    known = place_of(s, r)
+    if known >= 0 and not revise(s, known, kind, value):
+        return
+    if _awaits_turn(s, r, kind) and not first <= q.instance < first + count:
+        postpone(s, r, kind, value)
     elif kind == PREEMPT:
-        _preempt(s, r)
+        preempt_by_policy(s, r, value)
     elif kind == RESUME:
-        _resume(s, r)
+        resume_by_policy(s, r)
     else:
-        _cancel(s, r, reason)
+        _cancel(s, r, value)
 
 
 # --- decisions that wait for the turn of an instance ------------------------------------------------------------------
 
 
 @inner
-def _runs(s: State, r: int) -> bool:
-    """Whether r decodes or prefills, so that it may be part of a step."""
+def _awaits_turn(s: State, r: int, kind: int) -> bool:
+    """Whether such a decision changes who is in the next step: r leaves it, or joins it with its KV."""
     q = s.requests[r]
-    return q.state == DECODING or q.state == PAUSED or q.state == PREFILLING
-
-
-@inner
-def postponed_place(s: State, r: int) -> int:
-    """The place of r among the decisions that are postponed, -1: it has none."""
-    for j in range(s.sim.postponed):
-        if s.postponed[j].request == r:
-            return j
-    return -1
-
-
-@inner
-def _postpone(s: State, r: int, kind: int, reason: int) -> None:
-    sim, entry_ = s.sim, s.postponed[s.sim.postponed]
-    entry_.request = r
-    entry_.kind = kind
-    entry_.value = reason
-    entry_.instance = s.requests[r].instance
-    sim.postponed += 1
-    sim.decides += 1
-    s.instances[entry_.instance].asked = False
-    wake(s, s.requests[r].instance)
-
-
-@inner
-def _revise(s: State, j: int, kind: int, reason: int) -> None:
-    """A further decision before that turn: the later one holds, but nothing undoes an end."""
-    if s.postponed[j].kind == CANCEL:
-        return
     if kind == RESUME:
-        forget_postponed(s, j)
-    else:
-        s.postponed[j].kind = kind
-        s.postponed[j].value = reason
-
-
-@inner
-def forget_postponed(s: State, j: int) -> None:
-    """Take number j out of the decisions that are postponed."""
-    sim = s.sim
-    sim.postponed -= 1
-    sim.decides -= 1
-    for k in range(j, sim.postponed):
-        following, entry_ = s.postponed[k + 1], s.postponed[k]
-        entry_.request = following.request
-        entry_.kind = following.kind
-        entry_.value = following.value
-        entry_.instance = following.instance
+        return q.state == SUSPENDED_HERE
+    return q.state == DECODING or q.state == PAUSED or q.state == PREFILLING
 
 
 @inner
@@ -192,61 +148,16 @@ def _carry_out_postponed(s: State, first: int, count: int) -> None:
     """Carry out, in order, what awaited the turn of one of these instances."""
     j = 0
     while j < s.sim.postponed:
-        entry_ = s.postponed[j]
-        if first <= entry_.instance < first + count:
-            r, kind, reason = int(entry_.request), int(entry_.kind), int(entry_.value)
-            forget_postponed(s, j)
-            _decide_about(s, r, kind, reason, first, count)
+        entry = s.postponed[j]
+        if first <= entry.instance < first + count:
+            r, kind, value = int(entry.request), int(entry.kind), int(entry.value)
+            forget(s, j)
+            _decide_about(s, r, kind, value, first, count)
         else:
             j += 1
 
 
 # --- the decisions ----------------------------------------------------------------------------------------------------
-
-
-@inner
-def _preempt(s: State, r: int) -> None:
-    """Take r off its instance until it is resumed, unless it is on its way or suspended already."""
-    q = s.requests[r]
-    i = q.instance
-    if q.state == DECODING or q.state == PREFILLING:
-        q.preemptions += 1
-        s.sim.preemptions += 1
-        evict(s, i, r)
-    elif q.state == SWAPPED:
-        leave_swapped(s, i, r)
-    elif q.state == WAITING:
-        leave_queue(s, i, r)
-    else:
-        return
-    q.state = SUSPENDED
-    s.instances[i].suspended += recomputes_here(s, r)
-    start_transfers(s, i)
-    wake(s, i)
-
-
-@inner
-def _resume(s: State, r: int) -> None:
-    """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
-    q = s.requests[r]
-    if q.state != SUSPENDED:
-        return
-    i, target, again = q.instance, q.instance, recomputes_here(s, r)
-    s.instances[i].suspended -= again
-    q.state = WAITING
-    if s.instances[i].role & PREFILL == 0 and not again:
-        if unlikely(s.sim.unserved > 0):
-            park(s, r)
-            return
-        target = ask_route(s, ROUTE_PREFILL, r)
-        if target < 0:
-            return
-        if not fits(s, target, r):
-            end_request(s, r, FAILED, REASON_KV)
-            return
-    q.instance = target
-    take_place(s, r)
-    join_queue(s, target, r)
 
 
 @inner
@@ -264,8 +175,10 @@ def _cancel(s: State, r: int, reason: int) -> None:
         leave_swapped(s, i, r)
     elif q.state == JOINING:
         leave_before_joining(s, i, r)
-    elif q.state == SUSPENDED:
-        s.instances[i].suspended -= recomputes_here(s, r)
+    elif q.state == SUSPENDED or q.state == SUSPENDED_HERE or q.state == SUSPENDED_OUT:
+        s.instances[i].suspended -= comes_back(s, r)
+        if q.state == SUSPENDED_HERE:
+            free_kv(s, i, r)
     else:
         target = q.destination
         leave_on_the_way(s, r)

@@ -9,7 +9,19 @@
 
 from __future__ import annotations
 
-from framework.codes import DECODE, FETCHING, FINISHED, FUTURE, NOT_MIGRATING, PARKED, PREFILL, PREFILLING, SUSPENDED
+from framework.codes import (
+    DECODE,
+    FETCHING,
+    FINISHED,
+    FUTURE,
+    NOT_MIGRATING,
+    PARKED,
+    PREFILL,
+    PREFILLING,
+    SUSPENDED,
+    SUSPENDED_HERE,
+    SUSPENDED_OUT,
+)
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.link_sharing import withdraw_copy
 from framework.engine.copies.migration import withdraw_migration
@@ -81,7 +93,10 @@ def _drop(s: State, r: int) -> bool:
     there = q.destination >= 0 and s.instances[q.destination].marked
     if not here and not there:
         return False
-    if q.state == SUSPENDED:
+    if SUSPENDED <= q.state <= SUSPENDED_OUT:
+        if q.state == SUSPENDED_HERE:
+            free_kv(s, q.instance, r)
+        q.state = SUSPENDED
         forget_place(s, r)
         return False
     if q.state == FETCHING:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODING, PAUSED, SUSPENDED
+from framework.codes import DECODING, PAUSED, SUSPENDED, SUSPENDED_OUT
 from framework.compiler.decorators import compiled, inner
 from framework.engine.durations.speculation import choose_depth, decode_step_s
 from framework.engine.kv.prefix_cache import matched_blocks
@@ -68,7 +68,8 @@ class MemoryInspection:
 
     @property
     def suspended(self) -> Integers:
-        return np.flatnonzero(self.requests["state"] == SUSPENDED)
+        states = self.requests["state"]
+        return np.flatnonzero((states >= SUSPENDED) & (states <= SUSPENDED_OUT))
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
         return _decoding_on(self._addresses, self._running, ids)

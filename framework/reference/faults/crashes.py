@@ -76,6 +76,8 @@ def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[Request], list[In
         i = s.instances[r.instance]
         if r.suspended:
             if i in crashed:
+                r.swapped_out = r.caches = False
+                r.accepted = 0
                 forget_place(r)
             continue
         if r.migration is not None and (i in crashed or r.migration.target in crashed):

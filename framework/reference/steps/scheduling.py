@@ -54,7 +54,6 @@ def schedule(s: Simulation, i: Instance) -> None:
     set_admission(s, i)
     gave_way = s.gave_way
     i.chunk_preempted = False
-    i.swap_bytes = 0.0
     in_order = i.mode == "unified" and s.options.engine.step_order == "admission" and i.prefill_step is None
     decodes, chunks = form_in_order(s, i) if in_order else form_and_pull(s, i)
     if not i.waiting:
@@ -66,6 +65,7 @@ def schedule(s: Simulation, i: Instance) -> None:
             send_ahead(s, i, chunks)
     else:
         i.busy = False
+    i.swap_bytes = 0.0
     if came_free:
         start_transfers(s, i)
     if barred and not i.spec.pulls:

@@ -1,0 +1,35 @@
+"""Numbers of any type as policies return them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from framework.policy.view import Floats
+
+
+def is_whole(value: Any, below: int) -> bool:
+    """Whether it is a number, of any type, that is whole and from 1 to `below` - 1."""
+    try:
+        return bool(1 <= value < below and value == int(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def index(value: Any) -> int | None:
+    """A whole number of any type as an int; None for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def as_floats(keys: Any) -> Floats | None:
+    """Numbers of any type; None where there is another thing among them, a text that reads as a number too."""
+    try:
+        numbers = np.asarray(keys)
+        return numbers.astype(np.float64) if numbers.dtype.kind in "biufO" else None
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,153 @@
+"""Skip-join multi-level feedback queue (FastServe: Wu et al., "Fast Distributed Inference Serving for Large Language
+Models", arXiv 2305.05920).
+
+Each level has a quantum, each `ratio` times that of the level above. A request joins the highest level whose quantum is
+no less than the time of its prefill, for that is its first iteration: a long prompt skips the levels in which it could
+not even begin. One that has used up its quantum falls by a level. Those of the highest levels, in the order in which
+they came to their level, form the batch; others are preempted at the end of the iteration and keep their KV, or leave
+it to host memory where those of the batch lack room. One that has not run for `starvation_s` comes to the first level.
+
+Simplified: levels are looked at whenever something changes on an instance, and once in the first quantum. KV is swapped
+when room is lacking, the lowest level first, and not ahead of time. A prompt under way is not preempted. Who comes back
+from host memory waits for those that came before it. Iterations are those of `continuous`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.checks import Count, Positive, checked
+from framework.engine.setup.config import Batching
+from framework.policy import Action, Aggregated, Cluster, Preempt, Resume
+from framework.policy.rules import PREFILL_RULES, rule
+
+Integers = NDArray[np.int64]
+
+
+class FastServe(Aggregated):
+    """`levels` of quanta from `quantum_s` on; `routing` spreads requests over instances."""
+
+    batching_mode: ClassVar[Batching | None] = "prefill_first"
+    dynamic_keys = True
+
+    @checked("policy.")
+    def __init__(
+        self,
+        levels: Count = 6,
+        quantum_s: Positive = 0.125,
+        ratio: Positive = 2.0,
+        starvation_s: Positive = 30.0,
+        routing: str = "least_queued",
+    ) -> None:
+        self.quanta_s = [quantum_s * ratio**level for level in range(levels)]
+        self.starvation_s = starvation_s
+        self.tick_s = quantum_s
+        self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+
+    def prepare(self, cluster: Cluster) -> None:
+        count = len(cluster.requests.input_tokens)
+        self._level = np.full(count, -1)  # -1: it has not joined
+        self._place = np.zeros(count, np.int64)  # in its level
+        self._used_s = np.zeros(count)  # of the quantum of its level
+        self._seen_s = np.zeros(count)  # when it last ran, or joined
+        self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # at the last look
+        self._kept: set[int] = set()  # suspended with KV on their instances
+        self._out: set[int] = set()  # suspended with KV in host memory
+        self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # of these, resumed, and waiting for room
+        self._places = 0
+        self._ended = 0
+
+    def prioritize(self, queue: Integers, cluster: Cluster) -> NDArray[np.float64]:
+        keys = np.empty(len(queue))
+        keys[np.lexsort([self._place[queue], self._level[queue]])] = np.arange(len(queue))
+        return keys
+
+    def decide(self, instance: int, cluster: Cluster) -> list[Action]:
+        """The batch of an instance: who leaves it, and who comes back to it."""
+        queued, running = cluster.queued(instance).tolist(), cluster.decoding(instance).tolist()
+        prefilling = cluster.prefilling(instance).tolist()
+        there = cluster.suspended
+        aside = there[cluster.requests.instance[there] == instance].tolist()
+        self._kept.intersection_update(there.tolist())
+        back = self._coming_back(instance, cluster, queued + aside + running + prefilling)
+        self._look(instance, cluster, queued + aside + back, running + prefilling)
+        seats = max(0, int(cluster.instances.max_batch[instance]) - len(prefilling))
+        ranked = sorted(queued + aside + running + back, key=lambda r: (self._level[r], self._place[r]))
+        batch, rest = set(ranked[:seats]), ranked[seats:]
+        leaving, coming = [r for r in running if r not in batch], [r for r in aside if r in batch]
+        needed = self._lacking(instance, cluster, [r for r in queued + back + coming if r in batch])
+        self._back[instance].update(r for r in coming if r in self._out)
+        self._out.difference_update(coming)
+        self._kept.update(leaving)
+        self._kept.difference_update(coming)
+        swapped = self._swapped(cluster, [r for r in reversed(rest) if r in self._kept], needed)
+        swapped += [r for r in back if r not in batch]
+        self._out.update(swapped)
+        kept: list[Action] = [Preempt(r, "kv") for r in leaving if r not in swapped]
+        return [*(Preempt(r, "swap") for r in swapped), *kept, *(Resume(r) for r in coming)]
+
+    def on_tick(self, cluster: Cluster) -> list[Action]:
+        return [action for i in cluster.instances.ids.tolist() for action in self.decide(i, cluster)]
+
+    def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
+        """Those that wait for room for their KV, which is in host memory."""
+        ended = cluster.finished(self._ended).ids.tolist()
+        self._ended += len(ended)
+        for waiting in self._back:
+            waiting.difference_update(ended)
+        self._back[instance].difference_update(others)
+        self._out.intersection_update(cluster.suspended.tolist())
+        return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
+
+    def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
+        """Join who is new, charge who has run since the last look, and lift who has not for long."""
+        now_s = cluster.now_s
+        for r in waiting:
+            if self._level[r] < 0:
+                self._join(r, self._first_level(instance, cluster, r), now_s)
+            elif now_s - self._seen_s[r] >= self.starvation_s and self._level[r] > 0:
+                self._join(r, 0, now_s)
+        for r in running:
+            if r in self._ran[instance]:
+                self._used_s[r] += now_s - self._seen_s[r]
+            self._seen_s[r] = now_s
+            if self._used_s[r] >= self.quanta_s[self._level[r]] and self._level[r] + 1 < len(self.quanta_s):
+                self._join(r, int(self._level[r]) + 1, now_s)
+        self._ran[instance] = set(running)
+
+    def _join(self, r: int, level: int, now_s: float) -> None:
+        """r comes to a level, behind all others there, with the whole of its quantum."""
+        self._places += 1
+        self._level[r], self._place[r], self._used_s[r], self._seen_s[r] = level, self._places, 0.0, now_s
+
+    def _first_level(self, instance: int, cluster: Cluster, r: int) -> int:
+        """The highest level whose quantum has room for the prefill of r."""
+        one = cluster.instances
+        first_s = float(one.estimate_s(int(cluster.requests.input_tokens[r]), 0, 0)[instance])
+        fitting = [level for level, quantum_s in enumerate(self.quanta_s) if quantum_s >= first_s]
+        return fitting[0] if fitting else len(self.quanta_s) - 1
+
+    def _blocks(self, cluster: Cluster, r: int) -> int:
+        tokens = int(cluster.requests.input_tokens[r]) + int(cluster.requests.generated(np.array([r]))[0])
+        return -(-tokens // cluster.block_tokens)
+
+    def _lacking(self, instance: int, cluster: Cluster, coming: list[int]) -> int:
+        """Blocks that those who come to the batch without KV there need beyond those that are available."""
+        there = cluster.instances
+        blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept)
+        spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # which admissions may leave
+        return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
+
+    def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
+        """Of those that keep their KV, the lowest first, as many as give the blocks that are needed."""
+        found: list[int] = []
+        for r in kept:
+            if needed <= 0:
+                break
+            needed -= self._blocks(cluster, r)
+            found.append(r)
+            self._kept.discard(r)
+        return found
