@@ -362,7 +362,7 @@ MUTANTS = (
     Mutant(
         "who has scheduled at a time is forgotten",
         "events/order.py",
-        "    sim.scheduled = max(sim.scheduled, i)\n",
+        "    s.sim.scheduled = max(s.sim.scheduled, i)\n",
         "",
     ),
     # --- prefix cache and stores ---
@@ -611,9 +611,9 @@ MUTANTS = (
     ),
     Mutant(
         "a migration is no reason to wake its target",
-        "copies/transfers.py",
-        "    release(s, target, r, room)\n    start_transfers(s, target)\n    wake(s, target)",
-        "    release(s, target, r, room)\n    start_transfers(s, target)",
+        "copies/migration.py",
+        "    target = withdraw_migration(s, r)\n    start_transfers(s, target)\n    wake(s, target)",
+        "    target = withdraw_migration(s, r)\n    start_transfers(s, target)",
     ),
     Mutant(
         "a split keeps its migration",
@@ -871,8 +871,8 @@ MUTANTS = (
     Mutant(
         "a withdrawn reservation comes back before the growth of its target's leap",
         "copies/transfers.py",
-        "    catch_up_one(s, target)\n    release(s, target, r, room)\n    start_transfers(s, target)",
-        "    release(s, target, r, room)\n    start_transfers(s, target)",
+        "    catch_up_one(s, target)\n    release(s, target, r, room)",
+        "    release(s, target, r, room)",
     ),
     Mutant(
         "a switch sees the room that its target's leap began with",
@@ -959,7 +959,7 @@ MUTANTS = (
     Mutant(
         "it is asked where what was computed again decodes",
         "steps/step_end.py",
-        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending)):",
+        "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending) and not q.rerouted):",
         "elif False:",
     ),
     Mutant(
@@ -1200,7 +1200,7 @@ MUTANTS = (
     Mutant(
         "a start that is given up leaves its instance on",
         "roles/changes.py",
-        "    elif _is_off(s, i):  # it was being started\n        inst.off_since_s = sim.now_s\n",
+        "    elif is_off(s, i):  # it was being started\n        inst.off_since_s = sim.now_s\n",
         "",
     ),
     Mutant(
@@ -1248,8 +1248,8 @@ MUTANTS = (
     Mutant(
         "who is preempted before its first token is routed anew",
         "requests/lifecycle.py",
-        "(s.requests[r].emitted > 0 or s.requests[r].first_token_pending)",
-        "s.requests[r].emitted > 0",
+        "(q.emitted > 0 or q.first_token_pending) and not q.rerouted",
+        "q.emitted > 0 and not q.rerouted",
     ),
     Mutant(
         "there is a gap before the first token",
