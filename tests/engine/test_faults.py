@@ -14,7 +14,7 @@ from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
-from framework.policy import Action, Policy, SetRole
+from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetRole
 from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
@@ -171,6 +171,25 @@ def test_a_phase_that_nobody_takes_up_again_stalls_the_run(engine: str) -> None:
     result = play(engine, trace((0, 2, 4)), policy, [Crash(2.25, 1, 1.0)], "prefill decode")
     assert [result.reasons[k] for k in result.requests["reason"]] == ["stalled"]
     assert result.requests["end_s"].tolist() == [3.25]
+
+
+@ENGINES
+def test_a_decision_that_awaits_a_crashed_instance_is_carried_out(engine: str) -> None:
+    """At 2.25 s request 0 is to be cancelled when its step ends, which it does not."""
+    policy = Placed({2.25: [Cancel(0, "late")]})
+    result = play(engine, trace((0, 2, 6), (0, 2, 6)), policy, [Crash(2.5, 0, 3.0)])
+    assert result.requests["end_s"].tolist() == [2.5, 6.0]
+    assert [result.reasons[k] for k in result.requests["reason"]] == ["late", ""]
+
+
+@ENGINES
+def test_a_suspended_request_is_resumed_elsewhere_after_a_crash(engine: str) -> None:
+    """Request 0 is suspended at 3 s with three tokens. At 4 s its instance is down: instance 1 computes its 5 tokens
+    up to 5 s, while request 1 waits.
+    """
+    policy = Placed({2.25: [Preempt(0)], 4.0: [Resume(0)]})
+    result = play(engine, trace((0, 2, 6), (0, 2, 10)), policy, [Crash(3.5, 0, 20.0)])
+    assert token_times(result) == [[1, 2, 3, 5, 6, 7], [1, 2, 3, 4, 6, 7, 8, 9, 10, 11]]
 
 
 @ENGINES

@@ -362,7 +362,7 @@ MUTANTS = (
     Mutant(
         "who has scheduled at a time is forgotten",
         "events/order.py",
-        "    s.sim.scheduled = max(s.sim.scheduled, i)\n",
+        "    sim.scheduled = max(sim.scheduled, i)\n",
         "",
     ),
     # --- prefix cache and stores ---
@@ -871,8 +871,8 @@ MUTANTS = (
     Mutant(
         "a withdrawn reservation comes back before the growth of its target's leap",
         "copies/transfers.py",
-        "    catch_up_one(s, target)\n    release(s, target, r, room)",
-        "    release(s, target, r, room)",
+        "    catch_up_one(s, target)\n    release(s, target, r, room)\n",
+        "    release(s, target, r, room)\n",
     ),
     Mutant(
         "a switch sees the room that its target's leap began with",
@@ -1248,8 +1248,8 @@ MUTANTS = (
     Mutant(
         "who is preempted before its first token is routed anew",
         "requests/lifecycle.py",
-        "(q.emitted > 0 or q.first_token_pending) and not q.rerouted",
-        "q.emitted > 0 and not q.rerouted",
+        "(q.emitted > 0 or q.first_token_pending) and not",
+        "q.emitted > 0 and not",
     ),
     Mutant(
         "there is a gap before the first token",
@@ -1663,5 +1663,56 @@ MUTANTS = (
         "kv/prefix_cache.py",
         "    if s.options.tiers == 0:\n        return run\n",
         "    if s.options.tiers == 0 or s.options.shares_early:\n        return run\n",
+    ),
+    # --- faults ---
+    Mutant("the step under way at a crash counts", "faults/crashes.py", "            step.steps = step.done\n", ""),
+    Mutant(
+        "growth of a lost step stays taken",
+        "faults/crashes.py",
+        "        if step.decodes > 0 and step.grown > step.done:\n",
+        "        if False:\n",
+    ),
+    Mutant("a lost step is no busy time", "faults/crashes.py", "        count_busy(s, i, 0.0)\n", "        pass\n"),
+    Mutant(
+        "a first token of a lost step is stamped",
+        "faults/crashes.py",
+        "        if q.first_token_s > s.sim.now_s:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a prefill step outlives the crash", "faults/crashes.py", "        drop_prefill_step(s, i)\n", "        pass\n"
+    ),
+    Mutant("a crashed instance keeps its turn", "faults/crashes.py", "    drop_turn(s, i)\n", ""),
+    Mutant("cached prefixes outlive the crash", "faults/crashes.py", "    forget_prefixes(s, i)\n", ""),
+    Mutant(
+        "a plan that was followed is followed again",
+        "faults/crashes.py",
+        "        inst.next_budget = 0\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "who waits for room elsewhere is not told of a crash",
+        "faults/crashes.py",
+        "            start_transfers(s, j)\n            wake(s, j)\n",
+        "            wake(s, j)\n",
+    ),
+    Mutant(
+        "an instance that is off crashes",
+        "faults/crashes.py",
+        "    if s.instances[i].down or is_off(s, i):\n",
+        "    if s.instances[i].down:\n",
+    ),
+    Mutant("admission stays closed over a crash", "faults/crashes.py", "    inst.admission_opens = -1\n", ""),
+    Mutant(
+        "one that migrates to a crashed instance is dropped",
+        "roles/inventory.py",
+        "        return here\n    elif",
+        "        return True\n    elif",
+    ),
+    Mutant(
+        "one that is sent ahead to a crashed instance is dropped",
+        "roles/inventory.py",
+        "        return here or q.state != PREFILLING\n",
+        "        return True\n",
     ),
 )

@@ -186,8 +186,9 @@ def await_turn(s: State, i: int) -> None:
 @inner
 def take_turn(s: State, i: int) -> None:
     """It is the turn of i, the first of those that wait to schedule."""
+    sim = s.sim
     _drop_first_turn(s, i)
-    s.sim.scheduled = max(s.sim.scheduled, i)
+    sim.scheduled = max(sim.scheduled, i)
 
 
 @inner
