@@ -263,7 +263,7 @@ for seed in range(14):
         transit = sum(states[state] for state in IN_TRANSIT)
         assert states[PARKED] == memory.sim["parked"][0]
         if not instances["busy"].any() or status == FAULT:
-            waiting = states[PARKED] + states[SUSPENDED]
+            waiting = sum(states[state] for state in (PARKED, SUSPENDED, SUSPENDED_HERE, SUSPENDED_OUT))
             assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
         down = instances[instances["down"]]
         assert not any(down[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
