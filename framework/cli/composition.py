@@ -32,7 +32,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.conf import CONF
 from framework.cli.kept_compositions import Composition, Lookup, found_in, kept_or_composed, stamp
-from framework.cli.reading import parsed_yaml, read_text
+from framework.cli.reading import leads_too_far, parsed_yaml, read_text
 from framework.cli.suggest import instead_of
 from framework.errors import InputError, shown
 
@@ -61,6 +61,8 @@ class Loader(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
+        if leads_too_far(overrides):
+            raise InputError("too many settings with several ${...}: name the values themselves")
         parsed, repository = self._parse_overrides_and_create_caching_repo(config_name, overrides)
         if any(override.is_sweep_override() for override in parsed):
             return super()._load_configuration_impl(

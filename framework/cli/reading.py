@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import stat
 import tempfile
@@ -34,10 +35,8 @@ _ZSTD_BLOCK = 1 << 17  # a block of zstd holds at most so many bytes (RFC 8878, 
 _NOT_A_SEPARATOR = "\x1e"  # stands in no text
 _LONGEST_YAML, _DEEPEST_YAML, _MOST_ALIASES = 1_000_000, 50, 30
 _MOST_REPEATED = 10_000  # values that aliases stand for, together
-_REFERENCE, _MOST_REFERENCES = (
-    "${",
-    100_000,
-)  # to other settings, where each text has as many as a chain of all leads to
+_REFERENCE = "${"  # to another setting
+_MOST_REFERENCES = 100_000  # that a chain of all texts may lead to
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -168,7 +167,7 @@ def _require_small(events: Iterable[yaml.Event]) -> None:
     sizes: dict[str, int] = {}  # values below each anchor, all aliases followed
     within: list[tuple[str | None, int]] = []  # of what is open: its anchor, and the values seen before it
     seen = aliases = repeated = 0
-    references = 1
+    texts: list[str] = []
     for event in events:
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in within):
@@ -188,9 +187,14 @@ def _require_small(events: Iterable[yaml.Event]) -> None:
                 sizes[anchor] = seen - before
         elif isinstance(event, yaml.ScalarEvent):
             seen += 1
-            references *= max(1, event.value.count(_REFERENCE))
-            if references > _MOST_REFERENCES:
-                raise ValueError(f"too many texts with several {_REFERENCE}...}}")
+            texts.append(event.value)
+    if leads_too_far(texts):
+        raise ValueError(f"too many texts with several {_REFERENCE}...}}")
+
+
+def leads_too_far(texts: Iterable[str]) -> bool:
+    """Whether settings with such texts may have to be looked up too often, should each refer to the next."""
+    return math.prod(max(1, text.count(_REFERENCE)) for text in texts) > _MOST_REFERENCES
 
 
 def _kind(mode: int) -> str:

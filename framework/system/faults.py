@@ -47,7 +47,7 @@ class Faults:
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.")
-        if not isinstance(self.crashes, list | tuple):
+        if not isinstance(self.crashes, Sequence) or isinstance(self.crashes, str):
             raise InputError(f"engine.faults.crashes must be a list of crashes, got {shown(self.crashes)}")
         object.__setattr__(self, "crashes", tuple(sorted(_crash(one) for one in self.crashes)))
 

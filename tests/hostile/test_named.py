@@ -71,6 +71,7 @@ def test_a_yaml_that_holds_no_settings_is_one_line(text: str, said: str, tmp_pat
         (("engine.kv_compression.read_factor=1e-320",), "engine.kv_compression.read_factor"),
         (("engine.kv_compression.pack_bytes_s=1e-320",), "engine.kv_compression.pack_bytes_s"),
         (("=1",), "=1: a setting is written key=value"),
+        (("model.name=${gpu.name}${gpu.name}",) * 17, "too many settings with several ${...}: name the values"),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_line(words: tuple[str, ...], said: str, tmp_path: Path) -> None:

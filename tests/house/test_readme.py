@@ -44,7 +44,8 @@ SEARCH = [
     line for line in RUNS if any(word in line for word in ("experiments.tune", "+tuned=", "seed=range", ".table"))
 ]
 _COARSE = "objective.tolerance=0.5 objective.most_requests=100"  # rates of a search for one, and its runs
-APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH)
+_LONG = [line for line in RUNS if "validation.defaults" in line]
+APART = (PLACED, NEEDS_GPU, *MEASURED, *SEARCH, *_LONG)
 QUICK = [line for line in RUNS if line not in APART and not line.startswith((NEEDS_NETWORK, NEEDS_TABLES, *NESTED))]
 _GUIDES = [line for line in QUICK if "experiments.guide" in line]
 _SWEEPS = [line for line in QUICK if "run.py -m policy=" in line and line.endswith("seed=0,1")]

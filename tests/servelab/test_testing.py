@@ -19,7 +19,7 @@ import servelab
 
 class Right(servelab.Aggregated):
     def route_prefill(self, request, cluster):
-        return cluster.instances.argmin(cluster.instances.queued_tokens)
+        return cluster.prefill.argmin(cluster.prefill.queued_tokens)
 
 
 class Drops(servelab.Aggregated):
