@@ -14,7 +14,14 @@ from framework.reference.prefixes import free_kv
 from framework.reference.roles import set_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
-from framework.reference.transfers import cancel_migration, migrate, start_decoding, start_transfers, stop_decoding
+from framework.reference.transfers import (
+    cancel_migration,
+    give_up_place,
+    migrate,
+    start_decoding,
+    start_transfers,
+    stop_decoding,
+)
 
 Action = tuple[Any, ...]  # as `Hooks.on_tick` has it
 
@@ -237,11 +244,6 @@ def leave_on_the_way(s: Simulation, r: Request) -> None:
     source, d = r.source, r.destination
     assert source is not None
     assert d is not None
-    if r in d.incoming:
-        d.incoming.remove(r)
-    else:
-        withdraw_copy(s, r)
-        d.cache.free_kv(r.id)
-        d.reserved.remove(r)
+    give_up_place(s, d, r)
     source.leaving.remove(r)
     free_kv(s, source, r)

@@ -11,6 +11,16 @@ from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Chunk, Instance, Migration, Request
 
 
+def give_up_place(s: Simulation, d: Instance, r: Request) -> None:
+    """r does not come to d, where it waits for room or is being copied: what it has there is freed."""
+    if r in d.incoming:
+        d.incoming.remove(r)
+    else:
+        withdraw_copy(s, r)
+        d.cache.free_kv(r.id)
+        d.reserved.remove(r)
+
+
 def start_decoding(s: Simulation, i: Instance, r: Request) -> None:
     """Append r to the running order of i; its KV is there already."""
     i.running.append(r)

@@ -14,7 +14,7 @@ from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
-from framework.reference.transfers import start_transfers, stop_decoding, withdraw_migration
+from framework.reference.transfers import give_up_place, start_transfers, stop_decoding, withdraw_migration
 
 
 def crash(s: Simulation, i: Instance) -> None:
@@ -103,12 +103,7 @@ def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
     """r, whose KV is on i or is being computed there, does not go to its destination; where room came free."""
     d = r.destination
     assert d is not None
-    if r in d.incoming:
-        d.incoming.remove(r)
-    else:
-        withdraw_copy(s, r)
-        d.cache.free_kv(r.id)
-        d.reserved.remove(r)
+    give_up_place(s, d, r)
     r.source, r.destination = None, None
     if r in i.prefilling:
         r.sent_ahead = r.first_token_recomputed = False
