@@ -47,8 +47,9 @@ class Faults:
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.")
-        if not isinstance(self.crashes, Sequence) or isinstance(self.crashes, str):
-            raise InputError(f"engine.faults.crashes must be a list of crashes, got {shown(self.crashes)}")
+        given: object = self.crashes
+        if not isinstance(given, Sequence) or isinstance(given, str):
+            raise InputError(f"engine.faults.crashes must be a list of crashes, got {shown(given)}")
         object.__setattr__(self, "crashes", tuple(sorted(_crash(one) for one in self.crashes)))
 
     def __bool__(self) -> bool:
