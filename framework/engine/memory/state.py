@@ -183,6 +183,7 @@ OPTIONS = record(
     ("crash_times_at", "i8"),  # offset into times: when each of them comes, in order
     ("crash_ends_at", "i8"),  # offset into times: when the instance of each of them comes back
     ("crash_at", "i8"),  # offset into lists: the instance of each of them
+    ("dropped_at", "i8"),  # offset into lists: requests that a crash has dropped; then the tokens that each of them lost
     ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew
     ("rows_at_once", "i8"),  # instances that one event may take off their steps
     # Speculation.
@@ -244,6 +245,7 @@ SIM = record(
     ("change_kind", "i8"),  # ROLE_CHANGE or CRASH
     ("next_crash", "i8"),  # number of the next crash
     ("down", "i8"),  # instances that are down
+    ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work
     ("parked", "i8"),  # requests that wait until there is none
     ("parked_head", "i4"),  # these, in order

@@ -67,6 +67,7 @@ def allocate(
     space = ListSpace()
     crashes = engine.faults.schedule(cluster)
     options["crash_at"] = space.reserve(len(crashes))
+    options["dropped_at"] = space.reserve(2 * count if crashes else 0)
     _lay_out_run(options, space)
     _lay_out_instances(instances, space, cluster, engine, most_running)
     cached = engine.prefix_cache and (workload.has_prefixes or engine.shares_blocks)
