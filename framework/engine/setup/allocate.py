@@ -81,6 +81,7 @@ def allocate(
     lists[options["crash_at"][0] :][: len(crashes)] = [crash.instance for crash in crashes]
     tree_times = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["crash_times_at"], options["crash_ends_at"] = len(tree_times), len(tree_times) + len(crashes)
+    options["crashes"] = len(crashes)
     if crashes:
         sim["change_s"], sim["changing"], sim["change_kind"] = crashes[0].at_s, crashes[0].instance, CRASH
         options["rows_at_once"] = max(len(group) for group in cluster.groups)
