@@ -534,7 +534,7 @@ def test_the_time_that_an_slo_allows_is_for_outputs_that_fit_the_context() -> No
     """One request a second for 100 s, each good within 2 s and one step: a window of arrivals longer than that."""
     small = replace(LLAMA, max_context=8)
     workload = Workload(np.arange(101.0), np.full(101, 6), np.full(101, 10_000))
-    found = bound(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), Slo(2.0, 0.05), OPEN))
+    found = bound(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), OPEN, slo=Slo(2.0, 0.05)))
     assert found.goodput == pytest.approx(101 / 100.0)
 
 

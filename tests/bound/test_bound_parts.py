@@ -250,15 +250,15 @@ def test_large_batches_are_looked_at_few_by_few() -> None:
 
 @pytest.mark.parametrize("first_token", ["prefill", "join"])
 def test_what_comes_before_a_first_token_elsewhere_counts_for_its_decode_steps(first_token: Any) -> None:
-    """TTFT of 2 s, TPOT of 0.25 s, outputs of 1 and 5, transfers of 0.5 s, which are no part of a TTFT at the prefill."""
+    """TTFT of 2 s, TPOT of 0.25 s, outputs of 1 and 5, transfers of 0.5 s, which come after a first token there."""
     setting = Setting(
         Workload(np.zeros(2), np.array([10, 10]), np.array([1, 5])),
         disaggregated(1, 1, server("gpu", 100)),
         MODEL,
         RowTiming({"gpu": StepRow(base_s=1.0)}),
         EngineConfig(first_token=first_token),
-        Slo(2.0, 0.25),
         Open(),
+        slo=Slo(2.0, 0.25),
     )
     needs: Any = SimpleNamespace(transfer_s=np.full(2, 0.5))
     spent_s = _pace_s(setting, needs, np.ones(2, np.bool_))

@@ -12,8 +12,8 @@ import pytest
 
 from framework.calibration import fit as fitting
 from framework.calibration.apply import apply, calibrations_of
-from framework.calibration.benchmark_values import number
 from framework.calibration.benchmark_files import Benchmark
+from framework.calibration.benchmark_values import number
 from framework.calibration.fit import Groups, calibrate, observe
 from framework.calibration.optimise import Fitted, Floats, Term
 from framework.calibration.prior import prior
@@ -245,7 +245,12 @@ def test_served_times_of_single_tokens_have_no_tpot() -> None:
 
 def test_a_number_may_be_the_least_and_the_most_that_is_allowed() -> None:
     assert number("x", "2.5", least=2.5, most=2.5) == 2.5
-    for value, words in ((2.0, "at least 2.5"), (3, "at most 2.5"), (True, "a finite number"), ("x", "a finite number")):
+    for value, words in (
+        (2.0, "at least 2.5"),
+        (3, "at most 2.5"),
+        (True, "a finite number"),
+        ("x", "a finite number"),
+    ):
         with pytest.raises(InputError, match=f"x must be {words}"):
             number("x", value, least=2.5, most=2.5)
 

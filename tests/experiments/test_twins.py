@@ -84,7 +84,7 @@ def test_what_is_drawn_from_distributions_is_compared_with_other_draws_from_them
     played = [spans[SPANS[0]] for spans in run._played(study, "made", Extent(samples=1, resamples=2))]
     assert len(played) == 4
     for seed, workload in ((0, played[0]), (1, played[2]), (2, played[3])):
-        assert np.array_equal(workload.arrival_s, load(**recording, seed=seed).arrival_s)
+        assert np.array_equal(workload.arrival_s, load(path=tmp_path, format="servegen", seed=seed).arrival_s)
     assert not np.array_equal(played[2].arrival_s, played[3].arrival_s)
 
 

@@ -21,7 +21,7 @@ class How:
     """`block_tokens`: tokens per hash block, None: the format's own. `bad_records`: the share of records that may be
     left out because they cannot be read. `unit`: of the arrivals, s, ms, us or ns; None: the format's own. `result`:
     which of the results in the file, from 1. `window_s`: [start, end) of the recording that is wanted; a reader may
-    give more than that, at the same times. `seed`: of requests that are drawn, where a format has distributions of them.
+    give more than that, at the same times. `seed`: of requests that are drawn, where a format has distributions.
     """
 
     block_tokens: int | None = None
