@@ -92,7 +92,7 @@ def enqueue(s: Simulation, r: Request, i: Instance) -> None:
         r.split = split if split < r.input_tokens else max(split, r.input_tokens + 1)
     r.instance = i.id
     take_place(s, r)
-    i.queue_of_arrivals(s.options.asynchronous).append((r.key, r.queue_number, r))
+    s.queue_of_arrivals(i).append((r.key, r.queue_number, r))
     s.wake(i)
 
 

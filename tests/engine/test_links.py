@@ -20,8 +20,8 @@ from framework.metrics.invariants import check_result
 from framework.policy import Migrate, Policy
 from framework.policy.view import Cluster, Request
 from framework.reference import links, loop
+from framework.reference.copies import Channel, Copy
 from framework.reference.simulation import Simulation
-from framework.reference.state import Channel, Copy
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated
