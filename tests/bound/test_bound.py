@@ -530,6 +530,14 @@ def test_an_output_ends_where_the_context_does() -> None:
     assert found.goodput == pytest.approx(1 / least_s)
 
 
+def test_the_time_that_an_slo_allows_is_for_outputs_that_fit_the_context() -> None:
+    """One request a second for 100 s, each good within 2 s and one step: a window of arrivals longer than that."""
+    small = replace(LLAMA, max_context=8)
+    workload = Workload(np.arange(101.0), np.full(101, 6), np.full(101, 10_000))
+    found = bound(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), OPEN, slo=Slo(2.0, 0.05)))
+    assert found.goodput == pytest.approx(101 / 100.0)
+
+
 def test_a_policy_that_changes_roles_may_do_anything_anywhere() -> None:
     """Of three instances one prefills; with any role all do, and the pool where requests arrive comes first."""
     cluster = disaggregated(1, 2, GPU)
