@@ -26,14 +26,13 @@ from framework.reference import (
     circles,
     decisions,
     kv,
-    links,
     loop,
     prefixes,
     pulling,
     reserve,
     roles,
-    transfers,
 )
+from framework.reference.copies import links, transfers
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request

@@ -10,7 +10,7 @@ from typing import Any
 from framework.codes import ARRIVAL, COPY_END, CRASH, DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.errors import PolicyError
 from framework.reference.cache import BlockCache, Cache, Store
-from framework.reference.copies import Channel, Link
+from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names

@@ -8,7 +8,7 @@ from typing import Any
 
 from framework.codes import ROLES
 from framework.reference.cache import Cache, Store
-from framework.reference.copies import Copy
+from framework.reference.copies.under_way import Copy
 from framework.reference.options import Spec
 
 PENDING, FINISHED, REJECTED, FAILED, CANCELLED, UNSENT = range(6)

@@ -10,11 +10,7 @@ import math
 from collections.abc import Callable
 
 from framework.codes import DECODE
-from framework.reference.faults.parking import lose_kv
-from framework.reference.prefixes import free_kv
-from framework.reference.simulation import Simulation
-from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
-from framework.reference.transfers import (
+from framework.reference.copies.transfers import (
     asks_where_to_decode,
     call_back,
     cancel_migration,
@@ -24,6 +20,10 @@ from framework.reference.transfers import (
     stop_decoding,
     turn_away,
 )
+from framework.reference.faults.parking import lose_kv
+from framework.reference.prefixes import free_kv
+from framework.reference.simulation import Simulation
+from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
 
 Join = Callable[[Simulation, Instance, Request], None]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from framework.reference.copies.transfers import cancel_migration, start_decoding, start_transfers, stop_decoding
 from framework.reference.prefixes import register_prefix
 from framework.reference.simulation import Simulation
 from framework.reference.state import PENDING, Instance, Request
@@ -14,7 +15,6 @@ from framework.reference.steps.prefill_end import (
     join_later,
 )
 from framework.reference.steps.totals import count_step
-from framework.reference.transfers import cancel_migration, start_decoding, start_transfers, stop_decoding
 
 
 def finish_step(s: Simulation, i: Instance) -> None:

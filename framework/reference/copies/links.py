@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from framework.codes import COPY_END
-from framework.reference.copies import Channel, Copy, Link
+from framework.reference.copies.under_way import Channel, Copy, Link
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 
