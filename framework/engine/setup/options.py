@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import FIRST_TOKENS, RECOMPUTE, SWAP
-from framework.engine.memory.state import OPTIONS
+from framework.engine.memory.options import OPTIONS
 from framework.engine.setup.config import Setting
 from framework.timing.table import StepRow
 
