@@ -808,7 +808,7 @@ MUTANTS = (
     ),
     Mutant(
         "prefills that end free their blocks before all decodes",
-        "steps/step_end.py",
+        "steps/prefill_end.py",
         "        finish_decodes_before(s, i, s.requests[r].admission)\n",
         "",
     ),
@@ -958,7 +958,7 @@ MUTANTS = (
     ),
     Mutant(
         "it is asked where what was computed again decodes",
-        "steps/step_end.py",
+        "steps/destinations.py",
         "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending) and not q.rerouted):",
         "elif False:",
     ),
@@ -1151,7 +1151,7 @@ MUTANTS = (
     ),
     Mutant(
         "a prompt that goes on where it was split does not tell the tree of loads",
-        "steps/step_end.py",
+        "steps/destinations.py",
         "        s.instances[i].queued_tokens += q.prefill_until - q.prefilled\n        load_changed(s, i)\n",
         "        s.instances[i].queued_tokens += q.prefill_until - q.prefilled\n",
     ),
@@ -1175,7 +1175,7 @@ MUTANTS = (
     ),
     Mutant(
         "who ends with its prompt opens admission a step later",
-        "steps/step_end.py",
+        "steps/prefill_end.py",
         "        inst.closed = False\n        inst.freed = freed\n",
         "        pass\n",
     ),
@@ -1289,8 +1289,8 @@ MUTANTS = (
     ),
     Mutant(
         "a single token that is computed elsewhere ends in the order of admission",
-        "steps/step_end.py",
-        " and not _may_leave_before_token(s, i, r):",
+        "steps/prefill_end.py",
+        " and not may_leave_before_token(s, i, r):",
         ":",
     ),
     # --- circles of held KV ---
@@ -1374,7 +1374,7 @@ MUTANTS = (
     ),
     Mutant(
         "a seat that a prompt leaves starts no copy",
-        "steps/step_end.py",
+        "steps/destinations.py",
         "    s.instances[i].frees_memory = True  # a seat at least\n",
         "",
     ),
