@@ -132,7 +132,7 @@ def test_prompts_of_too_many_blocks_are_refused():
     sessions = Sessions(turns, think_s, prefix_tokens=10**9, block_tokens=1)
     with pytest.raises(InputError, match="prefix blocks, at most 500,000,000 are drawn"):
         conversations(30, FIXED, Arrivals("fixed", 1.0), sessions, seed=0)
-    with pytest.raises(InputError, match="must be at most 1e.09, got"):
+    with pytest.raises(InputError, match=r"must be at most 1e\+09, got"):
         Sessions(turns, think_s, prefixes=10**9 + 1)
 
 

@@ -351,5 +351,5 @@ def test_load_applies_them_to_a_file(tmp_path):
 
 def test_a_rate_is_refused_before_anything_is_read() -> None:
     for rate in (-3, 0, "fast"):
-        with pytest.raises(InputError, match=r"trace\.rate is"):
+        with pytest.raises(InputError, match=r"trace\.rate must be a finite number above 0"):
             load(path="nowhere.csv", rate=rate)
