@@ -36,7 +36,6 @@ FLOORS = (
     "framework.engine.requests",
     "framework.engine.roles",
     "framework.engine.steps",
-    "framework.engine.faults",
     "framework.engine.loop",
     "framework.reference",
     "framework.result",
