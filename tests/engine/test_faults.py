@@ -19,7 +19,7 @@ from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.system.faults import Crash, Crashes, RandomCrashes, Recovery
+from framework.system.faults import Crash, Crashes, Recovery
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.bounds import server

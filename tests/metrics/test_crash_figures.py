@@ -11,7 +11,7 @@ from framework.errors import InputError
 from framework.metrics.service.crashes import recoveries_s
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
-from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, RankChoice
 from framework.system.faults import Crash, RandomCrashes
 from framework.system.parallelism import Parallelism
 from tests.engine.test_faults import GPU, Placed, play, trace
@@ -45,8 +45,8 @@ def test_requests_that_fail_recover_never(engine: str) -> None:
 
 @ENGINES
 def test_each_drop_of_a_request_recovers_by_itself(engine: str) -> None:
-    """Instance 0 is down from 1.5 to 2 s and from 3.5 to 4 s. The tokens come at 1, 3, 5 and 6 s. Request 1 waits at the
-    first crash and has lost nothing then; it arrives at 1.25 s.
+    """Instance 0 is down from 1.5 to 2 s and from 3.5 to 4 s. The tokens come at 1, 3, 5 and 6 s. Request 1 comes at
+    1.25 s, waits at the first crash and has lost nothing then.
     """
     crashes = [Crash(1.5, 0, 0.5), Crash(3.5, 0, 0.5)]
     result = play(engine, trace((0, 2, 4), (1.25, 3, 2)), Placed(), crashes, "mixed")
@@ -71,7 +71,7 @@ def test_a_run_in_which_nothing_may_crash_has_none_of_it() -> None:
 
 
 def test_rates_are_those_asked_for() -> None:
-    """Of 400 instances of four GPUs each, up for 1,000 s on average and down for 100 s, some 36,000 crashes in 100,000 s."""
+    """400 instances of four GPUs, up for 1,000 s on average and down for 100 s: some 36,000 crashes in 100,000 s."""
     crashes = RandomCrashes(gpu_mtbf_s=4000.0, down_s=100.0, until_s=1e5, seed=1).schedule(_cluster(400, tp=4))
     up_s = np.concatenate([np.diff([-100.0, *own]) - 100.0 for own in _by_instance(crashes, 400)])
     assert len(crashes) == pytest.approx(400 * 1e5 / 1100, rel=0.02)
@@ -112,14 +112,15 @@ def test_rates_out_of_range_are_refused(given: dict[str, Any], said: str) -> Non
 def _calm() -> Any:
     from framework.engine.setup.config import EngineConfig
     from framework.simulate import simulate
-    from tests.engine.test_faults import MODEL, TIMING
+    from tests.engine.test_faults import TIMING
+    from tests.helpers.scenarios import MODEL
 
     config = EngineConfig(block_tokens=1, kv_tokens=100)
     return simulate(trace((0, 2, 4)), _cluster(1), MODEL, TIMING, config)
 
 
 def _cluster(instances: int, tp: int = 1, dp: int = 1) -> ClusterSpec:
-    choice = "routed" if dp > 1 else "even"
+    choice: RankChoice = "routed" if dp > 1 else "even"
     pool = PoolSpec("all", "mixed", instances, GPU, Parallelism(tp=tp, dp=dp), rank_choice=choice)
     return ClusterSpec((pool,), LinkSpec(2.0**60))
 
