@@ -430,3 +430,10 @@ def steps(groups: int) -> Iterator[tuple[list[tuple[int, int]], int, int]]:
     for batch, mean in decodes:
         yield [(0, 600)] * groups, batch, mean
         yield [(2048, 512)] * groups, batch, mean
+
+
+def test_calibrations_in_another_format_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text('{"format": "servelab calibrations 0", "entries": []}')
+    with pytest.raises(InputError, match="no calibrations, which are format 'servelab calibrations 1'"):
+        read_calibrations(path)
