@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -171,10 +172,6 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
     duration_s, goodput_rps = seconds.duration, rate(good, clock.window_s)
     input_tokens, output_tokens = int(finished["input_tokens"].sum()), int(finished["output_tokens"].sum())
     used, on, state = usage(result, clock), gpus_on(result, clock), load_state(result, clock)
-    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
-    usd_per_hour = price_usd_per_hour(result, clock)
-    paid_usd = usd_per_hour * clock.window_s / 3600.0
-    good_tokens = int(requests.filter(pl.col("good"))["output_tokens"].sum())
     return {
         "duration": duration_s,
         "completed": completed,
@@ -219,14 +216,25 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **(statistics_ms("reader_wait", finished["reader_wait_s"].to_numpy()) if "reader_wait_s" in finished else {}),
         **bubbles(result),
         **idle_seats(result),
+        **_costs(result, requests, used, clock),
+        **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
+        **_provenance(result),
+    }
+
+
+def _costs(result: Result, requests: pl.DataFrame, used: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+    """Energy and money; `requests` are those that count."""
+    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
+    good = requests.filter(pl.col("good"))
+    usd_per_hour = price_usd_per_hour(result, clock)
+    paid_usd = usd_per_hour * clock.window_s / 3600.0
+    return {
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         "usd_per_hour": usd_per_hour,
         "energy_per_token_j": _per(used["energy_j"], served_tokens),
-        "usd_per_million_good_tokens": _per(paid_usd, good_tokens / 1e6),
-        "good_per_usd": _per(good, paid_usd),
-        **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
-        **_provenance(result),
+        "usd_per_million_good_tokens": _per(paid_usd, int(good["output_tokens"].sum()) / 1e6),
+        "good_per_usd": _per(len(good), paid_usd),
     }
 
 
