@@ -79,13 +79,12 @@ class Setting:
 
     def kv_blocks(self, pool: PoolSpec) -> int:
         """KV blocks of an instance. Raises InputError where the model does not fit."""
-        kv = self.engine.kv_compression
-        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, kv.memory_share)
+        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, self.engine.memory_share(self.model))
         return (tokens if self.engine.kv_tokens is None else self.engine.kv_tokens) // self.engine.block_tokens
 
     @property
     def copy_bytes_per_token(self) -> float:
-        return self.model.kv_bytes_per_token * self.engine.kv_compression.copy_share
+        return self.model.kv_bytes_per_token * self.engine.copy_share(self.model)
 
     @property
     def transfers(self) -> bool:

@@ -34,6 +34,25 @@ class Mutant:
 
 _ROOM = "available(s, i) - blocks < watermark_of(s, i)"
 MUTANTS = (
+    # --- memory ---
+    Mutant(
+        "kept KV behind a window takes no room",
+        "setup/allocate.py",
+        "pool.kv_tokens(model, engine.kv_fraction, engine.memory_share(model))",
+        "pool.kv_tokens(model, engine.kv_fraction, engine.kv_compression.memory_share)",
+    ),
+    Mutant(
+        "kept KV behind a window is not swapped",
+        "setup/allocate.py",
+        "model.kv_bytes_per_token * engine.memory_share(model)",
+        "model.kv_bytes_per_token * kv.memory_share",
+    ),
+    Mutant(
+        "kept KV behind a window is not copied",
+        "setup/allocate.py",
+        "model.kv_bytes_per_token * engine.copy_share(model)",
+        "model.kv_bytes_per_token * kv.copy_share",
+    ),
     # --- preemption, swapping ---
     Mutant("swap-in ignores the watermark", "requests/preemption.py", _ROOM, "available(s, i) - blocks < 0"),
     Mutant("swap-in ignores the largest batch", "requests/preemption.py", "seats(s, i) >= inst.max_batch or ", ""),

@@ -140,8 +140,8 @@ def _set_options(
     options["unchunked"] = not engine.chunked_prefill
     options["room_for_chunk"] = engine.admission_room == "chunk"
     options["spares_idle"] = not engine.idle_watermark
-    options["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
-    options["copy_bytes_per_token"] = model.kv_bytes_per_token * kv.copy_share
+    options["kv_bytes_per_token"] = model.kv_bytes_per_token * engine.memory_share(model)
+    options["copy_bytes_per_token"] = model.kv_bytes_per_token * engine.copy_share(model)
     options["weight_bytes"] = model.weight_bytes
     for part in fields(engine):
         own = getattr(getattr(engine, part.name), "engine_options", dict)
@@ -245,7 +245,7 @@ def _instances(cluster: ClusterSpec, model: Model, engine: EngineConfig) -> NDAr
     pool_of, kv = cluster.pool_of_instance, engine.kv_compression
     instances["pool"] = pool_of
     for k, pool in enumerate(cluster.pools):
-        tokens = pool.kv_tokens(model, engine.kv_fraction, kv.memory_share)
+        tokens = pool.kv_tokens(model, engine.kv_fraction, engine.memory_share(model))
         if engine.kv_tokens is not None:
             tokens = engine.kv_tokens
         blocks = tokens // engine.block_tokens
