@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,40 +39,54 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """Replay the workload until every request has ended, in the engine that `engine.implementation` names.
+    """`replay` of these parts; the defaults of `engine`, `policy` and `load` hold where they are None."""
+    setting = Setting(workload, cluster, model, timing, engine or EngineConfig(), load or Open(), seed)
+    return replay(setting, policy or Policy(), predictor, progress)
 
-    Without `engine`, `policy` and `load` their defaults hold; a policy and a predictor serve one run each.
-    `progress(ended, total)` is called now and then. Raises InputError where the parts do not fit together, PolicyError
-    for what a policy returned, and whatever a policy raised.
+
+def replay(
+    given: Setting,
+    policy: Policy,
+    predictor: Predictor | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Let the policy decide until every request has ended, in the engine that `engine.implementation` names.
+
+    A policy and a predictor serve one run each. `progress(ended, total)` is called now and then. Raises InputError
+    where the parts do not fit together, PolicyError for what a policy returned, and whatever a policy raised.
     """
-    if cluster.auto and cluster.split is None:
+    if given.cluster.auto and given.cluster.split is None:
         raise InputError("cluster.prefill=auto: no load has said how many instances prefill yet; give a number")
-    engine = (EngineConfig() if engine is None else engine).on(workload)
-    load = Open() if load is None else load
-    policy = Policy() if policy is None else policy
     for part in (policy, predictor):
         _claim(part)
-    spec = lay_out(policy, cluster)
-    require_whole_instances(spec, engine, policy.shares_gpus)
-    asked, workload = workload, within_context(workload, model.max_context)
-    setting = Setting(workload, spec, model, timing, engine, load, seed)
-    replaying = _ENGINES[engine.implementation](setting)
+    setting = _laid_out(given, policy)
+    workload, load = setting.workload, setting.load
+    replaying = _ENGINES[setting.engine.implementation](setting)
     if predictor is not None:
         with noting(f"predictor {predictor.name}", "prepare"):
-            predictor.prepare(workload, seed)
+            predictor.prepare(workload, setting.seed)
     predictions = Predictions(predictor, workload, lambda: replaying.inspection.finished)
-    view = Cluster(replaying.inspection, spec, predictions)
+    view = Cluster(replaying.inspection, setting.cluster, predictions)
     with noting(f"policy {policy.name}", "prepare"):
         policy.prepare(view)
     window = load.window(workload)
     marks_s = () if window is None else (window.start_s, window.end_s)
     replayed = replaying.replay(policy, view, progress or _silent, marks_s)
-    outcomes = _complete(replayed.requests, predictions, asked.output_tokens > workload.output_tokens)
+    outcomes = _complete(replayed.requests, predictions, given.workload.output_tokens > workload.output_tokens)
     sent = outcomes["state"] != UNSENT
     if load.duration_s is not None and sent.all():
         window = None  # clients ran out of requests before the end of the load
     result = _result(setting, policy.name, "none" if predictor is None else predictor.name, replayed, outcomes, window)
     return result if sent.all() else of_those_sent(result)
+
+
+def _laid_out(given: Setting, policy: Policy) -> Setting:
+    """What an engine takes: the cluster is laid out, the prefix cache on or off, and outputs end with the context."""
+    cluster, engine = lay_out(policy, given.cluster), given.engine.on(given.workload)
+    require_whole_instances(cluster, engine, policy.shares_gpus)
+    return replace(
+        given, workload=within_context(given.workload, given.model.max_context), cluster=cluster, engine=engine
+    )
 
 
 def _result(

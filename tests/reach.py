@@ -26,17 +26,17 @@ from framework.reference import (
     circles,
     decisions,
     kv,
-    links,
     loop,
     prefixes,
     pulling,
     reserve,
     roles,
-    transfers,
 )
+from framework.reference.copies import links, transfers
+from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
-from framework.reference.steps import duration, forming, lockstep, running_list, scheduling, step_end
+from framework.reference.steps import duration, forming, lockstep, prefill_end, running_list, scheduling, step_end
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
 from tests.helpers.rulers import Note
@@ -59,7 +59,7 @@ MODULES: tuple[Any, ...] = (
         reserve,
         roles,
     ),
-    *(running_list, scheduling, step_end, transfers),
+    *(prefill_end, running_list, scheduling, step_end, transfers),
 )
 Names = Iterator[str]
 
@@ -232,15 +232,15 @@ def _has_drained(s: Simulation, i: Instance) -> Names:
     if again and leaves & DECODE and not (i.running or i.joining or i.incoming or i.reserved or i.swapped):
         yield "decodes there once it is computed again, before a role changes"
     others = len(i.waiting) + len(i.prefilling) - len(again)
-    if again and leaves == PREFILL and not others and not i.inbox and not i.coming and not i.prefill_step:
+    if again and leaves == PREFILL and not others and not i.inbox and not coming(i) and not i.prefill_step:
         yield "role changed with one that is computed again"
 
 
-def _complete_prefill(s: Simulation, i: Instance, r: Request, concurrent: bool = False) -> Names:
+def _complete_prefill(s: Simulation, i: Instance, r: Request, join: prefill_end.Join) -> Names:
     if s.recomputes_here(r) and r.emitted + 1 < r.output_tokens:
         if "route_decode" in s.hooks.overrides or not i.role & DECODE:
             yield "decodes where it was computed again, unasked"
-        if concurrent:
+        if join is prefill_end.join_later:
             yield "computed again concurrent with decodes"
         if i.spec.stages > 1:
             yield "computed again in a pipeline"

@@ -117,7 +117,7 @@ def load(
     check_whole("trace.seed", seed, 0)
     if requests is not None:
         check_whole("trace.requests", requests, 1, MOST_REQUESTS)
-    how = How(block_tokens, bad_records, unit, result, transform.wanted_s)
+    how = How(block_tokens, bad_records, unit, result, transform.wanted_s, seed)
     length = transform.limit if requests is None and not transform.resizes else requests
     sampled = False
     if path is not None and (not isinstance(path, str | Path) or not str(path).strip()):

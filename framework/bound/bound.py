@@ -168,14 +168,12 @@ class _Search:
         if not self._alone:
             return self._bound(0, 0.0, _ALONE)
         if arrival_s is None:
-            ends_s, latest_s = np.full(self._alone, shortest_s), np.inf
-        else:
-            since_s = arrival_s - arrival_s[0]
-            limit = "arrivals" if since_s[-1] >= shortest_s else limit
-            started = most_started(self._setting, self._pools, self._needs)
-            ends_s = np.maximum(np.sort((since_s + self._needs.total_s)[alone])[:started], since_s[-1])
-            latest_s = float((since_s + self._latest_s())[alone].max())
-        return self._best(np.maximum(ends_s, shortest_s), shortest_s, latest_s, limit)
+            return self._best(self._alone, shortest_s, np.inf, limit)
+        since_s = arrival_s - arrival_s[0]
+        limit = "arrivals" if since_s[-1] >= shortest_s else limit
+        started = most_started(self._setting, self._pools, self._needs)
+        latest_s = max(float((since_s + self._latest_s())[alone].max()), shortest_s)
+        return self._best(started, max(shortest_s, float(since_s[-1])), latest_s, limit)
 
     def _most(self, started: int, latest_s: float, limit: str) -> tuple[int, str]:
         """Most good requests of those whose prompts can be `started`, if all have ended by `latest_s`; what they are
@@ -193,25 +191,25 @@ class _Search:
                 good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
         return good, self._largest(losses, limit)
 
-    def _best(self, ends_s: Floats, shortest_s: float, latest_s: float, limit: str) -> Bound:
-        """`ends_s` (G,): least time for each number of good requests, but for what the fluid program says of it.
+    def _best(self, started: int, least_s: float, latest_s: float, limit: str) -> Bound:
+        """The best number of good requests, of those whose prompts can be `started`, in at least `least_s`.
 
         The limit is what costs most good requests; the one given where all can be good.
         """
-        counts, good = np.arange(1.0, len(ends_s) + 1), len(ends_s)
+        counts, good = np.arange(1.0, started + 1), started
         demand = demand_of(self._setting, self._pools, self._needs, self._needs.good_alone)
-        fluid, needed_s = most_good(demand, self._steps, self._instances, ends_s[-1]), ends_s
+        fluid, needed_s = most_good(demand, self._steps, self._instances, least_s), np.full(started, least_s)
         if fluid is not None:
-            needed_s = np.maximum(ends_s, fluid.least_s(counts * (1 - _ROUNDING)))
+            needed_s = np.maximum(needed_s, fluid.least_s(counts * (1 - _ROUNDING)))
             if np.isfinite(latest_s):
-                good = min(good, int(fluid.most(max(latest_s, shortest_s)) * (1 + _ROUNDING) + _ROUNDING))
+                good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
         at = len(counts) - 1 - int(np.argmax((counts / needed_s)[::-1]))
         losses: dict[str, float] = {
             _ALONE: len(self._needs.good_alone) - self._alone,
-            _BURSTS: self._alone - len(ends_s),
+            _BURSTS: self._alone - started,
         }
         if fluid is not None:
-            losses[self._scarce(fluid)] = len(ends_s) - fluid.most(needed_s[at])
+            losses[self._scarce(fluid)] = started - fluid.most(needed_s[at])
         return self._bound(good, float(counts[at] / needed_s[at]), self._largest(losses, limit))
 
     def _largest(self, losses: Mapping[str, float], limit: str) -> str:

@@ -1,4 +1,4 @@
-"""What a run is given, as a bound asks for it."""
+"""What a run is given and the limits that it shall keep, as a bound asks for them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.engine.setup.config import EngineConfig
-from framework.load import Load
+from framework.engine.setup import config
 from framework.metrics.slo import Slo
-from framework.system.cluster import ClusterSpec, PoolSpec
-from framework.system.model import Model
-from framework.timing.table import Timing
-from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a run is given, but for its policy; the cluster is laid out."""
+@dataclass(frozen=True, kw_only=True)
+class Setting(config.Setting):
+    """What a run is given, and the SLO by which it is judged. What follows here holds on a cluster that is laid out."""
 
-    workload: Workload
-    cluster: ClusterSpec
-    model: Model
-    timing: Timing
-    engine: EngineConfig
     slo: Slo
-    load: Load
 
     @property
     def caches(self) -> bool:
@@ -76,15 +65,6 @@ class Setting:
         """KV blocks that each request holds at its end, (N,)."""
         tokens = self.workload.input_tokens + self.workload.output_tokens - 1
         return -(-tokens // self.engine.block_tokens)
-
-    def kv_blocks(self, pool: PoolSpec) -> int:
-        """KV blocks of an instance. Raises InputError where the model does not fit."""
-        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, self.engine.memory_share(self.model))
-        return (tokens if self.engine.kv_tokens is None else self.engine.kv_tokens) // self.engine.block_tokens
-
-    @property
-    def copy_bytes_per_token(self) -> float:
-        return self.model.kv_bytes_per_token * self.engine.copy_share(self.model)
 
     @property
     def transfers(self) -> bool:

@@ -6,42 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from framework.bound.setting import Setting
-from framework.engine.setup.config import EngineConfig
-from framework.load import Load
 from framework.metrics.invariants import check_result
-from framework.metrics.slo import Slo
 from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictor
 from framework.result import Result
-from framework.simulate import simulate
+from framework.simulate import replay
 from framework.sizing.by_load import sized
-from framework.system.cluster import ClusterSpec
-from framework.system.model import Model
 from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
-from framework.timing.table import Timing
 from framework.workload import Workload, at_rate
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """What `simulate` needs, and the SLO by which its result is judged.
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Setting):
+    """What a run is given, its SLO, and who decides; `cluster` is not laid out.
 
     `renew` makes another policy and predictor of the same configuration, for each of these serves one run.
     `sample(k, block_s)`, k >= 1, makes other requests of the same kind, each k its own: a distribution or a fitted
     trace is drawn from again, a recording's blocks of `block_s` seconds are.
     """
 
-    workload: Workload
-    cluster: ClusterSpec
-    model: Model
-    timing: Timing
-    engine: EngineConfig
     policy: Policy
     predictor: Predictor | None
-    load: Load
-    slo: Slo
-    seed: int
     renew: Callable[[], tuple[Policy, Predictor | None]]
     sample: Callable[[int, float], Workload]
 
@@ -68,23 +54,11 @@ class Experiment:
 
     @property
     def setting(self) -> Setting:
-        """What the run is given, but for its policy."""
-        cluster = lay_out(self.policy, self.cluster)
-        return Setting(self.workload, cluster, self.model, self.timing, self.engine, self.slo, self.load)
+        """The same on the cluster as the policy lays it out."""
+        return replace(self, cluster=lay_out(self.policy, self.cluster))
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Result:
         """Simulate and check the engine's invariants; `progress(ended, total)` is called now and then."""
-        result = simulate(
-            self.workload,
-            self.cluster,
-            self.model,
-            self.timing,
-            engine=self.engine,
-            policy=self.policy,
-            predictor=self.predictor,
-            load=self.load,
-            seed=self.seed,
-            progress=progress,
-        )
+        result = replay(self, self.policy, self.predictor, progress)
         check_result(result)
         return result

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from framework.codes import ARRIVAL, PREFILL
+from framework.reference.copies.links import has_ended
+from framework.reference.copies.transfers import start_copy, start_transfers
 from framework.reference.faults.parking import park
-from framework.reference.links import has_ended
 from framework.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.reference.simulation import Simulation
 from framework.reference.state import REJECTED, UNSENT, Instance, Request
-from framework.reference.transfers import start_copy, start_transfers
 
 
 def arrive(s: Simulation, r: Request) -> None:
@@ -92,7 +92,7 @@ def enqueue(s: Simulation, r: Request, i: Instance) -> None:
         r.split = split if split < r.input_tokens else max(split, r.input_tokens + 1)
     r.instance = i.id
     take_place(s, r)
-    i.queue_of_arrivals(s.options.asynchronous).append((r.key, r.queue_number, r))
+    s.queue_of_arrivals(i).append((r.key, r.queue_number, r))
     s.wake(i)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from framework.codes import PREFILL
 from framework.errors import Stuck, stuck_error
+from framework.reference.copies.transfers import kv_there, start_transfers, stop_decoding
 from framework.reference.kv import kv_of_next_step, queue_preempted
 from framework.reference.prefixes import free_kv
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, PENDING, UNSENT, Instance, Request
-from framework.reference.transfers import kv_there, start_transfers, stop_decoding
 
 
 def break_circle(s: Simulation) -> bool:

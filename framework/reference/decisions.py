@@ -7,14 +7,8 @@ from typing import Any
 
 from framework.codes import PREFILL, ROLES
 from framework.reference.arrivals import take_place
-from framework.reference.faults.parking import park
-from framework.reference.kv import evict
-from framework.reference.links import withdraw_copy
-from framework.reference.prefixes import free_kv
-from framework.reference.roles import set_role
-from framework.reference.simulation import Simulation
-from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
-from framework.reference.transfers import (
+from framework.reference.copies.links import withdraw_copy
+from framework.reference.copies.transfers import (
     cancel_migration,
     give_up_place,
     migrate,
@@ -22,6 +16,12 @@ from framework.reference.transfers import (
     start_transfers,
     stop_decoding,
 )
+from framework.reference.faults.parking import park
+from framework.reference.kv import evict
+from framework.reference.prefixes import free_kv
+from framework.reference.roles import set_role
+from framework.reference.simulation import Simulation
+from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
 
 Action = tuple[Any, ...]  # as `Hooks.on_tick` has it
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.policy.inspection import Floats, Integers, View, require_decoding
+from framework.reference.holdings import incoming_kv_tokens, kv_tokens, queued_tokens
 from framework.reference.prefixes import known_prefix
 from framework.reference.simulation import Simulation
 from framework.reference.state import INSTANCE_TOTALS, Instance, Request
@@ -55,15 +56,15 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("draining_role", "i1", lambda i: i.draining_role),
     ("next_role", "i1", lambda i: i.next_role),
     ("queued", "i8", lambda i: len(i.waiting) + len(i.inbox)),
-    ("queued_tokens", "i8", lambda i: i.queued_tokens),
+    ("queued_tokens", "i8", queued_tokens),
     ("prefilling", "i8", lambda i: len(i.prefilling)),
     ("running", "i8", lambda i: len(i.running)),
     ("joining", "i8", lambda i: len(i.joining) + len(i.computed)),
     ("reserved", "i8", lambda i: len(i.reserved)),
     ("swapped", "i8", lambda i: len(i.swapped)),
     ("incoming", "i8", lambda i: len(i.incoming) + len(i.reserved)),
-    ("incoming_kv_tokens", "i8", lambda i: i.incoming_kv_tokens),
-    ("kv_tokens", "i8", lambda i: i.kv_tokens),
+    ("incoming_kv_tokens", "i8", incoming_kv_tokens),
+    ("kv_tokens", "i8", kv_tokens),
     ("decode_kv", "i8", lambda i: sum(r.kv for r in i.running)),
     ("total_blocks", "i8", lambda i: i.cache.total),
     ("free_blocks", "i8", lambda i: i.cache.free),
@@ -209,7 +210,7 @@ class ReferenceInspection:
 
     def _next_prefill(self, i: Instance) -> tuple[float, float, int]:
         """Seconds of a step of the tokens that lack prefill, of its attention, and the KV tokens that it reads."""
-        tokens = min(i.token_budget, i.queued_tokens)
+        tokens = min(i.token_budget, queued_tokens(i))
         if tokens == 0 or not (i.prefilling or i.waiting or i.inbox):  # some may be on its way here
             return 0.0, 0.0, 0
         r = i.prefilling[0] if i.prefilling else (min(i.waiting) if i.waiting else i.inbox[0])[2]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from framework.codes import PREFILL
+from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.duration import choose_depth
-from framework.reference.transfers import cancel_migration, start_decoding, stop_decoding
 
 
 def may_come(i: Instance) -> bool:

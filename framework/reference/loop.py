@@ -10,10 +10,11 @@ from framework.codes import ARRIVAL, COPY_END, CRASH, PREFILL_STEP_END, ROLE_CHA
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
+from framework.reference.copies.links import share_links
 from framework.reference.decisions import carry_out, decide, decision_is_due
 from framework.reference.faults.crashes import come_back, crash, route_parked
+from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
-from framework.reference.links import share_links
 from framework.reference.roles import take_role
 from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
 from framework.reference.steps.scheduling import take_turn
@@ -96,7 +97,7 @@ def advance(s: Simulation, time_s: float) -> None:
     for i in s.instances:
         totals = i.totals
         totals["kv_block_s"] += i.cache.used * passed_s
-        totals["kv_token_s"] += i.kv_tokens * passed_s
+        totals["kv_token_s"] += kv_tokens(i) * passed_s
     s.now_s = time_s
 
 

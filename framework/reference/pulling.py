@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from framework.reference.simulation import Simulation
-from framework.reference.state import Instance, Request
-from framework.reference.transfers import (
+from framework.reference.copies.transfers import (
     kv_of_first_step,
     kv_there,
     lacking,
@@ -12,6 +10,8 @@ from framework.reference.transfers import (
     start_copy,
     start_decoding,
 )
+from framework.reference.simulation import Simulation
+from framework.reference.state import Instance, Request
 
 
 def pull(s: Simulation, d: Instance) -> None:

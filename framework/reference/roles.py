@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from framework.codes import DECODE, MIXED, PREFILL, ROLE_CHANGE
 from framework.reference.faults.parking import park
+from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
 
@@ -48,7 +49,7 @@ def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
     if not s.fits(target, r):
         s.end_request(r, FAILED, "kv")
         return
-    target.queue_of_arrivals(s.options.asynchronous).append(entry)
+    s.queue_of_arrivals(target).append(entry)
     r.instance = target.id
     s.wake(target)
 
@@ -58,7 +59,7 @@ def has_drained(s: Simulation, i: Instance) -> bool:
     leaves = i.draining_role & ~i.next_role
     unfilled = [r for _, _, r in i.waiting] + i.prefilling
     again = [r for r in unfilled if s.recomputes_here(r)]
-    if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or i.coming or i.prefill_step):
+    if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or coming(i) or i.prefill_step):
         return False
     suspended = [r for r in s.present.values() if r.suspended and r.instance == i.id]
     suspended = [r for r in suspended if r.swapped_out or r in i.kept or s.recomputes_here(r)]

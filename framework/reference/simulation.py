@@ -10,8 +10,9 @@ from typing import Any
 from framework.codes import ARRIVAL, COPY_END, CRASH, DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
 from framework.errors import PolicyError
 from framework.reference.cache import BlockCache, Cache, Store
+from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
-from framework.reference.state import FINISHED, UNSENT, Channel, Instance, Link, Postponed, Request
+from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
 ROLE_NAMES = {role: name for name, role in ROLES.items()}
@@ -182,6 +183,10 @@ class Simulation:
         i.changed = True
         if not (i.busy or i.group_steps) or i.may_prefill:
             self.await_turn(i)
+
+    def queue_of_arrivals(self, i: Instance) -> list[tuple[float, int, Request]]:
+        """Where requests wait that come to i now."""
+        return i.inbox if self.options.asynchronous else i.waiting
 
     def await_turn(self, i: Instance) -> None:
         """Let i schedule once all events of this time have been processed."""

@@ -1,4 +1,4 @@
-"""The ordinary objects of one run: requests, instances, and copies between them."""
+"""The ordinary objects of one run: requests and instances."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from framework.codes import ROLES
 from framework.reference.cache import Cache, Store
+from framework.reference.copies.under_way import Copy
 from framework.reference.options import Spec
 
 PENDING, FINISHED, REJECTED, FAILED, CANCELLED, UNSENT = range(6)
@@ -16,38 +17,6 @@ INSTANCE_TOTALS = (
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
     *("prefill_square", "bubble_s", "weight_passes", "expert_reads", "extrapolated_s"),
 )
-
-
-Link = int  # a sending side, a receiving side, or the fabric
-
-
-@dataclass(eq=False)
-class Copy:
-    """A copy of KV under way: it has a channel while its bytes flow, and an event if its end is announced."""
-
-    request: int
-    complete_s: float  # before which its last byte cannot have come
-    landing_s: float  # between its last byte and its end
-    channel: Channel | None = None
-    sent_until: float = 0.0  # bytes of that channel with which all of its own have been sent
-    event: int | None = None
-
-
-@dataclass(eq=False)
-class Channel:
-    """The copies whose bytes flow from one instance to another, which all have one rate."""
-
-    source: int
-    target: int
-    since_s: float  # up to which `sent_bytes` are counted
-    sent_bytes: float = 0.0  # of each copy that is there since the channel was opened
-    rate_bytes_s: float = 0.0
-    copies: list[Copy] = field(default_factory=list)
-    changed: bool = False  # a copy has begun or ended since its rate was set
-
-    def count_sent(self, now_s: float) -> None:
-        self.sent_bytes += self.rate_bytes_s * (now_s - self.since_s)
-        self.since_s = now_s
 
 
 @dataclass
@@ -181,74 +150,87 @@ class Step:
         return sum([tokens for _, _, tokens in self.chunks])
 
 
+@dataclass(eq=False)
 class Instance:
     """One instance: its lists of requests, its KV memory, the steps under way and its totals. `begin_s`: of the run."""
 
-    def __init__(
-        self, id: int, spec: Spec, cache: Cache, watermark: int, prefill_percent: int = 50, begin_s: float = 0.0
-    ) -> None:
-        self.id = id
-        self.prefill_percent = prefill_percent
-        self.spec = spec
-        self.group = [self]  # those that step together with it, itself included
-        self.cache = cache
-        self.watermark = watermark
-        self.token_budget = spec.token_budget
-        self.max_batch = spec.max_batch
-        self.mode = spec.mode
-        # Sets of the phases PREFILL and DECODE: that it takes work of, may still have work of, and shall have.
-        self.role = self.draining_role = self.next_role = ROLES[spec.role]
-        self.next_plan: tuple[int, str, int] | None = None  # that comes with the change of role under way
-        self.change_event: int | None = None  # its event
-        self.off_since_s: float | None = None if self.next_role else begin_s
-        self.off_s = 0.0
-        self.down = False  # it has crashed, and comes back by the change under way
-        self.waiting: list[tuple[float, int, Request]] = []  # key, queue number
-        self.inbox: list[tuple[float, int, Request]] = []  # came while a step ran that is formed asynchronously
-        self.deferred_frees: list[
-            Request
-        ] = []  # have ended with its last step; their KV stays until the next one is formed
-        self.late_seats = self.late_blocks = 0  # came free at the end of its last step, too late for the next one
-        self.prefilling: list[Request] = []
-        self.running: list[Request] = []  # decoding, in running order
-        self.joining: list[Request] = []
-        self.computed: list[Request] = []  # by its prefill stream; they decode from the next boundary on, ...
-        self.known = 0  # ... so many of them, of the others its next step does not know yet
-        self.swapped: list[Request] = []
-        self.incoming: list[Request] = []
-        self.reserved: list[Request] = []  # copies under way to this instance hold a seat and blocks here
-        self.prefilled: list[
-            Request
-        ] = []  # out of the prefilling order at the end of a step, where to is not known yet
-        self.leaving: list[Request] = []  # prefilled or handed over, their KV kept here until a copy has ended
-        self.kept: list[Request] = []  # suspended, with their KV here
-        self.busy = False  # in a step
-        self.changed = False
-        self.asked = False  # the policy has decided before the step that is formed next
-        self.woken = False  # it schedules at this time
-        self.between = False  # a step of it has ended at this time, and the next one is not formed yet
-        self.chunk_preempted = False  # the step being formed preempted for the blocks of a chunk
-        self.step: Step | None = None
-        self.prefill_step: Step | None = None  # the prefill step concurrent with its decodes
-        self.prefill_ended_s = -math.inf  # time at which it ended, until the next one is formed
-        self.known_room = (0, 0)  # seats taken and blocks available when its prefill step had been formed
-        self.counted_s = 0.0  # time up to which its busy time is counted
-        self.depth = 0  # tokens drafted for each decode of the step being formed
-        self.swap_bytes = 0.0
-        self.next_rank = 0  # rank that comes next where they take turns
-        self.egress_free_s = 0.0  # time at which its sending side is free, where copies wait for each other
-        self.ingress_free_s = 0.0
-        self.load_s = 0.0  # of what the step being formed finds in stores
-        self.stores: list[Store] = []  # the fastest first
-        self.hit_tokens: list[int] = []  # by store, of first admissions
-        self.loaded_bytes: list[float] = []
-        self.closed = False  # a request found no room, and none has come free since
-        self.opens_after: list[int] = []  # for KV that came free: 1, or 2 where its next step cannot count on that
-        self.ratio_set = (0.0, 0)  # share of the output to come that is reserved, and decode steps when that was set
-        self.admission_opens = -1  # decode steps after which its queue is admitted from; -1: none waits
-        self.extrapolation = 0.0  # the farthest of its steps past what was measured
-        self.steps: list[tuple[float, float, int, int, int]] = []  # start, end, decodes, prefill tokens, context
-        self.totals: dict[str, float] = dict.fromkeys(INSTANCE_TOTALS, 0)
+    id: int
+    spec: Spec
+    cache: Cache
+    watermark: int
+    prefill_percent: int = 50
+    begin_s: float = 0.0
+    group: list[Instance] = field(init=False)  # those that step together with it, itself included
+    token_budget: int = field(init=False)
+    max_batch: int = field(init=False)
+    mode: str = field(init=False)
+    # Sets of the phases PREFILL and DECODE: that it takes work of, may still have work of, and shall have.
+    role: int = field(init=False)
+    draining_role: int = field(init=False)
+    next_role: int = field(init=False)
+    next_plan: tuple[int, str, int] | None = None  # that comes with the change of role under way
+    change_event: int | None = None  # its event
+    off_since_s: float | None = field(init=False)
+    off_s: float = 0.0
+    down: bool = False  # it has crashed, and comes back by the change under way
+    waiting: list[tuple[float, int, Request]] = field(default_factory=list)  # key, queue number
+    # came while a step ran that is formed asynchronously
+    inbox: list[tuple[float, int, Request]] = field(default_factory=list)
+    # have ended with its last step; their KV stays until the next one is formed
+    deferred_frees: list[Request] = field(default_factory=list)
+    late_seats: int = 0  # came free at the end of its last step, too late for the next one
+    late_blocks: int = 0
+    prefilling: list[Request] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)  # decoding, in running order
+    joining: list[Request] = field(default_factory=list)
+    # by its prefill stream; they decode from the next boundary on, ...
+    computed: list[Request] = field(default_factory=list)
+    known: int = 0  # ... so many of them, of the others its next step does not know yet
+    swapped: list[Request] = field(default_factory=list)
+    incoming: list[Request] = field(default_factory=list)
+    # copies under way to this instance hold a seat and blocks here
+    reserved: list[Request] = field(default_factory=list)
+    # out of the prefilling order at the end of a step, where to is not known yet
+    prefilled: list[Request] = field(default_factory=list)
+    # prefilled or handed over, their KV kept here until a copy has ended
+    leaving: list[Request] = field(default_factory=list)
+    kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
+    busy: bool = False  # in a step
+    changed: bool = False
+    asked: bool = False  # the policy has decided before the step that is formed next
+    woken: bool = False  # it schedules at this time
+    between: bool = False  # a step of it has ended at this time, and the next one is not formed yet
+    chunk_preempted: bool = False  # the step being formed preempted for the blocks of a chunk
+    step: Step | None = None
+    prefill_step: Step | None = None  # the prefill step concurrent with its decodes
+    prefill_ended_s: float = -math.inf  # time at which it ended, until the next one is formed
+    known_room: tuple[int, int] = (0, 0)  # seats taken and blocks available when its prefill step had been formed
+    counted_s: float = 0.0  # time up to which its busy time is counted
+    depth: int = 0  # tokens drafted for each decode of the step being formed
+    swap_bytes: float = 0.0
+    next_rank: int = 0  # rank that comes next where they take turns
+    egress_free_s: float = 0.0  # time at which its sending side is free, where copies wait for each other
+    ingress_free_s: float = 0.0
+    load_s: float = 0.0  # of what the step being formed finds in stores
+    stores: list[Store] = field(default_factory=list)  # the fastest first
+    hit_tokens: list[int] = field(default_factory=list)  # by store, of first admissions
+    loaded_bytes: list[float] = field(default_factory=list)
+    closed: bool = False  # a request found no room, and none has come free since
+    # for KV that came free: 1, or 2 where its next step cannot count on that
+    opens_after: list[int] = field(default_factory=list)
+    # share of the output to come that is reserved, and decode steps when that was set
+    ratio_set: tuple[float, int] = (0.0, 0)
+    admission_opens: int = -1  # decode steps after which its queue is admitted from; -1: none waits
+    extrapolation: float = 0.0  # the farthest of its steps past what was measured
+    # start, end, decodes, prefill tokens, context
+    steps: list[tuple[float, float, int, int, int]] = field(default_factory=list)
+    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(INSTANCE_TOTALS, 0))
+
+    def __post_init__(self) -> None:
+        self.group = [self]
+        self.token_budget, self.max_batch, self.mode = self.spec.token_budget, self.spec.max_batch, self.spec.mode
+        self.role = self.draining_role = self.next_role = ROLES[self.spec.role]
+        self.off_since_s = None if self.next_role else self.begin_s
 
     @property
     def group_steps(self) -> bool:
@@ -260,43 +242,6 @@ class Instance:
         here = len(self.running) + len(self.prefilling)
         here += len(self.computed)
         return here if self.spec.pulls else here + len(self.joining) + len(self.reserved)
-
-    @property
-    def kv_tokens(self) -> int:
-        tokens = 0  # loops, as the lists are mostly short and the clock asks whenever it goes on
-        for r in self.running:
-            tokens += r.kv
-        for r in self.leaving:
-            tokens += r.kv
-        for r in self.deferred_frees:
-            tokens += r.kv
-        for r in self.computed:
-            tokens += r.kv
-        for r in self.kept:
-            tokens += r.kv
-        for r in self.joining:
-            tokens += r.prefill_until if r.is_partial else r.kv
-        for r in self.prefilling:
-            tokens += r.covered
-        for r in self.prefilled:
-            tokens += r.covered
-        return tokens
-
-    @property
-    def queued_tokens(self) -> int:
-        """Tokens that lack prefill."""
-        started = sum(r.prefill_until - r.prefilled for r in self.prefilling + self.coming)
-        return started + sum(r.goal for _, _, r in self.waiting + self.inbox)
-
-    @property
-    def incoming_kv_tokens(self) -> int:
-        coming = self.incoming + self.reserved
-        return sum(r.migration.copied if r.migration else r.coming_kv for r in coming)
-
-    @property
-    def coming(self) -> list[Request]:
-        """On their way here with part of their prefill to do."""
-        return [r for r in self.incoming + self.reserved + self.joining if r.is_partial and not r.sent_ahead]
 
     @property
     def largest_kv(self) -> int:
@@ -328,10 +273,6 @@ class Instance:
             requests = len(decoding) + len(prefilling)
             loads.append((kv, requests, k) if self.spec.rank_choice == "kv" else (requests, kv, k))
         return min(loads)[2]
-
-    def queue_of_arrivals(self, asynchronous: bool) -> list[tuple[float, int, Request]]:
-        """Where requests wait that come now."""
-        return self.inbox if asynchronous else self.waiting
 
     def take_in_arrivals(self) -> None:
         """Put those in the inbox into the queue."""

@@ -57,17 +57,14 @@ class CompiledEngine:
     """One run in the memory of the compiled engine. Raises InputError where the parts of the setting do not fit."""
 
     def __init__(self, setting: Setting) -> None:
-        workload = setting.workload
-        self._memory = allocate(
-            workload, setting.cluster, setting.model, setting.timing, setting.engine, setting.load, setting.seed
-        )
+        self._memory = allocate(setting)
         self.inspection = MemoryInspection(self._memory)
         if numba_config.DISABLE_JIT:  # compiled rules are interpreted Python then, and ask as such
             interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
             self.inspection.view = self.inspection.view._replace(engine=interpreted)
         reduced = setting.engine.log == "reduced"
         self._new_log: Callable[[Memory], _FullLog | _ReducedLog]
-        self._new_log = partial(_ReducedLog, workload.output_tokens) if reduced else _FullLog
+        self._new_log = partial(_ReducedLog, setting.workload.output_tokens) if reduced else _FullLog
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run the loop to the end, emptying the engine's log whenever it is full. The inspection tells nothing then."""

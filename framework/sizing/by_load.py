@@ -136,7 +136,8 @@ def _prefills(setting: Setting, pool: PoolSpec) -> _Prefills:
     at = ((np.arange(_LENGTHS) + 0.5) / _LENGTHS * len(prompts)).astype(np.int64)
     tables, share = _tables(setting, pool), _cached_share(setting, pool)
     lengths, counts = np.unique(prompts[at], return_counts=True)
-    most = min(setting.engine.budget_of(pool), setting.engine.longest_chunk or 10**9)
+    budget = setting.engine.budget_of(pool)
+    most = min(budget, setting.engine.longest_chunk or budget)
     seconds = [_prompt_s(tables, pool, int(share * length), int(length), most) for length in lengths]
     times_s = np.repeat(seconds, counts)
     mean_s, full = float(times_s.mean()), most / float(prompts.mean() * (1 - share))

@@ -75,7 +75,7 @@ def check_scenario(scenario: Scenario, rng: np.random.Generator) -> None:
         slo = Slo(limits[0], limits[2], classes=classes)
         good = judge(result, slo).good
         setting = Setting(
-            scenario.workload, cluster, scenario.model, scenario.timing, scenario.engine, slo, scenario.load
+            scenario.workload, cluster, scenario.model, scenario.timing, scenario.engine, scenario.load, slo=slo
         )
         check_bound(bound(setting), result, setting)
         apart = replace(setting, workload=result.workload, cluster=streams_apart(cluster, scenario.engine))
@@ -200,7 +200,7 @@ def test_attentions_that_overlap_are_worth_what_they_hide() -> None:
         engine = EngineConfig(attention=Attention(overlap), kv_fraction=1.0, block_tokens=1, watermark=0.0)
         timing = RowTiming({"gpu": row})
         result = simulate(workload, cluster, MODEL, timing, engine, Chunked())
-        limit = bound(Setting(workload, cluster, MODEL, timing, engine, ANY, OPEN))
+        limit = bound(Setting(workload, cluster, MODEL, timing, engine, slo=ANY))
         found.append((400 / duration_s(result), limit.goodput))
     (_, serial), (reached_with, most) = found
     assert serial * 1.5 < reached_with <= most * NEAR
@@ -219,7 +219,7 @@ def test_instances_that_decode_may_win_tokens_by_computing_again() -> None:
     workload, most = requests(60, 8, 41), []
     for recompute in ("there", "routed"):
         engine = EngineConfig(kv_tokens=100, block_tokens=1, watermark=0.0, token_budget=64, recompute=recompute)
-        found = bound(Setting(workload, cluster, MODEL, RowTiming(rows), engine, Slo(None, None), OPEN))
+        found = bound(Setting(workload, cluster, MODEL, RowTiming(rows), engine, slo=Slo(None, None)))
         result = simulate(workload, cluster, MODEL, RowTiming(rows), engine, Disaggregated())
         assert result.requests["preemptions"].sum() > 0
         assert 60 / duration_s(result) <= found.goodput * NEAR
@@ -231,9 +231,9 @@ def test_a_solver_that_gives_up_leaves_a_weaker_bound(monkeypatch: pytest.Monkey
     workload, cluster = requests(400, 32, 33, 1e3), mixed(1, server("gpu", 4000))
     engine = EngineConfig(kv_fraction=1.0, block_tokens=1, watermark=0.0, token_budget=64, max_batch=64)
     slo = Slo(None, None)
-    solved = bound(Setting(workload, cluster, MODEL, TIMING, engine, slo, OPEN))
+    solved = bound(Setting(workload, cluster, MODEL, TIMING, engine, slo=slo))
     monkeypatch.setattr("framework.bound.program.minimised", lambda *_: None)
-    given_up = bound(Setting(workload, cluster, MODEL, TIMING, engine, slo, OPEN))
+    given_up = bound(Setting(workload, cluster, MODEL, TIMING, engine, slo=slo))
     assert 0 < solved.goodput < given_up.goodput
 
 
@@ -257,7 +257,7 @@ def reached(
     """The share of the bound that a policy reaches, and the bound."""
     ready = policy()
     result = simulate(workload, cluster, LLAMA, timing, engine, ready, load=load)
-    setting = Setting(workload, result.cluster, LLAMA, timing, engine, slo, load)
+    setting = Setting(workload, result.cluster, LLAMA, timing, engine, load, slo=slo)
     found = bound(setting)
     return found.share(check_bound(found, result, setting)), found
 
@@ -314,7 +314,7 @@ def test_what_is_scarce_is_used_up_and_named(limit: str) -> None:
 def test_pace_limits_the_batch() -> None:
     engine, workload = EngineConfig(max_batch=512), requests(3000, 100, 300, 70.0)
     paces = [Slo(30.0, tpot_s) for tpot_s in (None, 0.014, 0.012)]
-    found = [bound(Setting(workload, disaggregated(3, 1, GPU), LLAMA, TIMING, engine, slo, OPEN)) for slo in paces]
+    found = [bound(Setting(workload, disaggregated(3, 1, GPU), LLAMA, TIMING, engine, slo=slo)) for slo in paces]
     assert found[0].goodput > found[1].goodput > found[2].goodput
     assert found[2].limit == "TPOT"
     # A step of d decodes that read 250 tokens each lasts 10 ms + d (20 + 25) us: at 12 ms d is 44.
@@ -331,7 +331,7 @@ def test_clients_limit_what_is_under_way() -> None:
     assert 0.95 <= share <= 1
     assert found.limit == "clients"
     alone_s = 100 * (TIMING.base_s + TIMING.per_sequence_s) + 200 * TIMING.per_prefill_token_s
-    least_s = shortest_time_s(Setting(workload, mixed(2, GPU), LLAMA, TIMING, EngineConfig(), ANY, Closed(8)))
+    least_s = shortest_time_s(Setting(workload, mixed(2, GPU), LLAMA, TIMING, EngineConfig(), Closed(8), slo=ANY))
     assert least_s == pytest.approx(600 * alone_s / 8, rel=0.02)
 
 
@@ -347,7 +347,7 @@ def test_a_cache_saves_what_is_shared_and_no_more() -> None:
     engine = EngineConfig(prefix_cache=True)
     share, found = reached(asking(4, 4), mixed(1, GPU), Chunked, engine)
     assert 0.95 <= share <= 1
-    without = bound(Setting(asking(4, 4), mixed(1, GPU), LLAMA, TIMING, replace(engine, prefix_cache=False), ANY, OPEN))
+    without = bound(Setting(asking(4, 4), mixed(1, GPU), LLAMA, TIMING, replace(engine, prefix_cache=False), slo=ANY))
     assert found.goodput == pytest.approx(2 * without.goodput, rel=0.01)
 
 
@@ -361,7 +361,7 @@ def test_the_first_to_ask_finds_nothing_unless_another_comes_in_time() -> None:
     engine = EngineConfig(prefix_cache=True)
     for gap_s, alone in ((2.0, [False, True]), (0.01, [True, True])):
         workload = replace(asking(15, 1, 2), arrival_s=np.array([0.0, gap_s]))
-        found = bound(Setting(workload, mixed(2, GPU), LLAMA, TIMING, engine, Slo(0.9 * prompt_s, None), OPEN))
+        found = bound(Setting(workload, mixed(2, GPU), LLAMA, TIMING, engine, slo=Slo(0.9 * prompt_s, None)))
         assert found.alone.tolist() == alone
 
 
@@ -407,7 +407,7 @@ def test_a_request_alone_reaches_what_is_said_of_it(
     def alone(r: int, ttft: float, tpot: float) -> bool:
         tpot_s = None if np.isnan(reached.tpot_s[r]) else tpot * reached.tpot_s[r]
         slo = Slo(ttft * reached.ttft_s[r], tpot_s)
-        return bool(bound(Setting(workload, cluster, LLAMA, timing, engine, slo, OPEN)).alone[r])
+        return bool(bound(Setting(workload, cluster, LLAMA, timing, engine, slo=slo)).alone[r])
 
     for r in range(3):
         assert alone(r, 1.0, 1.0)
@@ -418,19 +418,17 @@ def test_a_request_alone_reaches_what_is_said_of_it(
 def test_what_the_engine_rejects_is_never_good() -> None:
     """A prompt longer than the context; an output that is, ends there and is served."""
     workload, small = Workload(np.zeros(3), np.array([100, 9000, 8100]), np.array([10, 10, 9000])), 8192
-    found = bound(
-        Setting(workload, mixed(1, GPU), replace(LLAMA, max_context=small), TIMING, EngineConfig(), ANY, OPEN)
-    )
+    found = bound(Setting(workload, mixed(1, GPU), replace(LLAMA, max_context=small), TIMING, EngineConfig(), slo=ANY))
     assert found.alone.tolist() == [True, False, True]
     assert found.good == 2
     assert found.attainment == pytest.approx(2 / 3)
-    little = bound(Setting(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(kv_tokens=64), ANY, OPEN))
+    little = bound(Setting(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(kv_tokens=64), slo=ANY))
     assert (little.good, little.goodput, little.share(0.0)) == (0, 0.0, 1.0)
 
 
 def test_a_request_of_one_token_is_not_held_against_tpot() -> None:
     workload = Workload(np.zeros(2), np.array([100, 100]), np.array([1, 2]))
-    found = bound(Setting(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), Slo(None, 1e-3), OPEN))
+    found = bound(Setting(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), slo=Slo(None, 1e-3)))
     assert found.alone.tolist() == [True, False]
     assert found.limit == "latency alone"
 
@@ -438,7 +436,7 @@ def test_a_request_of_one_token_is_not_held_against_tpot() -> None:
 def test_classes_have_limits_of_their_own() -> None:
     workload = replace(requests(4, 1000, 10), slo_class=("fast", "slow", "fast", "slow"))
     slo = Slo(0.01, 0.05, classes={"slow": {"ttft_s": 1.0}})
-    found = bound(Setting(workload, mixed(4, GPU), LLAMA, TIMING, EngineConfig(), slo, OPEN))
+    found = bound(Setting(workload, mixed(4, GPU), LLAMA, TIMING, EngineConfig(), slo=slo))
     assert found.alone.tolist() == [False, True, False, True]
 
 
@@ -446,7 +444,7 @@ def test_bursts_are_told_apart_from_load() -> None:
     step_s = TIMING.base_s + 2048 * TIMING.per_prefill_token_s
     arrival_s = np.repeat(np.arange(50.0), 40)  # 40 prompts at once, for 19 of which there is time
     workload = Workload(arrival_s, np.full(2000, 2048), np.ones(2000, np.int64))
-    found = bound(Setting(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), Slo(19.5 * step_s, None), OPEN))
+    found = bound(Setting(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), slo=Slo(19.5 * step_s, None)))
     assert found.good == 50 * 19
     assert found.limit == "prefill GPU time in bursts"
     assert found.describe(0.5 * found.goodput) == ("50 % of what any schedule could reach (prefill GPU time in bursts)")
@@ -463,7 +461,7 @@ def test_who_rejects_is_judged_by_the_time_of_all_arrivals() -> None:
     workload, slo = requests(401, 500, 100, 20.0), Slo(1.0, 0.03)
     policy = Picky()
     result = simulate(workload, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), policy)
-    setting = Setting(workload, result.cluster, LLAMA, TIMING, EngineConfig(), slo, OPEN)
+    setting = Setting(workload, result.cluster, LLAMA, TIMING, EngineConfig(), slo=slo)
     found = bound(setting)
     assert check_bound(found, result, setting) == pytest.approx(101 / 20.0)
     assert found.goodput == pytest.approx(401 / 20.0)
@@ -472,7 +470,7 @@ def test_who_rejects_is_judged_by_the_time_of_all_arrivals() -> None:
 def test_turns_of_a_session_wait_for_each_other() -> None:
     turns = replace(requests(8, 100, 100), previous=np.array([-1, 0, 1, 2, -1, 4, 5, 6]), think_s=np.full(8, 2.0))
     share, _ = reached(turns, mixed(1, GPU), Chunked, EngineConfig())
-    least_s = shortest_time_s(Setting(turns, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), ANY, OPEN))
+    least_s = shortest_time_s(Setting(turns, mixed(1, GPU), LLAMA, TIMING, EngineConfig(), slo=ANY))
     assert least_s > 3 * 2.0 + 4 * 99 * TIMING.base_s
     assert 0.95 <= share <= 1
 
@@ -480,7 +478,7 @@ def test_turns_of_a_session_wait_for_each_other() -> None:
 def test_plans_of_its_own_lift_budgets() -> None:
     workload, engine = requests(500, 500, 1), EngineConfig(token_budget=256)
     kept, free = (
-        bound(Setting(workload, cluster, LLAMA, TIMING, engine, ANY, OPEN))
+        bound(Setting(workload, cluster, LLAMA, TIMING, engine, slo=ANY))
         for cluster in (mixed(1, GPU), any_plan(mixed(1, GPU)))
     )
     assert free.goodput > 1.5 * kept.goodput
@@ -488,7 +486,7 @@ def test_plans_of_its_own_lift_budgets() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(InputError, match="does not fit"):
-        bound(Setting(requests(1, 1, 1), mixed(1, GPU), part("model", "llama3_70b"), TIMING, EngineConfig(), ANY, OPEN))
+        bound(Setting(requests(1, 1, 1), mixed(1, GPU), part("model", "llama3_70b"), TIMING, EngineConfig(), slo=ANY))
 
 
 @pytest.mark.parametrize("policy", ["ares", "chunked", "continuous", "distserve"])
@@ -510,7 +508,7 @@ def test_streams_that_share_a_gpu_may_each_do_all_that_it_can() -> None:
     def most(instances: int, batching: Any, of_pool: Any = None) -> float:
         cluster = mixed(instances, GPU)
         cluster = replace(cluster, pools=tuple(replace(pool, batching=of_pool) for pool in cluster.pools))
-        return bound(Setting(workload, cluster, LLAMA, TIMING, EngineConfig(batching=batching), ANY, OPEN)).goodput
+        return bound(Setting(workload, cluster, LLAMA, TIMING, EngineConfig(batching=batching), slo=ANY)).goodput
 
     assert most(1, "concurrent") == pytest.approx(most(2, "decode_first"))
     assert most(1, "decode_first", "concurrent") == pytest.approx(most(2, "decode_first"))
@@ -525,11 +523,19 @@ def test_an_output_ends_where_the_context_does() -> None:
     least_s = (
         2 * TIMING.base_s + 6 * TIMING.per_prefill_token_s + TIMING.per_sequence_s + 7 * TIMING.per_context_token_s
     )
-    found = bound(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), ANY, Closed(1)))
-    shortest_s = shortest_time_s(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), ANY, Closed(1)))
+    found = bound(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), Closed(1), slo=ANY))
+    shortest_s = shortest_time_s(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), Closed(1), slo=ANY))
     assert shortest_s == pytest.approx(least_s)
     assert found.good == 1
     assert found.goodput == pytest.approx(1 / least_s)
+
+
+def test_the_time_that_an_slo_allows_is_for_outputs_that_fit_the_context() -> None:
+    """One request a second for 100 s, each good within 2 s and one step: a window of arrivals longer than that."""
+    small = replace(LLAMA, max_context=8)
+    workload = Workload(np.arange(101.0), np.full(101, 6), np.full(101, 10_000))
+    found = bound(Setting(workload, mixed(1, GPU), small, TIMING, EngineConfig(), OPEN, slo=Slo(2.0, 0.05)))
+    assert found.goodput == pytest.approx(101 / 100.0)
 
 
 def test_a_policy_that_changes_roles_may_do_anything_anywhere() -> None:
@@ -541,7 +547,6 @@ def test_a_policy_that_changes_roles_may_do_anything_anywhere() -> None:
         ("decode", "mixed", 2),
     ]
     kept, free = (
-        bound(Setting(requests(500, 2048, 1), one, LLAMA, TIMING, EngineConfig(), ANY, OPEN))
-        for one in (cluster, found)
+        bound(Setting(requests(500, 2048, 1), one, LLAMA, TIMING, EngineConfig(), slo=ANY)) for one in (cluster, found)
     )
     assert free.goodput > 2.5 * kept.goodput

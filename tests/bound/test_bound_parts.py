@@ -9,18 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.bound.demand import most_in_time
+from framework.bound.demand import _pace_s, most_in_time
 from framework.bound.fluid import _costs
 from framework.bound.prefills import attention
+from framework.bound.setting import Setting
 from framework.bound.steps import PoolSteps, Prices
 from framework.bound.tables import Extent, least_steps
-from framework.system.cluster import PoolSpec
+from framework.engine.setup.config import EngineConfig
+from framework.load import Open
+from framework.metrics.slo import Slo
+from framework.system.cluster import PoolSpec, disaggregated
 from framework.timing import table as step
 from framework.timing.table import StepRow, StepTables
+from framework.workload import Workload
 from tests.helpers.bounds import random_row, server
-from tests.helpers.scenarios import MODES
+from tests.helpers.scenarios import MODEL, MODES, RowTiming
 
 Rng = np.random.Generator
+WIDE = Extent(100, 10**6, 5000, 2, 100, 0)  # prompts of up to 100 tokens, batches of up to 5,000
 NEAR = 1 + 1e-7
 
 
@@ -225,3 +231,36 @@ def test_a_token_costs_a_decode_or_a_prompt_that_is_computed_again(recomputes: b
         again = [token * (read - known[r]) + second * again_s[r] for read in reads[r]]
         later = sum(map(min, once, again)) if recomputes else sum(once)
         assert found[r] == pytest.approx(token * tokens[r] + second * extra_s[r] + later)
+
+
+def test_a_step_with_chunks_begins_with_what_the_engine_adds_to_it() -> None:
+    row = StepRow(base_s=0.5, prefill_step_s=0.25, per_sampled_s=0.125)
+    chunks = least_steps(PoolSpec("pool", "mixed", 1, server("gpu", 100)), row, WIDE, 100, "decode_first").chunks
+    assert chunks is not None
+    assert (chunks.start_s, chunks.ending_s) == (0.75, 0.125)
+
+
+def test_large_batches_are_looked_at_few_by_few() -> None:
+    row = StepRow(base_s=0.5, per_sequence_s=0.001)
+    decodes = least_steps(PoolSpec("pool", "decode", 1, server("gpu", 100)), row, WIDE, 100, "decode_first").decodes
+    assert decodes is not None
+    assert (decodes.batches[0], decodes.batches[-1]) == (1.0, WIDE.batch)
+    assert len(decodes.batches) < 1000
+
+
+@pytest.mark.parametrize("first_token", ["prefill", "join"])
+def test_what_comes_before_a_first_token_elsewhere_counts_for_its_decode_steps(first_token: Any) -> None:
+    """TTFT of 2 s, TPOT of 0.25 s, outputs of 1 and 5, transfers of 0.5 s, which come after a first token there."""
+    setting = Setting(
+        Workload(np.zeros(2), np.array([10, 10]), np.array([1, 5])),
+        disaggregated(1, 1, server("gpu", 100)),
+        MODEL,
+        RowTiming({"gpu": StepRow(base_s=1.0)}),
+        EngineConfig(first_token=first_token),
+        Open(),
+        slo=Slo(2.0, 0.25),
+    )
+    needs: Any = SimpleNamespace(transfer_s=np.full(2, 0.5))
+    spent_s = _pace_s(setting, needs, np.ones(2, np.bool_))
+    assert spent_s is not None
+    assert spent_s.tolist() == ([-0.5, 0.5] if first_token == "prefill" else [0.0, 3.0])

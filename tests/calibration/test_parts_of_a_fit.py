@@ -13,12 +13,15 @@ import pytest
 from framework.calibration import fit as fitting
 from framework.calibration.apply import apply, calibrations_of
 from framework.calibration.benchmark_files import Benchmark
+from framework.calibration.benchmark_values import number
 from framework.calibration.fit import Groups, calibrate, observe
 from framework.calibration.optimise import Fitted, Floats, Term
 from framework.calibration.prior import prior
-from framework.calibration.replay import Deployment, Served, measured, replay, sent_again
+from framework.calibration.replay import Deployment, Served, UnservedError, measured, replay, sent_again
 from framework.calibration.surfaces import Box, Surfaces, added_noise, coefficients_of
+from framework.calibration.tables import _NONE, _difference
 from framework.engine.setup.config import EngineConfig
+from framework.errors import InputError
 from framework.policy import Policy
 from framework.system.cluster import mixed
 from framework.system.parallelism import Parallelism
@@ -238,3 +241,26 @@ def test_served_times_of_single_tokens_have_no_tpot() -> None:
     )
     assert np.isnan(served.tpot_s).all()
     assert served.e2e_s.tolist() == served.ttft_s.tolist()
+
+
+def test_a_number_may_be_the_least_and_the_most_that_is_allowed() -> None:
+    assert number("x", "2.5", least=2.5, most=2.5) == 2.5
+    for value, words in (
+        (2.0, "at least 2.5"),
+        (3, "at most 2.5"),
+        (True, "a finite number"),
+        ("x", "a finite number"),
+    ):
+        with pytest.raises(InputError, match=f"x must be {words}"):
+            number("x", value, least=2.5, most=2.5)
+
+
+def test_a_difference_is_relative_to_what_was_measured() -> None:
+    assert _difference(1.1, 1.0) == "+10.0 %"
+    assert _difference(0.5, 2.0) == "-75.0 %"
+    assert {_difference(1.0, 0.0), _difference(None, 1.0), _difference(1.0, None)} == {_NONE}
+
+
+def test_a_server_that_refuses_requests_says_how_many() -> None:
+    error = UnservedError("it refuses 3", 3)
+    assert (str(error), error.unserved) == ("it refuses 3", 3)

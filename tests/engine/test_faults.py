@@ -220,6 +220,7 @@ def test_what_is_no_schedule_is_refused_in_a_line(crashes: Any, message: str) ->
 # In plain Python, event by event: where each request is, and whether lists and counts agree.
 PLACES = """
 from collections import Counter
+from dataclasses import replace
 from framework.codes import *
 from framework.engine.events.agreement import require_agreement
 from framework.engine.faults.crashes import pass_fault
@@ -243,7 +244,7 @@ for seed in range(14):
     scenario = drawn("crashing", seed)
     policy = ruled_policy(Ruler(scenario.rules))
     spec = lay_out(policy, scenario.cluster)
-    memory = allocate(scenario.workload, spec, scenario.model, scenario.timing, scenario.engine, scenario.load, 0)
+    memory = allocate(replace(scenario.setting(), cluster=spec, seed=0))
     inspection = MemoryInspection(memory)
     predictor = RuledPredictor(scenario.rules) if scenario.rules.predicts else None
     view = Cluster(inspection, spec, Predictions(predictor, scenario.workload, lambda: inspection.finished))

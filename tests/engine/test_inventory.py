@@ -11,6 +11,7 @@ from framework.codes import ROLES
 from framework.engine.setup.allocate import allocate
 from framework.engine.memory.attach import attach
 from framework.engine.setup.binding import Binding
+from framework.engine.setup.config import Setting
 from framework.engine.setup.inspect import MemoryInspection
 from framework.engine.faults.crashes import lose_step
 from framework.engine.roles.inventory import drop_marked, is_drained
@@ -29,7 +30,7 @@ COUNTS = ("queued", "queued_tokens", "prefilling", "running", "joining", "reserv
 
 def stopped(scenario, cluster, policy, events):
     spec = lay_out(policy, CLUSTERS[cluster])
-    memory = allocate(scenario.workload, spec, MODEL, TIMING, scenario.engine, Open(), 0)
+    memory = allocate(Setting(scenario.workload, spec, MODEL, TIMING, scenario.engine))
     inspection = MemoryInspection(memory)
     oracle = Oracle()
     oracle.prepare(scenario.workload, 0)

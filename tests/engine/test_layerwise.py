@@ -14,7 +14,6 @@ from framework.bound.bound import bound
 from framework.bound.setting import Setting
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
-from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.policy import Disaggregated
@@ -127,10 +126,8 @@ def test_the_bound_counts_the_last_layer_alone() -> None:
     """2 s of prefill, 0.25 s of the copy, 2 s of decodes: good within 1.125 s a token, and so is the run."""
     workload, spec = trace((0, 4, 3)), cluster(64.0)
     slo = Slo(ttft_s=2.0, tpot_s=1.125)
-    assert bound(Setting(workload, spec, MODEL, TIMING, ENGINE, slo, Open())).goodput > 0
-    assert (
-        bound(Setting(workload, spec, MODEL, TIMING, replace(ENGINE, layerwise_tokens=None), slo, Open())).goodput == 0
-    )
+    assert bound(Setting(workload, spec, MODEL, TIMING, ENGINE, slo=slo)).goodput > 0
+    assert bound(Setting(workload, spec, MODEL, TIMING, replace(ENGINE, layerwise_tokens=None), slo=slo)).goodput == 0
 
 
 def test_a_length_of_no_tokens_is_refused() -> None:

@@ -19,9 +19,10 @@ from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.policy import Migrate, Policy
 from framework.policy.view import Cluster, Request
-from framework.reference import links, loop
+from framework.reference import loop
+from framework.reference.copies import links
+from framework.reference.copies.under_way import Channel, Copy
 from framework.reference.simulation import Simulation
-from framework.reference.state import Channel, Copy
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated

@@ -15,7 +15,6 @@ import pytest
 from framework.bound.bound import bound
 from framework.bound.setting import Setting
 from framework.engine.setup.config import EngineConfig
-from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.policy import Disaggregated, Migrate, Policy
@@ -148,4 +147,4 @@ def test_the_bound_charges_a_block_once() -> None:
     result = play(workload, spec, Disaggregated)
     tpot_s = result.requests["end_s"] - result.requests["first_token_s"]
     assert tpot_s.tolist() == pytest.approx([2.6, 1.0, 1.0], abs=NEAR)
-    assert bound(Setting(workload, spec, MODEL, TIMING, ENGINE, slo, Open())).goodput > 0
+    assert bound(Setting(workload, spec, MODEL, TIMING, ENGINE, slo=slo)).goodput > 0

@@ -14,7 +14,6 @@ from framework.bound.setting import Setting
 from framework.codes import DECODE, MIXED, OFF, PREFILL
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
-from framework.load import Open
 from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
@@ -331,6 +330,6 @@ def test_the_bound_lets_every_instance_do_anything() -> None:
     timing = Affine(base_s=1.0, per_prefill_token_s=2.0**-6)
     result = play(workload, spec, policy, timing)
     engine, slo = result.engine, Slo(None, None)  # else goodput were over the window of arrivals
-    found, fixed = (bound(Setting(workload, those, MODEL, timing, engine, slo, Open())) for those in (planned, spec))
+    found, fixed = (bound(Setting(workload, those, MODEL, timing, engine, slo=slo)) for those in (planned, spec))
     reached = 40 / result.requests["end_s"].max()
     assert fixed.goodput < reached <= found.goodput

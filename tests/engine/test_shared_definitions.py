@@ -143,7 +143,7 @@ def test_slowdowns() -> None:
 def test_runs_as_both_engines_lay_them_out() -> None:
     for number in range(DRAWS):
         s = scenarios(Draw(5, number), number % 2 == 0)
-        memory = allocate(s.workload, s.cluster, s.model, s.timing, s.engine, s.load, s.seed)
+        memory = allocate(s.setting())
         reference = s.simulation(Hooks())
         _check_options(s, memory, reference.options, number)
         _check_stores(s, memory, reference.options, number)

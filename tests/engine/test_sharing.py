@@ -19,7 +19,6 @@ from framework.engine.memory.attach import DECISION
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
-from framework.load import Open
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
@@ -195,7 +194,7 @@ def test_a_run_that_shares_stays_below_the_bound() -> None:
     free = Sharing(50, {1: 1.0, 100: 1.0}, {1: 1.0, 100: 1.0}, contention=False)
     result = play(rows, free)
     slo = Slo(None, None)
-    found = bound(Setting(result.workload, result.cluster, MODEL, TIMING, result.engine, slo, Open()))
+    found = bound(Setting(result.workload, result.cluster, MODEL, TIMING, result.engine, slo=slo))
     assert 40 / result.requests["end_s"].max() <= found.goodput
     apart = streams_apart(result.cluster, result.engine)
     assert [pool.instances for pool in apart.pools] == [2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.helpers.launcher import typed
 from traces.fit import fit_trace
 from traces.formats import write_parquet
 from traces.frame import Trace
+from traces.load import from_file, load
 
 POLICIES = {
     "chunked": ["policy=chunked", "server=none", "cluster.instances=1"],
@@ -66,6 +68,24 @@ def test_every_cell_is_played_on_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(len(pair.fitted) == 1 and len(pair.resampled) == 1 for pair in found.capacity.values())
     assert progress == ["made, small, chunked", "made, small, continuous"]
     assert RULES["attainment"].scores(found.attainment.values()).mean < 0.06
+
+
+def test_what_is_drawn_from_distributions_is_compared_with_other_draws_from_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chunk-0-trace.csv").write_text("0,0.5,1,Gamma,0.8,1\n600,0.5,1,Gamma,0.8,1\n")
+    lengths = {"input_tokens": "{10: 0.5, 20: 0.5}", "output_tokens": "{5: 0.25, 900: 0.75}"}
+    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths}))
+    recording = {"path": str(tmp_path), "format": "servegen"}
+    fit_trace(from_file(str(tmp_path), "servegen")).save(tmp_path / "made.json")
+    monkeypatch.setattr(run, "FOLDER", tmp_path)
+    compared = Compared(recording, [], {"small": Memory([], [2.0])}, "draws")
+    study = Study([], POLICIES, "continuous", {"made": compared})
+    played = [spans[SPANS[0]] for spans in run._played(study, "made", Extent(samples=1, resamples=2))]
+    assert len(played) == 4
+    for seed, workload in ((0, played[0]), (1, played[2]), (2, played[3])):
+        assert np.array_equal(workload.arrival_s, load(path=tmp_path, format="servegen", seed=seed).arrival_s)
+    assert not np.array_equal(played[2].arrival_s, played[3].arrival_s)
 
 
 def test_near_and_within_the_interval() -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from framework.codes import DECODE, PREFILL
 from framework.policy.base import Decision, decision, decode_round_robin, prefill_round_robin
+from framework.reference.holdings import incoming_kv_tokens, kv_tokens
 from framework.reference.simulation import Simulation
 
 _REFUSED_EACH = 6
@@ -104,5 +105,4 @@ def _blocks_not_free(s: Simulation, i: int) -> int:
 
 def _tokens_each(s: Simulation, k: int) -> float:
     i = s.instances[k]
-    coming = sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.reserved)
-    return (i.kv_tokens + coming) / (1 + len(i.running))
+    return (kv_tokens(i) + incoming_kv_tokens(i)) / (1 + len(i.running))

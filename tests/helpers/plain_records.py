@@ -11,6 +11,7 @@ from framework.reference import loop
 from framework.reference.simulation import Simulation
 from framework.reference.state import UNSENT, Instance, Step
 from framework.reference.steps import step_end
+from framework.reference.steps.totals import count_step
 from tests.helpers.reported import StepNote
 from tests.helpers.rulers import RuledHooks, Ruler
 from tests.helpers.scenarios import Scenario
@@ -36,7 +37,7 @@ def records(scenario: Scenario) -> Records:
     s.marks_s = ()  # what is made of the window is to be noted from the notes
     steps: list[list[StepNote]] = [[] for _ in s.instances]
     held: list[list[tuple[float, float, int]]] = [[] for _ in s.instances]
-    count_step, advance = step_end.count_step, loop.advance
+    advance = loop.advance
 
     def note_step(s: Simulation, i: Instance, step: Step) -> None:
         before = dict(i.totals)

@@ -26,6 +26,7 @@ from framework.policy import (
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
+from framework.reference.holdings import coming, kv_tokens
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
 from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
@@ -362,15 +363,15 @@ def _listed(s: Simulation) -> list[Request]:
 
 def instance_columns(i: Instance) -> tuple[int, ...]:
     """In the order of COLUMNS."""
-    queue, coming = i.waiting + i.inbox, i.incoming + i.reserved
+    queue, on_the_way = i.waiting + i.inbox, i.incoming + i.reserved
     return (
         len(queue),
-        sum([r.goal for _, _, r in queue]) + sum([r.prefill_until - r.prefilled for r in i.prefilling + i.coming]),
+        sum([r.goal for _, _, r in queue]) + sum([r.prefill_until - r.prefilled for r in i.prefilling + coming(i)]),
         len(i.running),
         len(i.prefilling),
-        i.kv_tokens,
-        len(coming),
-        sum([r.migration.copied if r.migration else r.coming_kv for r in coming]),
+        kv_tokens(i),
+        len(on_the_way),
+        sum([r.migration.copied if r.migration else r.coming_kv for r in on_the_way]),
         len(i.swapped),
         i.cache.free,
         i.cache.evictable,

@@ -90,6 +90,13 @@ def test_a_burst_that_is_worked_off_is_a_backlog() -> None:
     assert state_of(requests(0.2 * burst_s, 2.0 + NOISE)).name == STABLE
 
 
+def test_a_wait_as_long_as_the_service_is_no_backlog() -> None:
+    waits_s = np.full(len(ARRIVAL_S), 2.0)
+    whole = np.floor(ARRIVAL_S)  # so that sums are exact
+    assert state_of(requests(waits_s, 2.0, whole)).name == STABLE
+    assert state_of(requests(waits_s, 1.0, whole)).name == BACKLOGGED
+
+
 def test_a_system_that_fills_up_and_comes_to_rest_is_stable() -> None:
     filling_s = np.interp(ARRIVAL_S, [0.0, 40.0], [2.0, 10.0])
     state = state_of(requests(0.01, filling_s + 0.1 * NOISE))

@@ -15,6 +15,7 @@ from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate, git_revision, request_table, summarize
 from framework.result import Gaps, Spread
+from tests.conftest import ROOT
 from tests.helpers.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.25)
@@ -274,6 +275,10 @@ def test_attainment_counts_all_that_were_offered() -> None:
     summary = summarize(result, SLO)
     assert summary["slo_attainment"] == 0.8
     assert summary["median_tpot_ms"] is None
+
+
+def test_a_summary_names_the_commit_of_this_project() -> None:
+    assert summarize(small_result(), SLO)["git_revision"] == git_revision(ROOT)
 
 
 def test_git_revision(tmp_path: Path) -> None:

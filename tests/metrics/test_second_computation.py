@@ -87,7 +87,7 @@ class Settings:
     edges: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Simulated(Experiment):
     """An experiment that has been run."""
 
@@ -309,19 +309,13 @@ def write_nothing(scenario: Scenario, result: Result, settings: Settings) -> Eva
     """What is reported of a run."""
     policy = ruled_policy(Ruler(scenario.rules))
     experiment = Simulated(
-        scenario.workload,
-        scenario.cluster,
-        scenario.model,
-        scenario.timing,
-        scenario.engine,
-        policy,
-        None,
-        scenario.load,
-        settings.slo,
-        scenario.seed,
-        lambda: (policy, None),
-        lambda k, block_s: scenario.workload,
-        result,
+        **vars(scenario.setting()),
+        slo=settings.slo,
+        policy=policy,
+        predictor=None,
+        renew=lambda: (policy, None),
+        sample=lambda k, block_s: scenario.workload,
+        result=result,
     )
     return Goodput(settings.edges).measure(experiment).evaluation
 

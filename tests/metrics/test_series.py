@@ -211,3 +211,9 @@ def test_leaps_of_two_streams_are_put_in_order() -> None:
     assert _by_instance(np.array([1, 0, 1, 0]), np.array([0, 2, 3, 5])).tolist() == [1, 3, 0, 2]
     many = np.array([40_000, 1, 40_000])
     assert _by_instance(many, np.array([0, 0, 1])).tolist() == [1, 0, 2]
+
+
+def test_a_leap_within_another_of_its_instance_adds_nothing() -> None:
+    alone_s, until_s = series._first_covered(np.array([0, 0, 0]), np.array([0.0, 1.0, 3.0]), np.array([4.0, 2.0, 5.0]))
+    assert alone_s.tolist() == [0.0, 4.0, 4.0]
+    assert until_s.tolist() == [4.0, 4.0, 5.0]

@@ -17,6 +17,7 @@ def test_the_interval_is_students_t() -> None:
     assert found.mean == 2.5
     assert found.half_width == pytest.approx(3.182446 * np.sqrt(5 / 3) / 2, rel=1e-6)  # t(0.975, 3) of any table
     assert np.isnan(estimate(np.asarray([7.0])).half_width)
+    assert estimate(np.asarray([7.0, 9.0])).half_width == pytest.approx(12.7062, abs=1e-4)  # tan(0.95 pi / 2)
     assert not estimate(np.asarray([7.0])).is_significant
 
 

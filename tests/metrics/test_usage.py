@@ -10,7 +10,7 @@ import pytest
 from framework.engine.setup.config import EngineConfig
 from framework.metrics.clock import clock_of
 from framework.metrics.slo import Slo
-from framework.metrics.usage import flops, memory_bytes, pool_table, usage
+from framework.metrics.usage import flops, kv_fill, memory_bytes, pool_table, usage
 from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.model import Experts
@@ -85,3 +85,11 @@ def test_shares_are_of_all_gpus() -> None:
     used = usage(result, clock_of(result, Slo()))
     assert used["mfu"] == pytest.approx(flops(MODEL, result.instances).sum() / (3 * 989e12 * 2.5))
     assert used["mbu"] == pytest.approx(memory_bytes(MODEL, result.instances).sum() / (3 * 3.35e12 * 2.5))
+
+
+def test_of_blocks_in_use_a_share_holds_tokens() -> None:
+    """24 token-seconds in 3 block-seconds of 16 tokens: half of them. Without any there is no share."""
+    result = small_result()
+    steps = records(INSTANCE_FIELDS, [{"kv_token_s": 16.0, "kv_block_s": 2.0}, {"kv_token_s": 8.0, "kv_block_s": 1.0}])
+    assert kv_fill(replace(result, instances=steps, engine=EngineConfig(block_tokens=16))) == 0.5
+    assert kv_fill(replace(result, instances=records(INSTANCE_FIELDS, [{}]))) is None

@@ -36,22 +36,16 @@ _ROOM = "available(s, i) - blocks < watermark_of(s, i)"
 MUTANTS = (
     # --- memory ---
     Mutant(
-        "kept KV behind a window takes no room",
-        "setup/allocate.py",
-        "pool.kv_tokens(model, engine.kv_fraction, engine.memory_share(model))",
-        "pool.kv_tokens(model, engine.kv_fraction, engine.kv_compression.memory_share)",
-    ),
-    Mutant(
         "kept KV behind a window is not swapped",
-        "setup/allocate.py",
-        "model.kv_bytes_per_token * engine.memory_share(model)",
-        "model.kv_bytes_per_token * kv.memory_share",
+        "setup/options.py",
+        "model.kv_bytes_per_token * setting.engine.memory_share(model)",
+        "model.kv_bytes_per_token * setting.engine.kv_compression.memory_share",
     ),
     Mutant(
         "kept KV behind a window is not copied",
-        "setup/allocate.py",
-        "model.kv_bytes_per_token * engine.copy_share(model)",
-        "model.kv_bytes_per_token * kv.copy_share",
+        "setup/options.py",
+        "setting.copy_bytes_per_token",
+        "model.kv_bytes_per_token * setting.engine.kv_compression.copy_share",
     ),
     # --- preemption, swapping ---
     Mutant("swap-in ignores the watermark", "requests/preemption.py", _ROOM, "available(s, i) - blocks < 0"),
@@ -827,7 +821,7 @@ MUTANTS = (
     ),
     Mutant(
         "prefills that end free their blocks before all decodes",
-        "steps/step_end.py",
+        "steps/prefill_end.py",
         "        finish_decodes_before(s, i, s.requests[r].admission)\n",
         "",
     ),
@@ -977,7 +971,7 @@ MUTANTS = (
     ),
     Mutant(
         "it is asked where what was computed again decodes",
-        "steps/step_end.py",
+        "steps/destinations.py",
         "elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending) and not q.rerouted):",
         "elif False:",
     ),
@@ -1170,7 +1164,7 @@ MUTANTS = (
     ),
     Mutant(
         "a prompt that goes on where it was split does not tell the tree of loads",
-        "steps/step_end.py",
+        "steps/destinations.py",
         "        s.instances[i].queued_tokens += q.prefill_until - q.prefilled\n        load_changed(s, i)\n",
         "        s.instances[i].queued_tokens += q.prefill_until - q.prefilled\n",
     ),
@@ -1194,7 +1188,7 @@ MUTANTS = (
     ),
     Mutant(
         "who ends with its prompt opens admission a step later",
-        "steps/step_end.py",
+        "steps/prefill_end.py",
         "        inst.closed = False\n        inst.freed = freed\n",
         "        pass\n",
     ),
@@ -1308,8 +1302,8 @@ MUTANTS = (
     ),
     Mutant(
         "a single token that is computed elsewhere ends in the order of admission",
-        "steps/step_end.py",
-        " and not _may_leave_before_token(s, i, r):",
+        "steps/prefill_end.py",
+        " and not may_leave_before_token(s, i, r):",
         ":",
     ),
     # --- circles of held KV ---
@@ -1393,7 +1387,7 @@ MUTANTS = (
     ),
     Mutant(
         "a seat that a prompt leaves starts no copy",
-        "steps/step_end.py",
+        "steps/destinations.py",
         "    s.instances[i].frees_memory = True  # a seat at least\n",
         "",
     ),

@@ -102,8 +102,14 @@ CELLS = {
 
 def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
     """The summary of a run."""
-    parts = (cell.workload, cell.cluster, MODEL, TIMING, ENGINE, make(), None, cell.load, cell.slo, 0)
-    experiment = Experiment(*parts, lambda: (make(), None), lambda k, block_s: cell.workload)
+    experiment = Experiment(
+        *(cell.workload, cell.cluster, MODEL, TIMING, ENGINE, cell.load),
+        slo=cell.slo,
+        policy=make(),
+        predictor=None,
+        renew=lambda: (make(), None),
+        sample=lambda k, block_s: cell.workload,
+    )
     return judged(experiment, experiment.run()).summary
 
 

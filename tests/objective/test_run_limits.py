@@ -7,6 +7,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.metrics.slo import Slo
+from framework.metrics.slowdown import Slowdown
 from framework.objective.capacity import Capacity
 from framework.objective.run_limits import exceeded, figure, require_known
 from framework.timing.affine import Affine
@@ -86,3 +87,13 @@ def test_figures_that_exist_are_known(name: str) -> None:
     require_known("objective.run_limits", {name: 1.0})
     with pytest.raises(InputError, match=rf"run_limits\.{name} must"):
         require_known("objective.run_limits", {name: 0.0})
+
+
+def test_a_figure_relative_to_times_alone_needs_a_machine_to_compare_with() -> None:
+    """Two at once: the first takes as long as alone, the second waits for it."""
+    timing = Affine(base_s=SERVICE_S)
+    result = experiment(requests(np.zeros(2)), ANY, timing).run()
+    alone = Slowdown(result.model, timing, result.cluster.pools[0].gpu)
+    assert [figure(result, "mean_e2e_slowdown", r, r + 1, alone) for r in (0, 1)] == pytest.approx([1.0, 2.0])
+    with pytest.raises(InputError, match="mean_e2e_slowdown has no machine to compare with"):
+        figure(result, "mean_e2e_slowdown", 0, 2)

@@ -67,7 +67,7 @@ def split_of(
 ) -> Split:
     cluster = cluster or disaggregated("auto", None, GPU, link_bandwidth_bytes_s=1e12)
     options = EngineConfig(**{"max_batch": 8, "kv_tokens": 10**6, "kv_fraction": 1.0} | engine)
-    setting = Setting(requests or workload(), cluster, MODEL, timing, options, slo, load or Open())
+    setting = Setting(requests or workload(), cluster, MODEL, timing, options, load or Open(), slo=slo)
     found = sized(cluster, setting).split
     assert found is not None
     return found

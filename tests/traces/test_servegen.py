@@ -13,6 +13,7 @@ from framework.errors import InputError
 from tests.helpers.launcher import typed
 from traces.drawn.servegen import BUSY_REQUESTS, busy_requests, draw_requests, folder_sha256, read_clients
 from traces.fitted.fitted_trace import load_fitted
+from traces.load import load
 
 
 def write_client(
@@ -106,3 +107,11 @@ def test_reasoning_outputs_are_long_and_busy(real_trace: Callable[[str], Path]) 
     assert "from 7200 s on" in trace.notes[0]
     assert np.mean(trace.frame["output_tokens"].to_numpy()) > 1000
     assert BUSY_REQUESTS / trace.arrival_s[-1] > 30
+
+
+def test_each_seed_of_the_trace_is_another_draw(folder: Path) -> None:
+    drawn = [load(path=folder, format="servegen", seed=seed).arrival_s.tolist() for seed in (0, 1, 1)]
+    assert load(path=folder, format="servegen").arrival_s.tolist() == drawn[0]
+    assert drawn[0] != drawn[1]
+    assert drawn[1] == drawn[2]
+    assert len({len(arrivals) for arrivals in drawn}) == 1

@@ -79,9 +79,9 @@ def read_clients(folder: Path) -> list[Client]:
     return [_read_client(path) for path in found]
 
 
-def busy_requests(folder: Path) -> Trace:
+def busy_requests(folder: Path, seed: int = 0) -> Trace:
     """BUSY_REQUESTS requests, or all there are, from a busy period: the longest run of windows with over BUSY times the
-    mean rate.
+    mean rate. Each seed is another draw from the same distributions.
     """
     clients = read_clients(folder)
     rates: dict[float, float] = {}
@@ -96,7 +96,7 @@ def busy_requests(folder: Path) -> Trace:
     length = min(np.diff(sorted(rates)), default=0.0)
     later = (window for client in clients for window in client.windows if window.start_s >= best[0])
     sent = sum(round(window.rate_per_s * length) for window in later)
-    trace = draw_requests(clients, best[0], max(1, min(BUSY_REQUESTS, sent)), seed=0)
+    trace = draw_requests(clients, best[0], max(1, min(BUSY_REQUESTS, sent)), seed)
     return replace(trace, name=folder.name, sha256=folder_sha256(folder))
 
 

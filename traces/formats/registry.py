@@ -38,7 +38,7 @@ def read_servegen(path: Path, how: How) -> Trace:
     from traces.drawn.servegen import busy_requests
 
     how.without_unit("ServeGen draws arrivals in seconds")
-    return busy_requests(path)
+    return busy_requests(path, how.seed)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class How:
     """`block_tokens`: tokens per hash block, None: the format's own. `bad_records`: the share of records that may be
     left out because they cannot be read. `unit`: of the arrivals, s, ms, us or ns; None: the format's own. `result`:
     which of the results in the file, from 1. `window_s`: [start, end) of the recording that is wanted; a reader may
-    give more than that, at the same times.
+    give more than that, at the same times. `seed`: of requests that are drawn, where a format has distributions.
     """
 
     block_tokens: int | None = None
@@ -29,6 +29,7 @@ class How:
     unit: str | None = None
     result: int | None = None
     window_s: tuple[float, float] | None = None
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be."""

@@ -116,16 +116,17 @@ def _capacity_rps(experiment: Experiment, workload: Workload) -> float:
 
 def _played(study: Study, trace: str, extent: Extent) -> list[Spans]:
     """The recording, samples of the fitted trace, and resamples of the recording, each by spans."""
-    recording: dict[str, Any] = dict(study.traces[trace].recording)
+    compared = study.traces[trace]
+    recording: dict[str, Any] = dict(compared.recording)
     whole = load(**recording)
     if whole.source == "twin":
         raise InputError(f"trace {trace}: the recording is not at hand; python -m traces.fetch {trace} downloads it")
     fitted = str(FOLDER / f"{trace}{SUFFIX}")
-    block_s = min(BLOCK_S, period_s(whole) / LEAST_BLOCKS)
+    again = {} if compared.resamples == "draws" else {"resample_s": min(BLOCK_S, period_s(whole) / LEAST_BLOCKS)}
     sources = [
         recording,
         *({"path": fitted, "format": "twin", "seed": seed} for seed in range(extent.samples)),
-        *(recording | {"resample_s": block_s, "seed": seed} for seed in range(1, 1 + extent.resamples)),
+        *(recording | again | {"seed": seed} for seed in range(1, 1 + extent.resamples)),
     ]
     return [_spans(source, period_s(whole)) for source in sources]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
@@ -24,11 +24,16 @@ class Memory:
 
 @dataclass(frozen=True)
 class Compared:
-    """A fitted trace: what `traces.load.load` takes for its recording, settings of every run, and memories by name."""
+    """A fitted trace: what `traces.load.load` takes for its recording, settings of every run, and memories by name.
+
+    `resamples`: what the recording is compared with itself by, its blocks in another order, or other draws from the
+    distributions that it was drawn from.
+    """
 
     recording: Mapping[str, str]
     settings: Sequence[str]
     memories: Mapping[str, Memory]
+    resamples: Literal["blocks", "draws"] = "blocks"
 
 
 @dataclass(frozen=True)

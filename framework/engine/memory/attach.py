@@ -12,8 +12,9 @@ from framework.compiler.decorators import inner
 from framework.compiler.dispatchers import numba_config
 from framework.compiler.fields import Fields, fields_at
 from framework.compiler.pointer import Pointer, RecordPointer, only, pointer
+from framework.engine.memory.options import OPTIONS
 from framework.engine.memory.records import INSTANCE, REQUEST
-from framework.engine.memory.state import OPTIONS, SIM, Memory, State, sample_memory
+from framework.engine.memory.state import SIM, Memory, State, sample_memory
 from framework.policy.inspection import View
 
 _RECORDS = 3  # the first fields of a memory, of which there is one record each

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.engine.memory.options import OPTIONS
 from framework.engine.memory.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG, record
 
 # The present step of an instance, or the present leap: a run of equal decode steps without a decision between them. It
@@ -79,118 +80,6 @@ PREFILL_STEP = record(
     ("seats", "i8"),  # seats taken, and ...
     ("available_blocks", "i8"),  # ... blocks available once it had been formed: the next one knows of no better
     ("ended_s", "f8"),  # time at which it ended, until the next one is formed; else -inf
-)
-
-# What holds for the whole run: sizes, options, and where lists begin. The engine only reads it.
-OPTIONS = record(
-    ("requests", "i8"),  # number of requests
-    ("instances", "i8"),  # number of instances
-    ("step_log_rows", "i8"),  # rows that the step log has room for
-    ("token_log_rows", "i8"),  # rows that the token log has room for
-    ("most_running", "i8"),  # requests that any instance may hold at once
-    ("tick_s", "f8"),  # period of ticks, 0: there are none
-    ("seed", "i8"),  # seed of draws
-    # Lists of the whole run.
-    ("tree_at", "i8"),  # winner trees over `times`, one for each kind of event that an instance has
-    ("tree_leaves", "i8"),  # leaves of each of these trees and of the one below, a power of two
-    ("load_tree_at", "i8"),  # winner tree over the least queued instances
-    ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
-    ("finds_least_kv", "b1"),  # 1: the engine itself finds the instance with the fewest KV tokens for `route_decode`
-    ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
-    ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
-    ("heap_at", "i8"),  # heap of copies under way
-    ("turns_at", "i8"),  # heap of later turns whose arrival is known
-    ("finished_at", "i8"),  # requests that have finished, in the order of their ends
-    (
-        "leaving_at",
-        "i8",
-    ),  # requests that leave an order of an instance at the end of a step, until it is known where to
-    ("asked_at", "i8"),  # requests whose keys the policy is asked for
-    ("aside_at", "i8"),  # decodes put aside while an instance's running order is put in another
-    (
-        "draws_at",
-        "i8",
-    ),  # of each request the token up to which drafts are drawn, and which are right, where steps draft
-    ("output_at", "i8"),  # true output lengths, tokens: never in a view
-    ("leaping_at", "i8"),  # instances whose present leap spans several steps
-    # The front end.
-    ("max_context", "i8"),  # tokens of prompt and output together that the model takes
-    ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
-    ("horizon_s", "f8"),  # arrivals from this time on are not sent, inf: all are
-    ("backoff_s", "f8"),  # seconds that a client of a closed load stays away after a request was turned away
-    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another ...
-    ("intake_token_s", "f8"),  # ... and for each token of its prompt
-    ("first_token", "i8"),  # of a request that decodes elsewhere: where it comes from, or when it reaches the client
-    # Hooks.
-    ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
-    ("pulls", "b1"),  # 1: instances fetch KV as they form steps, before the request has a seat
-    ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even where the prefill instance also decodes
-    ("dynamic_keys", "b1"),  # 1: `prioritize` is asked again whenever a queue is read after a change
-    # KV memory and the prefix cache.
-    ("block_tokens", "i8"),  # tokens of an engine block
-    ("kv_bytes_per_token", "f8"),  # bytes of a token in memory
-    ("copy_bytes_per_token", "f8"),  # bytes of a token on a link
-    ("preemption", "i8"),  # RECOMPUTE or SWAP
-    (
-        "recomputes_there",
-        "b1",
-    ),  # 1: requests with emitted tokens are recomputed where they were preempted, 0: as routed
-    ("least_urgent", "b1"),  # 1: the request that would be last in a queue is preempted, 0: the one admitted last
-    ("fewest_tokens", "b1"),  # 1: the request with the fewest emitted tokens is preempted
-    ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key, 0: before all others
-    ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
-    ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
-    ("held_at", "i8"),  # the blocks that requests reference, see kv/held_blocks.py
-    ("held_free_at", "i8"),  # 1 + the first unused list of them by length, 0: none; then where room begins
-    ("cache_nodes", "i8"),  # nodes of the cache of each instance
-    ("cache_slots", "i8"),  # slots of its hash table, a power of two
-    ("tiers", "i8"),  # tiers of prefix blocks below GPU memory that an instance reads, 0: none
-    ("tier_keys", "i8"),  # names of blocks, from 0, where there are tiers
-    ("loads_layer_wise", "b1"),  # 1: loading overlaps with computing
-    # Steps.
-    ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
-    ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
-    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission, 0: decodes first
-    ("longest_chunk", "i8"),  # tokens of a prompt in one step, at most
-    ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
-    ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
-    ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
-    # Room for the output that is still to come.
-    ("reserves", "b1"),  # 1: admissions leave some
-    ("first_ratio", "f8"),  # share of that output that they leave room for, at first ...
-    ("least_ratio", "f8"),  # ... and at least
-    ("ratio_decay", "f8"),  # by which that share falls with each decode step
-    ("steps_ahead", "i8"),  # tokens that a decode is taken to emit beyond those that it has, after a preemption
-    ("declared_tokens", "i8"),  # the longest output that clients ask for; 0: what the context leaves, -1: what it is
-    ("most_to_come", "i8"),  # of the output of one request, so many tokens count at most
-    ("weight_bytes", "f8"),  # bytes of the model's weights
-    ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
-    ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes
-    ("attention_overlap", "f8"),  # share of the shorter attention that the longer one hides
-    # Transfers.
-    ("latency_s", "f8"),  # seconds of a transfer in addition to its bytes
-    ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none do
-    ("layer_share", "f8"),  # share of one layer in a token's KV
-    ("shares_links", "b1"),  # 1: copies share links, 0: they wait for each other
-    ("limits_fabric", "b1"),  # 1: all copies share one more link, the fabric
-    ("changed_links_at", "i8"),  # links on which copies have begun or ended in this event
-    ("reached_links_at", "i8"),  # links whose rates are being set
-    # Changes of role.
-    ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
-    ("start_s", "f8"),  # seconds between switching an instance on and its start
-    # Faults.
-    ("crashes", "i8"),  # crashes that are known before the run, 0: no instance fails
-    ("crash_times_at", "i8"),  # offset into times: when each of them comes, in order
-    ("crash_ends_at", "i8"),  # offset into times: when the instance of each of them comes back
-    ("crash_at", "i8"),  # offset into lists: the instance of each of them
-    ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew
-    ("rows_at_once", "i8"),  # instances that one event may take off their steps
-    # Speculation.
-    ("speculates", "b1"),  # 1: decode steps draft tokens
-    ("adaptive_depth", "b1"),  # 1: each step has a depth of its own
-    ("depth", "i8"),  # tokens drafted for each decode, at most where that is adaptive
-    ("acceptance", "f8"),  # probability that a draft is right where those before it are
-    ("draft_cost", "f8"),  # seconds of a drafted token, in decode steps
 )
 
 # One side of an instance's network, or the fabric between all of them; see copies/link_sharing.py.

@@ -14,7 +14,7 @@ from framework.engine.kv.output_reserve import OutputReserve
 from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.errors import InputError
-from framework.load import Load
+from framework.load import Load, Open
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.faults import Faults
 from framework.system.model import Model
@@ -151,15 +151,29 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is replayed: everything but who decides. `cluster`: as the policy has laid it out."""
+    """What a run is given: all but who decides. Engines and bounds take the cluster as the policy lays it out."""
 
     workload: Workload
     cluster: ClusterSpec
     model: Model
     timing: Timing
     engine: EngineConfig
-    load: Load
-    seed: int
+    load: Load = field(default_factory=Open)
+    seed: int = 0
+
+    def kv_tokens(self, pool: PoolSpec) -> int:
+        """KV tokens that an instance has memory for. Raises InputError where the model does not fit."""
+        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, self.engine.memory_share(self.model))
+        return tokens if self.engine.kv_tokens is None else self.engine.kv_tokens
+
+    def kv_blocks(self, pool: PoolSpec) -> int:
+        """Whole KV blocks of these; errors as of `kv_tokens`."""
+        return self.kv_tokens(pool) // self.engine.block_tokens
+
+    @property
+    def copy_bytes_per_token(self) -> float:
+        """Bytes of a token's KV on a link."""
+        return self.model.kv_bytes_per_token * self.engine.copy_share(self.model)
 
 
 def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:

@@ -66,7 +66,7 @@ def token_times(result: Result) -> TokenTimes:
         instance[kept],
         first[kept],
         last[kept],
-        np.maximum(tokens[kept] / np.maximum(steps[kept], 1), 1.0),
+        tokens[kept] / steps[kept],
         index[kept],
         np.concatenate([emitted_first, request[single]]),
         np.concatenate([result.requests["first_token_s"][emitted_first], _single_s(result, log, ends_s)]),

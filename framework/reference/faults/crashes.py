@@ -6,15 +6,15 @@ import math
 
 from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import serve
+from framework.reference.copies.links import withdraw_copy
+from framework.reference.copies.transfers import give_up_place, start_transfers, stop_decoding, withdraw_migration
 from framework.reference.faults.parking import forget_place, park
 from framework.reference.kv import free_deferred
-from framework.reference.links import withdraw_copy
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
-from framework.reference.transfers import give_up_place, start_transfers, stop_decoding, withdraw_migration
 
 
 def crash(s: Simulation, i: Instance) -> None:

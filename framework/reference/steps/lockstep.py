@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from framework.codes import STEP_END
+from framework.reference.copies.transfers import send_ahead
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance
-from framework.reference.transfers import send_ahead
 
 
 def begin_together(s: Simulation, ranks: list[Instance]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from framework.reference.copies.transfers import note_tokens
 from framework.reference.kv import give_way, growth, swap_in, victim
 from framework.reference.prefixes import register_cached, share_chunk
 from framework.reference.pulling import join, may_join, pull
@@ -11,7 +12,6 @@ from framework.reference.simulation import Simulation
 from framework.reference.state import Chunk, Instance, Request
 from framework.reference.steps.duration import choose_depth
 from framework.reference.steps.forming import Form, admit_by_chunks, longest_chunk, tokens_left
-from framework.reference.transfers import note_tokens
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from framework.reference.copies.transfers import send_ahead, start_transfers, switch_over
 from framework.reference.kv import free_deferred
 from framework.reference.pulling import join, join_computed, may_join, pull
 from framework.reference.reserve import settle_reserve
@@ -14,7 +15,6 @@ from framework.reference.steps.duration import start_step
 from framework.reference.steps.forming import Form, form_step, form_stream
 from framework.reference.steps.lockstep import begin_together
 from framework.reference.steps.running_list import form_in_order
-from framework.reference.transfers import send_ahead, start_transfers, switch_over
 
 
 def take_turn(s: Simulation, i: Instance) -> None:

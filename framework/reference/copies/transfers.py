@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import DECODE
-from framework.reference.links import begin_copy, withdraw_copy
+from framework.reference.copies.links import begin_copy, withdraw_copy
 from framework.reference.prefixes import cached_run, free_kv
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Chunk, Instance, Migration, Request

@@ -6,8 +6,9 @@ import math
 from collections import Counter
 
 from framework.codes import COPY_END
+from framework.reference.copies.under_way import Channel, Copy, Link
 from framework.reference.simulation import Simulation
-from framework.reference.state import Channel, Copy, Instance, Link, Request
+from framework.reference.state import Instance, Request
 
 _TICKS_S = 2**30  # the time that a copy still takes is a whole number of these, to a second
 

@@ -1,0 +1,106 @@
+"""Instances before the first event, and where their lists lie."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.codes import MODES, RANK_CHOICES, ROLES
+from framework.engine.memory.records import INSTANCE
+from framework.engine.parallel.data_parallel import RANK_WORDS
+from framework.engine.setup.config import EngineConfig, Setting
+from framework.engine.setup.prefix_layout import ListSpace
+from framework.errors import InputError
+from framework.system.cluster import ClusterSpec, PoolSpec
+
+_ENDS_OF_LISTS = (
+    *("joining_head", "joining_tail", "computed_head", "computed_tail", "incoming_head", "incoming_tail"),
+    *("split_head", "split_tail", "inbox_head", "inbox_tail", "deferred_head", "deferred_tail"),
+    *("swapped_head", "swapped_tail", "cache_old", "cache_young"),
+)
+
+
+def first_instances(setting: Setting) -> NDArray[np.void]:
+    """The instances, which hold nothing. Raises InputError where KV memory has no room for one block."""
+    cluster = setting.cluster
+    instances = np.zeros(cluster.instances, INSTANCE)
+    pool_of = cluster.pool_of_instance
+    instances["pool"] = pool_of
+    for k, pool in enumerate(cluster.pools):
+        mine = instances[pool_of == k]
+        _fill(mine, setting, pool)
+        instances[pool_of == k] = mine
+    instances["bandwidth_bytes_s"] = cluster.link_bytes_s
+    for group in cluster.groups:
+        if len(group) > 1:
+            instances["group"][group], instances["group_first"][group] = len(group), group.start
+    for name in ("admission_opens", "waiting_root", "cache_free", *_ENDS_OF_LISTS):
+        instances[name] = -1
+    return instances
+
+
+def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
+    """Write what the instances of a pool have in common."""
+    model, engine = setting.model, setting.engine
+    blocks = _kv_blocks(setting, pool)
+    mine["role"] = mine["draining_role"] = mine["next_role"] = ROLES[pool.role]
+    mine["mode"] = MODES[engine.batching_of(pool)]
+    mine["token_budget"] = engine.budget_of(pool)
+    mine["max_batch"] = engine.seats_of(pool)
+    mine["total_blocks"] = mine["free_blocks"] = blocks
+    mine["watermark"] = math.floor(engine.watermark * blocks)
+    if pool.reserve_tokens is not None:
+        most = blocks - math.floor(engine.watermark * blocks)
+        mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens), most)
+    if pool.has_ranks:
+        mine["ranks"] = pool.parallelism.dp
+        mine["rank_choice"] = RANK_CHOICES[pool.rank_choice]
+    if pool.parallelism.pp > 1:
+        mine["stages"] = pool.parallelism.pp
+    mine["prefill_percent"] = engine.sharing.prefill_percent
+    mine["output_ratio"] = engine.output_reserve.ratio
+    mine["host_bytes_s"] = pool.host_bytes_s
+    bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.own_parallelism.gpus
+    mine["memory_bytes_s"] = bandwidth_bytes_s if engine.sharing.contention else np.inf
+    mine["unpack_s"] = engine.kv_compression.unpack_s(model, pool.own_parallelism)
+
+
+def _kv_blocks(setting: Setting, pool: PoolSpec) -> int:
+    blocks = setting.kv_blocks(pool)
+    if blocks < 1:
+        raise InputError(
+            f"pool {pool.name}: {setting.kv_tokens(pool)} KV tokens are less than one block; "
+            f"lower engine.block_tokens={setting.engine.block_tokens}"
+        )
+    return blocks
+
+
+def lay_out_instances(
+    instances: NDArray[np.void], space: ListSpace, cluster: ClusterSpec, engine: EngineConfig, most_running: int
+) -> None:
+    """Where the lists of each instance lie."""
+    size, pool_of = len(instances), instances["pool"]
+    for name in ("running_at", "finish_at", "prefilling_at", "chunk_at"):
+        instances[name] = space.reserve(size * most_running) + most_running * np.arange(size)
+    for k, pool in enumerate(cluster.pools):
+        schedule = pool.chunk_schedule
+        if schedule is not None:
+            instances["chunk_sizes_at"][pool_of == k] = space.reserve(len(schedule.sizes))
+            instances["chunk_stages"][pool_of == k] = len(schedule.sizes)
+            instances["stage_tokens"][pool_of == k] = schedule.stage_tokens
+    instances["growth_at"] = space.reserve(size * engine.block_tokens) + engine.block_tokens * np.arange(size)
+    for i in np.flatnonzero(instances["ranks"]):
+        instances["ranks_at"][i] = space.reserve(RANK_WORDS * int(instances["ranks"][i]))
+    for i in np.flatnonzero(instances["stages"]):
+        instances["loads_at"][i] = space.reserve(int(instances["stages"][i]))
+        instances["dealt_at"][i] = space.reserve(most_running)
+
+
+def fill_schedules(instances: NDArray[np.void], cluster: ClusterSpec, lists: NDArray[np.int64]) -> None:
+    """Write the sizes of chunks where a pool has a schedule of them."""
+    for k, pool in enumerate(cluster.pools):
+        if pool.chunk_schedule is not None:
+            at = instances["chunk_sizes_at"][instances["pool"] == k][0]
+            lists[at:][: len(pool.chunk_schedule.sizes)] = pool.chunk_schedule.sizes

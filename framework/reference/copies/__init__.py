@@ -1,0 +1,1 @@
+"""KV between instances of the reference engine."""

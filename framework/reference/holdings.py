@@ -1,0 +1,43 @@
+"""What an instance holds, and what is on its way to it, in tokens."""
+
+from __future__ import annotations
+
+from framework.reference.state import Instance, Request
+
+
+def kv_tokens(i: Instance) -> int:
+    """Of all KV that it holds."""
+    tokens = 0  # loops, as the lists are mostly short and the clock asks whenever it goes on
+    for r in i.running:
+        tokens += r.kv
+    for r in i.leaving:
+        tokens += r.kv
+    for r in i.deferred_frees:
+        tokens += r.kv
+    for r in i.computed:
+        tokens += r.kv
+    for r in i.kept:
+        tokens += r.kv
+    for r in i.joining:
+        tokens += r.prefill_until if r.is_partial else r.kv
+    for r in i.prefilling:
+        tokens += r.covered
+    for r in i.prefilled:
+        tokens += r.covered
+    return tokens
+
+
+def queued_tokens(i: Instance) -> int:
+    """Tokens that lack prefill."""
+    started = sum(r.prefill_until - r.prefilled for r in i.prefilling + coming(i))
+    return started + sum(r.goal for _, _, r in i.waiting + i.inbox)
+
+
+def incoming_kv_tokens(i: Instance) -> int:
+    """Of all KV that is on its way here."""
+    return sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.reserved)
+
+
+def coming(i: Instance) -> list[Request]:
+    """On their way here with part of their prefill to do."""
+    return [r for r in i.incoming + i.reserved + i.joining if r.is_partial and not r.sent_ahead]
