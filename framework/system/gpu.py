@@ -27,6 +27,7 @@ DTYPE_BYTES = {
     "mxfp4_mxfp8": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128,
 }
+SAME_DTYPE = {"fp4": "nvfp4"}  # other names of them: what checkpoints for NVIDIA's GPUs mean by FP4
 # What a GPU multiplies values of each type as. Weights that alone are smaller are widened to bf16 first.
 _COMPUTES_AS = {
     "fp32": "fp32",

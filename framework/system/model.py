@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from framework.checks import MOST_COUNTED, Count, Name, Whole, check_fields, one_of
 from framework.errors import InputError
-from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.system.gpu import DTYPE_BYTES, SAME_DTYPE, Gpu
 from framework.system.parallelism import Parallelism
 
 Dtype = Annotated[str, one_of(tuple(DTYPE_BYTES))]
+
+
+def _known(dtype: Any) -> Any:
+    """The name in DTYPE_BYTES of a type that goes by another; anything else as it is, for the checks to judge."""
+    return SAME_DTYPE.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Experts:
     dtype: Dtype | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _known(self.dtype))
         check_fields(self, "model.experts.")
         if self.per_token > self.count:
             raise InputError(f"model.experts.per_token = {self.per_token} of model.experts.count = {self.count}")
@@ -89,6 +95,7 @@ class Model:
     norm_across_heads: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _known(self.dtype))
         check_fields(self, "model.")
         if self.heads % self.kv_heads:
             raise InputError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from framework.errors import InputError
 from framework.system.gpu import Gpu
-from framework.system.model import Model, kv_capacity_tokens
+from framework.system.model import Experts, Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from tests.conftest import ROOT
 
@@ -167,3 +167,9 @@ def test_impossible_windows_are_refused(window: int, windowed_layers: int, messa
 def test_impossible_gpus_are_refused(value: Any) -> None:
     with pytest.raises(InputError, match=r"^gpu.bandwidth_bytes_s must be a finite number above 0, got "):
         Gpu("g", {"bf16": 1e12}, 1e9, value, 1e9, 1e9, 1e9, 100.0, 10.0, 1.0)
+
+
+def test_fp4_is_nvfp4() -> None:
+    experts = Experts(8, 2, 64, dtype="fp4")
+    model = Model("own", 2, 64, 4, 4, 16, 64, 128, max_context=128, dtype="fp4", experts=experts)
+    assert (model.dtype, model.expert_dtype) == ("nvfp4", "nvfp4")
