@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from numbers import Integral
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from framework.errors import InputError, shown
@@ -193,9 +194,9 @@ def _check(name: str, value: Any, hint: Any) -> None:
 
 
 def _require_whole(name: str, value: Any, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {shown(value)}")
-    _require_at_most(name, value, most)
+    _require_at_most(name, int(value), most)
 
 
 def _require_at_most(name: str, value: float, most: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from framework.checks import is_number
+from framework.checks import Count, NotNegative, Positive, check_fields, is_number, require_count, require_whole
 from framework.errors import InputError, shown
 from framework.workload import Workload
 from traces import catalogue, formats, transforms
@@ -15,7 +15,7 @@ from traces.drawn.names import with_tenants
 from traces.formats import AS_IT_IS, BAD_RECORDS, How
 from traces.formats.columns import read_columns
 from traces.frame import DRAWN, Trace, to_workload
-from traces.settings import MOST_REQUESTS, check_flag, check_positive, check_whole
+from traces.settings import MOST_REQUESTS, Rate, Requests
 
 TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
 
@@ -32,27 +32,21 @@ class Transforms:
     """
 
     window_s: Sequence[float] | None = None
-    min_input_tokens: int | None = None
-    max_input_tokens: int | None = None
-    min_output_tokens: int | None = None
-    max_output_tokens: int | None = None
-    resample_s: float | None = None
-    tile: int = 1
-    limit: int | None = None
+    min_input_tokens: Count | None = None
+    max_input_tokens: Count | None = None
+    min_output_tokens: Count | None = None
+    max_output_tokens: Count | None = None
+    resample_s: Positive | None = None
+    tile: Requests = 1
+    limit: Count | None = None
     tenants: int | Mapping[str, float] | None = None
     poisson: bool = False
-    jitter_s: float = 0.0
-    rate: float | None = None
-    rate_scale: float = 1.0
+    jitter_s: NotNegative = 0.0
+    rate: Rate | None = None
+    rate_scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        check_flag("trace.poisson", self.poisson)
-        check_whole("trace.tile", self.tile, 1, MOST_REQUESTS)
-        check_positive("trace.rate_scale", self.rate_scale)
-        if self.limit is not None:
-            check_whole("trace.limit", self.limit)
-        if self.rate is not None:
-            check_positive("trace.rate", self.rate)
+        check_fields(self, "trace.")
         if self.rate is not None and self.rate_scale != 1.0:
             raise InputError("trace.rate and trace.rate_scale exclude each other; set one of them")
         if self.window_s is not None and (not isinstance(self.window_s, Sequence) or len(self.window_s) != 2):
@@ -114,9 +108,9 @@ def load(
     `Transforms`. Raises InputError for whatever the user can set right, one line that says what and where.
     """
     transform = Transforms(**steps)
-    check_whole("trace.seed", seed, 0)
+    require_whole("trace.seed", seed)
     if requests is not None:
-        check_whole("trace.requests", requests, 1, MOST_REQUESTS)
+        require_count("trace.requests", requests, MOST_REQUESTS)
     how = How(block_tokens, bad_records, unit, result, transform.wanted_s, seed)
     length = transform.limit if requests is None and not transform.resizes else requests
     sampled = False
@@ -152,7 +146,7 @@ def load(
 def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:
     """The workload of several known traces played at once, then transformed (the fields of `Transforms`)."""
     transform = Transforms(**steps)
-    check_whole("trace.seed", seed, 0)
+    require_whole("trace.seed", seed)
     traces = [catalogue.obtain(name, seed=seed) for name in names]
     return to_workload(transform.apply(transforms.mix(traces, "+".join(names)), seed))
 

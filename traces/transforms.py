@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.checks import MOST_S
+from framework.checks import MOST_S, require_at_least, require_count, require_positive
 from framework.errors import InputError
 from traces.beginning import Rows, unlike
 from traces.frame import OPTIONAL, REQUIRED, Trace
-from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_rate, check_whole
+from traces.settings import MOST_REQUESTS, require_rate
 
 
 def period_s(trace: Trace) -> float:
@@ -31,7 +31,7 @@ def rate_rps(trace: Trace) -> float:
 
 def limit(trace: Trace, requests: int) -> Trace:
     """The first `requests` rows; the trace's caveat says in what they are unlike the rest."""
-    check_whole("trace.limit", requests)
+    require_count("trace.limit", requests)
     if requests >= len(trace):
         return trace
     kept = trace.with_frame(trace.frame.head(requests))
@@ -45,8 +45,8 @@ def _rows(trace: Trace) -> Rows:
 
 def window(trace: Trace, start_s: float, end_s: float) -> Trace:
     """The rows that arrive in [start_s, end_s), moved to start at 0."""
-    check_at_least("the start of trace.window_s", start_s)
-    check_positive("the end of trace.window_s", end_s)
+    require_at_least("the start of trace.window_s", start_s, 0)
+    require_positive("the end of trace.window_s", end_s)
     if start_s >= end_s:
         raise InputError(f"trace.window_s is [{start_s:g}, {end_s:g}], must be [start, end] with start < end")
     kept = trace.frame.filter((pl.col("arrival_s") >= start_s) & (pl.col("arrival_s") < end_s))
@@ -64,7 +64,7 @@ def keep_lengths(
     for column, (least, most) in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
         for end, value in (("min", least), ("max", most)):
             if value is not None:
-                check_whole(f"trace.{end}_{column}", value)
+                require_count(f"trace.{end}_{column}", value)
         if least is not None and most is not None and least > most:
             raise InputError(f"trace.min_{column} is {least}, more than trace.max_{column}, {most}")
         if least is not None or most is not None:
@@ -77,7 +77,7 @@ def keep_lengths(
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
     """Arrivals `factor` times as fast by stretching time. Think times within sessions stay as they are."""
-    check_positive("trace.rate_scale", factor)
+    require_positive("trace.rate_scale", factor)
     if factor == 1:
         return trace
     last_s = float(trace.arrival_s[-1]) / factor
@@ -91,7 +91,7 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
 
 def set_rate(trace: Trace, requests_per_s: float) -> Trace:
     """Stretch arrival times to a mean rate over the whole trace, so that burstiness keeps its shape."""
-    check_rate("trace.rate", requests_per_s)
+    require_rate("trace.rate", requests_per_s)
     if math.isinf(rate_rps(trace)):
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no rate that could be stretched")
     return scale_rate(trace, requests_per_s / rate_rps(trace))
@@ -110,7 +110,7 @@ def resample(trace: Trace, block_s: float, seed: int) -> Trace:
     prompt in a cache. Sessions hold within a block: a turn whose turn before is not in the block becomes a first turn
     at its recorded time. Left out, it would lower the rate.
     """
-    check_positive("trace.resample_s", block_s)
+    require_positive("trace.resample_s", block_s)
     period = period_s(trace)
     if not period / len(trace) <= block_s <= period:
         reach = f"of {period:.6g} s with {len(trace)} requests"
@@ -145,7 +145,7 @@ def resample(trace: Trace, block_s: float, seed: int) -> Trace:
 
 def tile(trace: Trace, copies: int) -> Trace:
     """The trace `copies` times over, one period apart; hash blocks and sessions of each copy get new names."""
-    check_whole("trace.tile", copies)
+    require_count("trace.tile", copies)
     if copies == 1:
         return trace
     if copies * len(trace) > MOST_REQUESTS:
@@ -194,7 +194,7 @@ def poisson(trace: Trace, seed: int) -> Trace:
 
 def jitter(trace: Trace, spread_s: float, seed: int) -> Trace:
     """Spread the ticks of a coarse clock: each arrival is moved by a uniform time in [0, spread_s), order kept."""
-    check_at_least("trace.jitter_s", spread_s)
+    require_at_least("trace.jitter_s", spread_s, 0)
     if spread_s == 0:
         return trace
     moved = trace.arrival_s + np.random.default_rng([seed, 2]).uniform(0.0, spread_s, len(trace))

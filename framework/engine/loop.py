@@ -25,6 +25,7 @@ from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.lockstep import end_together, rank_in_step
+from framework.engine.durations.totals import count_fixed_depth
 from framework.engine.events.ask import keep_seen
 from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn
 from framework.engine.memory.attach import FLOATS, VIEW, attach
@@ -35,7 +36,6 @@ from framework.engine.requests.asynchronous import free_deferred, has_just_prefi
 from framework.engine.roles.actions import tick
 from framework.engine.roles.changes import take_role
 from framework.engine.roles.circles import break_circle, fail_rest
-from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.scheduler import schedule, schedule_prefills, send_prompts_ahead
 from framework.engine.steps.single_steps import finish_steps
 from framework.engine.steps.step import stamp_first_tokens
@@ -76,7 +76,7 @@ def _run(s: State, most_events: int) -> int:
 
 @inner
 def _is_fault(s: State, event: int) -> bool:
-    """Whether an instance crashes, or comes back: see faults/crashes.py."""
+    """Whether an instance crashes, or comes back: see roles/crashes.py."""
     return event >= 0 and bool(s.sim.kind == CRASH or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import platform
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from framework.metrics.clock import Clock, Shortest, clock_of
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
+from framework.metrics.service.crashes import crash_figures
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import (
@@ -105,6 +107,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
     11. `classes` has the figures of each class of requests, where the trace has classes
         (`framework.metrics.parts.figures`).
+    12. Where instances may crash: `framework.metrics.service.crashes.crash_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
 
@@ -171,10 +174,6 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
     duration_s, goodput_rps = seconds.duration, rate(good, clock.window_s)
     input_tokens, output_tokens = int(finished["input_tokens"].sum()), int(finished["output_tokens"].sum())
     used, on, state = usage(result, clock), gpus_on(result, clock), load_state(result, clock)
-    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
-    usd_per_hour = price_usd_per_hour(result, clock)
-    paid_usd = usd_per_hour * clock.window_s / 3600.0
-    good_tokens = int(requests.filter(pl.col("good"))["output_tokens"].sum())
     return {
         "duration": duration_s,
         "completed": completed,
@@ -219,14 +218,26 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **(statistics_ms("reader_wait", finished["reader_wait_s"].to_numpy()) if "reader_wait_s" in finished else {}),
         **bubbles(result),
         **idle_seats(result),
+        **crash_figures(result, clock),
+        **_costs(result, requests, used, clock),
+        **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
+        **_provenance(result),
+    }
+
+
+def _costs(result: Result, requests: pl.DataFrame, used: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+    """Energy and money; `requests` are those that count."""
+    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
+    good = requests.filter(pl.col("good"))
+    usd_per_hour = price_usd_per_hour(result, clock)
+    paid_usd = usd_per_hour * clock.window_s / 3600.0
+    return {
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         "usd_per_hour": usd_per_hour,
         "energy_per_token_j": _per(used["energy_j"], served_tokens),
-        "usd_per_million_good_tokens": _per(paid_usd, good_tokens / 1e6),
-        "good_per_usd": _per(good, paid_usd),
-        **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
-        **_provenance(result),
+        "usd_per_million_good_tokens": _per(paid_usd, int(good["output_tokens"].sum()) / 1e6),
+        "good_per_usd": _per(len(good), paid_usd),
     }
 
 

@@ -245,7 +245,7 @@ def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
     default one where several were swept over.
     """
     from framework.cli.terminal import results_console
-    from framework.report.run_table import comparison_table
+    from framework.report.comparison_table import comparison_table
     from framework.run.arms import arms_line
 
     ended = ended_runs(sweep, since_ns)

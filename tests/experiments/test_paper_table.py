@@ -17,6 +17,7 @@ from experiments.table.cells import Figures
 from experiments.table.command import main, read_request, tabulate
 from experiments.table.csv_file import as_csv
 from experiments.table.formats import as_latex, as_markdown, as_text
+from experiments.table.select import nearest
 from experiments.table.sheet import Sheet, lay_out, with_interval
 from framework.errors import InputError
 from framework.metrics.statistics import compare, estimate
@@ -738,3 +739,8 @@ def test_runs_of_a_sweep_make_a_table(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
     assert means["chunked", 512] == pytest.approx(np.mean(expected))
     assert len(set(expected)) == 2
+
+
+def test_a_word_without_its_group_is_found() -> None:
+    assert nearest("tp", {"cluster.tp", "engine.token_budget"}) == "did you mean cluster.tp? "
+    assert nearest("zzz", {"cluster.tp"}) == ""

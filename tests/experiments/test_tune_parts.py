@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,18 @@ from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 from experiments.tune import surrogate
 from experiments.tune.base import Configuration
 from experiments.tune.candidates import Candidates
-from experiments.tune.command import _workers
+from experiments.tune.command import _said, _workers
 from experiments.tune.expression import Expression
 from experiments.tune.feasible import Feasibility
+from experiments.tune.files import _cell
 from experiments.tune.goals import Goal
 from experiments.tune.gp import GaussianProcess, _matern
 from experiments.tune.pruner import make_pruner, read_prefixes, rungs
+from experiments.tune.report import _setting
 from experiments.tune.result import Findings, Row
 from experiments.tune.sampler import SamplerKind
 from experiments.tune.space import Dimension, Point, Space, override_text
+from experiments.tune.space_file import _range
 from experiments.tune.surrogate import Surrogate, Tried
 from framework.errors import InputError
 
@@ -451,3 +455,30 @@ def test_points_of_a_large_space_are_not_looked_at_one_by_one() -> None:
     assert [point.drawn["count"] for point in few.pool or ()] == [4, 5, 6]
     assert [few.violation(point) for point in space(COUNT, required=few._space.required).points()] == [2, 1, 0, 0, 0]
     assert few.reason(few._space.point({"count": 2})) == "it misses what the space requires"
+
+
+def test_a_bracket_begins_with_the_shortest_prefix_and_ends_with_the_whole() -> None:
+    pruner: Any = make_pruner("hyperband", (0.25, 0.5), 1)
+    assert (pruner._min_resource, pruner._max_resource, pruner._reduction_factor) == (1, 3, 2)
+
+
+def test_cells_of_a_table_are_numbers_or_text() -> None:
+    assert [_cell(value) for value in (None, True, 2, 0.5, "a", [1])] == [None, True, 2, 0.5, "a", "[1]"]
+
+
+def test_settings_are_shown_as_they_are_typed() -> None:
+    row: Any = SimpleNamespace(point=SimpleNamespace(settings={"a": True, "b": 0.12345, "c": "fcfs"}))
+    assert [_setting(row, name) for name in "abcd"] == ["true", "0.123", "fcfs", "null"]
+
+
+def test_a_range_between_fractions_is_one_of_fractions() -> None:
+    assert _range("it", 0.5, 2, log=False) == FloatDistribution(0.5, 2.0)
+    assert _range("it", 1, 2, log=True) == IntDistribution(1, 2, log=True)
+
+
+def test_what_a_database_says_is_its_own_first_line() -> None:
+    error = RuntimeError("a guess")
+    error.__cause__ = ValueError("it is gone\nand more")
+    assert _said(error) == "it is gone"
+    error.__cause__.orig = OSError("no route\nto it")  # type: ignore[attr-defined]
+    assert _said(error) == "no route"

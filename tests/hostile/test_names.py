@@ -19,7 +19,8 @@ from framework.cli.safe_text import one_line
 from framework.compiler import user_cache
 from framework.errors import InputError
 from framework.policy import Aggregated
-from framework.report.run_table import comparison_table, run_table
+from framework.report.comparison_table import comparison_table
+from framework.report.run_table import run_table
 from framework.run.compose import _build
 from framework.run.job import _parts
 from framework.run.store import Record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 import pytest
@@ -36,7 +36,6 @@ FLOORS = (
     "framework.engine.requests",
     "framework.engine.roles",
     "framework.engine.steps",
-    "framework.engine.faults",
     "framework.engine.loop",
     "framework.reference",
     "framework.result",
@@ -64,6 +63,7 @@ MODULES = {
     for path in sorted((ROOT / top).rglob("*.py"))
 }
 MOST_FLAT, MOST_IN_A_FOLDER = 9, 20
+ENGINE = "framework.engine"
 
 
 def room_of(module: str) -> str:
@@ -111,6 +111,26 @@ def test_no_import_goes_up(room: str) -> None:
         if other != "framework" and height[room_of(other)] > height[room]
     ]
     assert not up
+
+
+def test_rooms_and_arrows_are_few() -> None:
+    """The whole with the engine as one room, and the engine by its own."""
+    assert len({_outside(floor) for floor in FLOORS}) <= 36
+    assert len(_arrows(_outside)) <= 210
+    inner = {one for arrow in _arrows(room_of) if all(room.startswith(f"{ENGINE}.") for room in arrow) for one in arrow}
+    assert len(inner) <= 12
+    assert sum(all(room.startswith(ENGINE) for room in arrow) for arrow in _arrows(room_of)) <= 50
+
+
+def _outside(module: str) -> str:
+    room = room_of(module)
+    return ENGINE if room.startswith(ENGINE) else room
+
+
+def _arrows(room: Callable[[str], str]) -> set[tuple[str, str]]:
+    """From each room to those that it imports."""
+    found = {(room(module), room(other)) for module, others in graph().items() for other in others}
+    return {(one, other) for one, other in found if one != other and "framework" not in (one, other)}
 
 
 def test_no_module_imports_itself_through_others() -> None:

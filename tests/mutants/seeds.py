@@ -34,6 +34,19 @@ class Mutant:
 
 _ROOM = "available(s, i) - blocks < watermark_of(s, i)"
 MUTANTS = (
+    # --- memory ---
+    Mutant(
+        "kept KV behind a window is not swapped",
+        "setup/options.py",
+        "model.kv_bytes_per_token * setting.engine.memory_share(model)",
+        "model.kv_bytes_per_token * setting.engine.kv_compression.memory_share",
+    ),
+    Mutant(
+        "kept KV behind a window is not copied",
+        "setup/options.py",
+        "setting.copy_bytes_per_token",
+        "model.kv_bytes_per_token * setting.engine.kv_compression.copy_share",
+    ),
     # --- preemption, swapping ---
     Mutant("swap-in ignores the watermark", "requests/preemption.py", _ROOM, "available(s, i) - blocks < 0"),
     Mutant("swap-in ignores the largest batch", "requests/preemption.py", "seats(s, i) >= inst.max_batch or ", ""),
@@ -324,7 +337,7 @@ MUTANTS = (
     ),
     Mutant(
         "the last step of a run of fixed-depth ones is not counted",
-        "steps/drafted_steps.py",
+        "durations/totals.py",
         "steps = inst.decode_steps - step.fixed_from",
         "steps = inst.decode_steps - step.fixed_from - 1",
     ),
@@ -1665,44 +1678,44 @@ MUTANTS = (
         "    if s.options.tiers == 0 or s.options.shares_early:\n        return run\n",
     ),
     # --- faults ---
-    Mutant("the step under way at a crash counts", "faults/crashes.py", "            step.steps = step.done\n", ""),
+    Mutant("the step under way at a crash counts", "roles/crashes.py", "            step.steps = step.done\n", ""),
     Mutant(
         "growth of a lost step stays taken",
-        "faults/crashes.py",
+        "roles/crashes.py",
         "        if step.decodes > 0 and step.grown > step.done:\n",
         "        if False:\n",
     ),
-    Mutant("a lost step is no busy time", "faults/crashes.py", "        count_busy(s, i, 0.0)\n", "        pass\n"),
+    Mutant("a lost step is no busy time", "roles/crashes.py", "        count_busy(s, i, 0.0)\n", "        pass\n"),
     Mutant(
         "a first token of a lost step is stamped",
-        "faults/crashes.py",
+        "roles/crashes.py",
         "        if q.first_token_s > s.sim.now_s:\n",
         "        if False:\n",
     ),
     Mutant(
-        "a prefill step outlives the crash", "faults/crashes.py", "        drop_prefill_step(s, i)\n", "        pass\n"
+        "a prefill step outlives the crash", "roles/crashes.py", "        drop_prefill_step(s, i)\n", "        pass\n"
     ),
-    Mutant("a crashed instance keeps its turn", "faults/crashes.py", "    drop_turn(s, i)\n", ""),
-    Mutant("cached prefixes outlive the crash", "faults/crashes.py", "    forget_prefixes(s, i)\n", ""),
+    Mutant("a crashed instance keeps its turn", "roles/crashes.py", "    drop_turn(s, i)\n", ""),
+    Mutant("cached prefixes outlive the crash", "roles/crashes.py", "    forget_prefixes(s, i)\n", ""),
     Mutant(
         "a plan that was followed is followed again",
-        "faults/crashes.py",
+        "roles/crashes.py",
         "        inst.next_budget = 0\n",
         "        pass\n",
     ),
     Mutant(
         "who waits for room elsewhere is not told of a crash",
-        "faults/crashes.py",
+        "roles/crashes.py",
         "            start_transfers(s, j)\n            wake(s, j)\n",
         "            wake(s, j)\n",
     ),
     Mutant(
         "an instance that is off crashes",
-        "faults/crashes.py",
+        "roles/crashes.py",
         "    if s.instances[i].down or is_off(s, i):\n",
         "    if s.instances[i].down:\n",
     ),
-    Mutant("admission stays closed over a crash", "faults/crashes.py", "    inst.admission_opens = -1\n", ""),
+    Mutant("admission stays closed over a crash", "roles/crashes.py", "    inst.admission_opens = -1\n", ""),
     Mutant(
         "one that migrates to a crashed instance is dropped",
         "roles/inventory.py",

@@ -13,7 +13,8 @@ from rich.console import Console, RenderableType
 
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate, summarize
-from framework.report.run_table import comparison_table, run_table
+from framework.report.comparison_table import comparison_table
+from framework.report.run_table import run_table
 from framework.result import Result
 from tests.helpers.results import small_result
 

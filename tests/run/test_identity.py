@@ -139,3 +139,10 @@ def test_another_release_of_a_library_is_another_run(library: str, monkeypatch: 
     assert code_hash.__wrapped__(targets) == before
     monkeypatch.setattr(identity, "version", lambda name: "0.0.1" if name == library else version(name))
     assert code_hash.__wrapped__(targets) != before
+
+
+def test_requests_of_long_traces_are_told_apart_one_by_one() -> None:
+    one = Workload(np.arange(5000.0), np.full(5000, 4), np.full(5000, 2))
+    inputs = one.input_tokens.copy()
+    inputs[2500] += 1
+    assert workload_hash(replace(one, input_tokens=inputs)) != workload_hash(one)

@@ -139,3 +139,15 @@ def test_nothing_made_is_an_error(tmp_path: Path, tables: None) -> None:
     with pytest.raises(InputError, match="nothing to write: no tables of other"):
         command.main(["model=llama3_8b", "gpu=h100", "backend=other", f"out={tmp_path}"])
     assert not list(tmp_path.iterdir())
+
+
+def test_setups_are_those_that_are_asked_for_or_those_that_ship() -> None:
+    def of(asked: command.Request) -> set[tuple[str, str, Parallelism]]:
+        made = (setup for _, setup in command._candidates(asked, DENSE, GPU))
+        return {(setup.dtype, setup.kv_dtype, setup.parallelism) for setup in made}
+
+    assert of(ASKED) == {("bf16", "bf16", ONE)}
+    assert of(replace(ASKED, types=Types("fp8", "bf16"))) == {("fp8", "bf16", ONE)}
+    shipped = of(replace(ASKED, types=None, parallelisms=None))
+    assert {parallelism for *_, parallelism in shipped} == {Parallelism(tp=tp) for tp in (1, 2, 4, 8)}
+    assert {types[:2] for types in shipped} == {("bf16", "bf16")}

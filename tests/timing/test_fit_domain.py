@@ -21,7 +21,7 @@ from framework.timing.calibration_terms import (
     read_calibrations,
     write_calibrations,
 )
-from framework.timing.fit_domain import Domain, Place, cached_share
+from framework.timing.fit_domain import Domain, Place, _span, cached_share
 from framework.timing.measured import Measured, placed
 from framework.timing.server import Server
 from framework.workload import Workload, consecutive
@@ -197,3 +197,7 @@ def test_a_run_knows_its_place(own: Path) -> None:
     timing = compose(configured(*words.split())).timing
     assert isinstance(timing, Measured)
     assert timing.place == Place(2000, 200, in_flight=3.0)
+
+
+def test_ends_of_a_range_have_the_digits_that_tell_them_apart() -> None:
+    assert [_span(known) for known in ((5.25, 1234.0), (9.99, 9.99), (0.5, 0.5))] == ["5.2 to 1,234", "10", "0.5"]

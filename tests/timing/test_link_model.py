@@ -73,3 +73,11 @@ def test_a_roofline_has_the_larger_latency_and_what_is_reached_of_the_link() -> 
     assert half.linear is not None
     assert fast.linear is not None
     assert half.linear.values[-1] > fast.linear.values[-1]
+
+
+def test_parts_without_a_curve_of_reductions_get_one() -> None:
+    parts = made_up(parallelism=TP2)
+    none = replace(parts, rows=dict(parts.rows) | {"communication": replace(parts["communication"], linear=None)})
+    curve = with_link_model(none, load("model", "llama3_8b"), linked())["communication"].linear
+    assert curve is not None
+    assert curve.values == pytest.approx([65 * (17e-6 + tokens * 8192 / 16e9) for tokens in (1, 2)])

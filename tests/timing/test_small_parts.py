@@ -16,7 +16,7 @@ from framework.timing.rank_row import rank_row
 from framework.timing.roofline import Roofline
 from framework.timing.shipped.profile_files import read_profile, shipped_directory
 from framework.timing.shipped.scale import same_speed
-from framework.timing.shipped.shipped_setups import PLANS, Types, parallelisms, plan_of
+from framework.timing.shipped.shipped_setups import PLANS, Types, _fits, parallelisms, plan_of
 from framework.timing.step_row import StepRow
 from framework.timing.table import _axis, stack, uneven_s
 from tests.helpers.parts import load
@@ -114,3 +114,18 @@ def test_published_points_must_rise_in_both(points: list[list[float]]) -> None:
     with pytest.raises(InputError, match="two points or more, with rising tokens and seconds"):
         PublishedPrompts(Roofline(), "somebody", "yi_6b", "a100", 1, points)
     PublishedPrompts(Roofline(), "somebody", "yi_6b", "a100", 1, [[256, 0.1], [512, 0.2]])
+
+
+def test_a_setup_fits_where_weights_and_some_kv_do() -> None:
+    small, large, gpu = load("model", "llama3_8b"), load("model", "llama3_70b"), load("gpu", "h100")
+    assert [_fits(model, gpu, Parallelism()) for model in (small, large)] == [True, False]
+    assert _fits(large, gpu, Parallelism(tp=4))
+    assert not _fits(replace(small, dtype="nvfp4"), gpu, Parallelism())  # which an H100 does not compute in
+
+
+def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
+    """Mixtral-8x7B on slow memory: one token reads two of eight experts, two tokens 1 - (6 / 8)^2 of all."""
+    model, gpu = load("model", "mixtral_8x7b"), replace(load("gpu", "h100"), bandwidth_bytes_s=1e9)
+    curve = Roofline(mfu=1.0, mbu=1.0)._experts(model, gpu, Parallelism())
+    read_all_s = model.expert_parameters * 2 / 1e9
+    assert curve.values[:2] == pytest.approx((read_all_s * 2 / 8, read_all_s * (1 - (6 / 8) ** 2)))

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.interpolate import interpolate, nearest
-from framework.timing.kernels.operations import Operations, Shard
+from framework.timing.kernels.operations import _LEAST_PRODUCT, Operations, Shard, _distribution
 from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
-from framework.timing.kernels.tabulate import choose_knots, samples, tabulate
+from framework.timing.kernels.tabulate import _above, _tiles, choose_knots, samples, tabulate
 from framework.timing.profile import Setup
 from framework.timing.shipped.profile_entry import encoded
 from framework.timing.table import stack, step_s
@@ -488,3 +489,55 @@ def test_every_architecture_composes_from_measured_kernels(h100: Kernels) -> Non
         read = times.model.weight_bytes + batch * 4096 * times.model.kv_bytes_per_token * times.model.kv_share(1)
         assert 0.3 < read / (decode_s * parallelism.gpus * gpu.bandwidth_bytes_s) < 0.95
         tabulate(h100, times.model, gpu, parallelism)
+
+
+def test_a_line_below_zero_leaves_the_time_of_pairs_alone() -> None:
+    """Prompts of l tokens take l^3: no line through them begins above 0."""
+    cost: Any = SimpleNamespace(groups=1, prefill_s=lambda batch, tokens: batch * tokens**3 * 1e-12)
+    alone_s, pair_s = _tiles(cost)
+    assert alone_s == 0.0
+    assert pair_s == pytest.approx(2e-12 * (1024 + 2048 + 4096) / 3)
+
+
+def test_the_time_of_one_prompt_counts_three_times() -> None:
+    """Batches of 1 and 2 take 1 and 4 s: 1 s each is off by 2 for two, 2 s each by 1 for one, which weighs 3."""
+    together_s, step_s = np.zeros((7, 1)), np.ones((7, 1))
+    together_s[:2, 0] = 1.0, 4.0
+    fits = np.zeros((7, 1), bool)
+    fits[:2] = True
+    each_s, error = _above(0.0, together_s, step_s, fits)
+    assert (each_s.tolist(), error.tolist()) == ([1.0], [2.0])
+
+
+def test_a_search_for_a_scale_is_no_part_of_a_product() -> None:
+    """A product of 5 us holds a search of 2 us; one without a measured search stays; a quarter is left at least."""
+    rows = pl.DataFrame({"m": [1, 2, 4], "k": [8, 8, 8], "latency_s": [5e-6, 5e-6, 5e-6]})
+    searches = pl.DataFrame(
+        {
+            "m": [1, 1, 4],
+            "k": [8, 8, 8],
+            "phase": ["scale", "other", "scale"],
+            "dtype": ["fp8", "fp8", "fp8"],
+            "latency_s": [2e-6, 4e-6, 9e-6],
+        }
+    )
+    operations: Any = SimpleNamespace(
+        kernels=SimpleNamespace(tables={"quantize": searches}), rows=lambda name, wanted: searches
+    )
+    left = Operations._with_fixed_scales(operations, rows)["latency_s"].to_list()
+    assert left == pytest.approx([3e-6, 5e-6, _LEAST_PRODUCT * 5e-6])
+    operations.kernels.tables = {}
+    assert Operations._with_fixed_scales(operations, rows) is rows
+
+
+def test_the_first_distribution_stands_in_where_no_preferred_one_was_measured() -> None:
+    rows = pl.DataFrame({"distribution": ["own"], "latency_s": [1.0]})
+    assert _distribution(rows, ("balanced",)).equals(rows)
+
+
+def test_as_much_is_read_by_more_shorter_ones_as_was_by_fewer_longer_ones() -> None:
+    """Batches of 8 were measured up to 8,192, those of 16 up to 512 alone: as much as 8 of 8,192 is 16 of 4,096."""
+    table = grid(lambda b, n: b * n * 1e-6, b=[8, 16], n=[512, 1024, 8192])
+    short = table.filter((pl.col("b") == 8) | (pl.col("n") <= 512))
+    fit = interpolate(short, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True, together=True)
+    assert list(fit.limit_together(np.array([8.0, 16.0, 32.0]))) == [8192, 4096, 2048]

@@ -54,9 +54,9 @@ def test_a_constant_rate_draws_as_it_always_did() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"rate": 0.0}, "rate is 0.0, must be a number above 0"),
+        ({"rate": 0.0}, "rate must be a finite number above 0, got 0.0"),
         ({"rate": 1.0, "swing": 1.0}, "swing is 1, must be below 1"),
-        ({"rate": 1.0, "end_rate": 2.0}, "ramp_s, with an end_rate, is 0.0"),
+        ({"rate": 1.0, "end_rate": 2.0}, "ramp_s, with an end_rate, must be a finite number above 0, got 0.0"),
         ({"rate": 1.0, "period_s": 0.0}, "period_s"),
     ],
 )

@@ -295,5 +295,5 @@ def test_samples_are_numbered_from_the_first_seed() -> None:
     later = replace(fitted, first_seed=fitted.first_seed + 2)
     assert later.sample(300).frame.equals(fitted.sample(300, seed=2).frame)
     assert "seed 0" in later.sample(300).notes[0]
-    with pytest.raises(InputError, match="first_seed is -1, must be a whole number of at least 0"):
+    with pytest.raises(InputError, match="first_seed must be a whole number of at least 0, got -1"):
         FittedTrace.from_json(fitted.to_json().replace(f'"first_seed":{fitted.first_seed}', '"first_seed":-1'), "it")

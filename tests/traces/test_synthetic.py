@@ -84,15 +84,15 @@ def test_empirical_with_weights():
     [
         ({"law": "normal"}, "law='normal' is not a known distribution; choose fixed, uniform"),
         ({"law": "lognormal", "mean": 5}, "distribution lognormal needs mean, cv: cv is not set"),
-        ({"law": "fixed", "mean": "x"}, "distribution fixed: mean is 'x'"),
-        ({"law": "fixed", "mean": -1}, "distribution fixed: mean is -1"),
+        ({"law": "fixed", "mean": "x"}, "distribution fixed: mean must be a finite number of at least 0, got 'x'"),
+        ({"law": "fixed", "mean": -1}, "distribution fixed: mean must be a finite number of at least 0, got -1"),
         ({"law": "exponential", "mean": 0}, "mean is 0, must be positive"),
         ({"law": "pareto", "mean": 5, "shape": 1.0}, "shape is 1"),
         ({"law": "uniform", "low": 3, "high": 2}, "low is 3, more than high, 2"),
         ({"law": "empirical", "values": []}, "must be a list of numbers"),
-        ({"law": "empirical", "values": [1, float("nan")]}, "a value is nan"),
+        ({"law": "empirical", "values": [1, float("nan")]}, "a value must be a finite number of at least 0, got nan"),
         ({"law": "empirical", "values": [1], "weights": [1, 2]}, "a list of 1 numbers"),
-        ({"law": "empirical", "values": [1], "weights": [0]}, "sum of weights is 0"),
+        ({"law": "empirical", "values": [1], "weights": [0]}, "sum of weights must be a finite number above 0, got 0"),
         ({"law": "pareto", "mean": 6, "shape": 3, "high": 2}, "no mass between low 0 and high 2"),
     ],
 )
@@ -115,7 +115,7 @@ def test_fixed_arrivals_and_mistakes():
     assert Arrivals("fixed", rate=4.0).sample(3, np.random.default_rng(0)).tolist() == [0.0, 0.25, 0.5]
     with pytest.raises(InputError, match="arrivals: law='weibull' is not a known distribution"):
         Arrivals("weibull", rate=4.0)
-    with pytest.raises(InputError, match="arrivals: rate is 0"):
+    with pytest.raises(InputError, match="arrivals: rate must be a finite number above 0, got 0"):
         Arrivals("poisson", rate=0)
 
 
@@ -132,7 +132,7 @@ def test_prompts_of_too_many_blocks_are_refused():
     sessions = Sessions(turns, think_s, prefix_tokens=10**9, block_tokens=1)
     with pytest.raises(InputError, match="prefix blocks, at most 500,000,000 are drawn"):
         conversations(30, FIXED, Arrivals("fixed", 1.0), sessions, seed=0)
-    with pytest.raises(InputError, match="must be at most 1,000,000,000"):
+    with pytest.raises(InputError, match=r"must be at most 1e\+09, got"):
         Sessions(turns, think_s, prefixes=10**9 + 1)
 
 
@@ -183,7 +183,7 @@ def test_classes_have_their_shares():
     counts = dict(trace.frame["slo_class"].value_counts().iter_rows())
     assert set(counts) == {"gold", "iron"}
     assert counts["gold"] / N == pytest.approx(0.2, abs=0.02)
-    with pytest.raises(InputError, match=r"trace.slo_classes.gold is -1"):
+    with pytest.raises(InputError, match=r"trace.slo_classes.gold must be a finite number of at least 0, got -1"):
         with_classes(trace, {"gold": -1}, seed=0)
 
 
@@ -200,7 +200,7 @@ def test_tenants_are_drawn_by_shares_or_evenly_for_whole_sessions():
     even = load(N, lengths, lengths, Arrivals("poisson", 2.0), tenants=12)
     assert even.tenant is not None
     assert sorted(set(even.tenant)) == [f"t{number:02}" for number in range(12)]
-    with pytest.raises(InputError, match=r"trace.tenants is 0, must be a whole number of at least 1"):
+    with pytest.raises(InputError, match=r"trace.tenants must be a whole number of at least 1, got 0"):
         load(5, lengths, lengths, Arrivals("poisson", 2.0), tenants=0)
     with pytest.raises(InputError, match=r"trace synthetic has tenants of its own"):
         with_tenants(with_tenants(independent(5, Lengths(lengths, lengths), Arrivals("fixed", 1.0), 0), 2, 0), 2, 0)

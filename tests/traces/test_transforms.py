@@ -298,27 +298,27 @@ def test_any_chain_gives_a_valid_workload(arrivals, tile, limit, poisson, jitter
     ("steps", "reason"),
     [
         ({"rate": 1.0, "rate_scale": 2.0}, "exclude each other"),
-        ({"rate": 0}, "trace.rate is 0, must be a number above 0"),
-        ({"rate": "fast"}, "trace.rate is 'fast'"),
-        ({"rate_scale": -1.0}, "trace.rate_scale is -1.0"),
-        ({"rate_scale": float("nan")}, "trace.rate_scale is nan"),
-        ({"limit": 0}, "trace.limit is 0, must be a whole number of at least 1"),
-        ({"limit": 2.5}, "trace.limit is 2.5, must be a whole number"),
-        ({"tile": 0}, "trace.tile is 0"),
+        ({"rate": 0}, "trace.rate must be a finite number above 0, got 0"),
+        ({"rate": "fast"}, "trace.rate must be a finite number above 0, got 'fast'"),
+        ({"rate_scale": -1.0}, "trace.rate_scale must be a finite number above 0, got -1.0"),
+        ({"rate_scale": float("nan")}, "trace.rate_scale must be a finite number above 0, got nan"),
+        ({"limit": 0}, "trace.limit must be a whole number of at least 1, got 0"),
+        ({"limit": 2.5}, "trace.limit must be a whole number of at least 1, got 2.5"),
+        ({"tile": 0}, "trace.tile must be a whole number of at least 1, got 0"),
         ({"window_s": 5}, "trace.window_s is 5, must be .start, end."),
         ({"window_s": [1]}, "must be .start, end."),
         ({"window_s": [2, 1]}, "with start < end"),
-        ({"window_s": [-1, 1]}, "start of trace.window_s is -1"),
+        ({"window_s": [-1, 1]}, "start of trace.window_s must be a finite number of at least 0, got -1"),
         ({"window_s": [100, 200]}, "no request is left by trace.window_s"),
         ({"min_input_tokens": 99}, "no request is left by the length filters"),
         ({"min_input_tokens": 9, "max_input_tokens": 8}, "trace.min_input_tokens is 9, more than"),
-        ({"max_output_tokens": "x"}, "trace.max_output_tokens is 'x'"),
-        ({"resample_s": 0}, "trace.resample_s is 0, must be a number above 0"),
-        ({"resample_s": True}, "trace.resample_s is True"),
+        ({"max_output_tokens": "x"}, "trace.max_output_tokens must be a whole number of at least 1, got 'x'"),
+        ({"resample_s": 0}, "trace.resample_s must be a finite number above 0, got 0"),
+        ({"resample_s": True}, "trace.resample_s must be a finite number above 0, got True"),
         ({"resample_s": 10.9}, "trace.resample_s is 10.9, must lie between the mean gap and the period of 10.8 s"),
         ({"resample_s": 1.7}, "trace.resample_s is 1.7, must lie between the mean gap and the period"),
-        ({"jitter_s": -1}, "trace.jitter_s is -1"),
-        ({"poisson": 3}, "trace.poisson is 3, must be true or false"),
+        ({"jitter_s": -1}, "trace.jitter_s must be a finite number of at least 0, got -1"),
+        ({"poisson": 3}, "trace.poisson must be true or false, got 3"),
     ],
 )
 def test_mistakes(steps, reason):
@@ -351,5 +351,5 @@ def test_load_applies_them_to_a_file(tmp_path):
 
 def test_a_rate_is_refused_before_anything_is_read() -> None:
     for rate in (-3, 0, "fast"):
-        with pytest.raises(InputError, match=r"trace\.rate is"):
+        with pytest.raises(InputError, match=r"trace\.rate must be a finite number above 0"):
             load(path="nowhere.csv", rate=rate)

@@ -15,6 +15,7 @@ from framework.errors import InputError
 from framework.workload import (
     Workload,
     at_rate,
+    chosen,
     consecutive,
     first,
     ids_in_order,
@@ -167,3 +168,15 @@ def test_requests_that_cannot_be(change: dict[str, Any], words: str) -> None:
     assert len(Workload(**known, hash_spans=np.zeros((3, 2), np.int64), hash_block_tokens=1)) == 3
     with pytest.raises(InputError, match=words):
         Workload(**(known | change))
+
+
+def test_each_copy_has_the_priorities_of_the_first() -> None:
+    one = Workload(np.arange(2.0), np.full(2, 4), np.full(2, 2), priority=np.array([3, 1]))
+    copies = repeated(one, 2).priority
+    assert copies is not None
+    assert copies.tolist() == [3, 1, 3, 1]
+
+
+def test_some_requests_of_those_without_classes_have_none() -> None:
+    some = chosen(Workload(np.arange(3.0), np.array([4, 5, 6]), np.full(3, 2)), np.array([True, False, True]))
+    assert (some.input_tokens.tolist(), some.slo_class, some.tenant) == ([4, 6], None, None)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.checks import NotNegative, Positive, check_fields, require_positive
 from framework.errors import InputError
-from traces.settings import check_at_least, check_positive, check_rate
+from traces.settings import Rate
 
 Floats = NDArray[np.float64]
 
@@ -23,25 +24,19 @@ class ChangingRate:
     more at the peak, and half as many fewer in the valley, as on average.
     """
 
-    rate: float
-    end_rate: float | None = None
-    ramp_s: float = 0.0
-    swing: float = 0.0
-    period_s: float = 86400.0
-    peak_s: float = 0.0
+    rate: Rate
+    end_rate: Rate | None = None
+    ramp_s: NotNegative = 0.0
+    swing: NotNegative = 0.0
+    period_s: Positive = 86400.0
+    peak_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        for name, rate in (("rate", self.rate), ("end_rate", self.end_rate)):
-            if rate is not None:
-                check_rate(f"arrivals: {name}", rate)
-        check_at_least("arrivals: swing", self.swing)
+        check_fields(self, "arrivals: ")
         if self.swing >= 1:
             raise InputError(f"arrivals: swing is {self.swing:g}, must be below 1")
-        check_positive("arrivals: period_s", self.period_s)
-        check_at_least("arrivals: peak_s", self.peak_s)
-        check_at_least("arrivals: ramp_s", self.ramp_s)
         if self.end_rate is not None:
-            check_positive("arrivals: ramp_s, with an end_rate,", self.ramp_s)
+            require_positive("arrivals: ramp_s, with an end_rate,", self.ramp_s)
 
     @property
     def is_constant(self) -> bool:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
+from framework.checks import require_at_least, require_positive
 from framework.errors import InputError, shown
 from traces.drawn.changing_rate import ChangingRate
 from traces.drawn.quoted import by_percentiles, cut_lognormal, quoted
-from traces.settings import check_at_least, check_positive
 
 Floats = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class Distribution:
                 raise InputError(f"distribution {self.law} needs {', '.join(NEEDS[self.law])}: {name} is not set")
         for name, least in (("mean", 0.0), ("cv", 0.0), ("shape", 1.0), ("low", 0.0), ("high", 0.0)):
             if getattr(self, name) is not None:
-                check_at_least(f"distribution {self.law}: {name}", getattr(self, name), least)
+                require_at_least(f"distribution {self.law}: {name}", getattr(self, name), least)
         if self.law == "pareto" and self.shape == 1.0:
             raise InputError("distribution pareto: shape is 1, a mean exists for shapes above 1 only")
         if self.law in ("lognormal", "pareto", "exponential") and self.mean == 0.0:
@@ -92,15 +92,15 @@ class Distribution:
         if not isinstance(self.weights, Sequence) or len(self.weights) != count:
             raise InputError(f"distribution {self.law}: weights must be a list of {count} numbers, one for each value")
         for weight in self.weights:
-            check_at_least(f"distribution {self.law}: a weight", weight)
-        check_positive(f"distribution {self.law}: the sum of weights", sum(self.weights))
+            require_at_least(f"distribution {self.law}: a weight", weight, 0)
+        require_positive(f"distribution {self.law}: the sum of weights", sum(self.weights))
         return np.asarray(self.weights, dtype=np.float64)
 
     def _check_values(self, values: Sequence[float]) -> None:
         if not isinstance(values, Sequence) or not values:
             raise InputError(f"distribution {self.law}: values is {values!r}, must be a list of numbers")
         for value in values:
-            check_at_least(f"distribution {self.law}: a value", value)
+            require_at_least(f"distribution {self.law}: a value", value, 0)
         self.shares(len(values))
 
 
@@ -126,7 +126,7 @@ class Arrivals:
             raise InputError(
                 f"arrivals: law={shown(self.law)} is not a known distribution; choose poisson, gamma, fixed"
             )
-        check_positive("arrivals: cv", self.cv)
+        require_positive("arrivals: cv", self.cv)
         self._changing()
 
     def sample(self, count: int, rng: np.random.Generator) -> Floats:

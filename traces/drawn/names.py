@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
+from framework.checks import require_at_least, require_count, require_positive
 from framework.errors import InputError, shown
 from framework.workload import dense
 from traces.frame import Trace
-from traces.settings import MOST_REQUESTS, check_at_least, check_positive, check_whole
+from traces.settings import MOST_REQUESTS
 
 _STREAMS = {"slo_class": 12, "tenant": 13}  # of random numbers, one a column
 
@@ -23,8 +24,8 @@ def with_names(trace: Trace, column: str, setting: str, shares: Mapping[str, flo
     if not isinstance(shares, Mapping) or not all(isinstance(name, str) for name in shares):
         raise InputError(f"{setting} is {shown(shares)}, must map names to shares")
     for name, share in shares.items():
-        check_at_least(f"{setting}.{name}", share)
-    check_positive(f"the sum of {setting}", sum(shares.values()))
+        require_at_least(f"{setting}.{name}", share, 0)
+    require_positive(f"the sum of {setting}", sum(shares.values()))
     weights = np.array(list(shares.values()), dtype=np.float64)
     unit = np.arange(len(trace))
     if "session_id" in trace.has:
@@ -49,7 +50,7 @@ def with_tenants(trace: Trace, tenants: int | Mapping[str, float] | None, seed: 
         raise InputError(f"trace {trace.name} has tenants of its own; leave trace.tenants out")
     shares = tenants
     if not isinstance(shares, Mapping):
-        check_whole("trace.tenants", tenants, 1, MOST_REQUESTS)
+        require_count("trace.tenants", tenants, MOST_REQUESTS)
         width = len(str(int(shares) - 1))  # so that names are in the order of their numbers
         shares = {f"t{number:0{width}}": 1.0 for number in range(int(shares))}
     drawn = with_names(trace, "tenant", "trace.tenants", shares, seed)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from framework.checks import check_fields, require_count, require_whole, up_to
 from framework.errors import InputError
 from framework.workload import Workload
 from traces.block_ids import list_column
@@ -17,7 +18,7 @@ from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.names import with_names
 from traces.frame import Trace, to_workload
 from traces.load import Transforms
-from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_whole
+from traces.settings import MAX_TOKENS, MOST_REQUESTS
 
 Ints = NDArray[np.int64]
 _MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 8 bytes
@@ -43,13 +44,12 @@ class Sessions:
 
     turns: Distribution
     think_s: Distribution
-    prefix_tokens: int = 0
-    prefixes: int = 1
-    block_tokens: int = 16
+    prefix_tokens: Annotated[int, up_to(MAX_TOKENS, 0)] = 0
+    prefixes: Annotated[int, up_to(MAX_TOKENS)] = 1
+    block_tokens: Annotated[int, up_to(MAX_TOKENS)] = 16
 
     def __post_init__(self) -> None:
-        for name, least in (("prefix_tokens", 0), ("prefixes", 1), ("block_tokens", 1)):
-            check_whole(f"trace.sessions.{name}", getattr(self, name), least, MAX_TOKENS)
+        check_fields(self, "trace.sessions.")
 
 
 def load(
@@ -68,7 +68,7 @@ def load(
     With `sessions`, `arrivals` are arrivals of sessions. `slo_classes` maps the names of classes to their shares.
     """
     steps = Transforms(**transforms)
-    check_whole("trace.seed", seed, 0)
+    require_whole("trace.seed", seed)
 
     def drawn() -> Trace:
         lengths = Lengths(input, output)
@@ -85,7 +85,7 @@ def load(
 
 def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:
     """`requests` requests that have nothing to do with each other."""
-    check_whole("trace.requests", requests, 1, MOST_REQUESTS)
+    require_count("trace.requests", requests, MOST_REQUESTS)
     rng = np.random.default_rng([seed, 10])
     frame = pl.DataFrame(
         {
@@ -102,7 +102,7 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
 
     A later turn's `arrival_s` counts think times alone; a run replays it `think_s` after the turn before has ended.
     """
-    check_whole("trace.requests", requests)
+    require_count("trace.requests", requests)
     rng = np.random.default_rng([seed, 11])
     turns = _enough_sessions(requests, sessions.turns, rng)
     rows = int(turns.sum())

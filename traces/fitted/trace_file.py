@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import require_number
+from framework.checks import require_count, require_flag, require_number, require_whole, up_to
 from framework.cli.reading import parsed_json
 from framework.cli.shapes import numbers_of, record_of, text_of, whole_numbers_of
 from framework.errors import InputError
 from traces.fitted.arrivals import MOST_CELLS, ArrivalModel
 from traces.fitted.lengths import FEATURES, LengthModel
 from traces.fitted.prefix import KNOTS, TURN_CLASSES, PrefixModel
-from traces.settings import MAX_TOKENS, MOST_REQUESTS, check_flag, check_whole
+from traces.settings import MAX_TOKENS, MOST_REQUESTS
 
 SCHEMA = "trace-twin/2"
 _TEXTS = ("name", "original", "original_sha256", "licence", "citation", "note")
@@ -41,8 +41,8 @@ def parts_of_file(text: str, where: str) -> dict[str, Any]:
 def _parts(content: Any) -> dict[str, Any]:
     needed = ("name", "requests", "arrivals", "lengths", "prefixes")
     known = record_of("it", content, needed, (*_TEXTS, "statistics", "first_seed"))
-    check_whole("requests", known["requests"], 1, MOST_REQUESTS)
-    check_whole("first_seed", known.get("first_seed", 0), 0, _MOST_SEED)
+    require_count("requests", known["requests"], MOST_REQUESTS)
+    require_whole("first_seed", known.get("first_seed", 0), _MOST_SEED)
     texts = {name: text_of(name, known[name]) for name in _TEXTS if name in known}
     arrivals = _arrivals(known["arrivals"], known["requests"])
     return {
@@ -69,7 +69,7 @@ def _arrivals(value: Any, requests: int) -> ArrivalModel:
     known = record_of("arrivals", value, names)
     for name in names[:2]:
         require_number(f"arrivals.{name}", known[name], 1e-9, _MOST_S)
-    check_flag("arrivals.ticks", known["ticks"])
+    require_flag("arrivals.ticks", known["ticks"])
     counts = whole_numbers_of("arrivals.counts", known["counts"], (None,), 1, MOST_REQUESTS)
     cells = whole_numbers_of("arrivals.cells", known["cells"], (len(counts),), 1, MOST_CELLS)
     if counts.sum() != requests:
@@ -98,7 +98,7 @@ def _lengths(value: Any, windows: int) -> LengthModel:
     if len(set(copula.shape)) > 1:
         raise InputError("lengths.copula must have as many columns as rows")
     most = known["max_total_tokens"]
-    check_whole("lengths.max_total_tokens", most, 2, 2 * MAX_TOKENS)
+    up_to(2 * MAX_TOKENS, 2)("lengths.max_total_tokens", most)
     drift = whole_numbers_of("lengths.drift", known["drift"], (windows, FEATURES), -_MOST_DRIFT, _MOST_DRIFT)
     return LengthModel(levels, **quantiles, copula=copula, max_total_tokens=most, drift=drift)
 
@@ -107,7 +107,7 @@ def _prefixes(value: Any) -> PrefixModel:
     trunks, tables = ("trunk_blocks", "trunk_weights"), ("unmatched_blocks", "lag_s")
     names = ("block_tokens", *trunks, "bin_blocks", "kind_weights", "drift", "added_share", *tables, "parent_turn")
     known = record_of("prefixes", value, names)
-    check_whole("prefixes.block_tokens", known["block_tokens"], 1, MAX_TOKENS)
+    require_count("prefixes.block_tokens", known["block_tokens"], MAX_TOKENS)
     blocks = _some("prefixes.trunk_blocks", known["trunk_blocks"], MAX_TOKENS).astype(np.int64)
     weights = _some("prefixes.trunk_weights", known["trunk_weights"], 1)
     if len(blocks) != len(weights) or (blocks < 1).any():

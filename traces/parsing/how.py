@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from framework.checks import is_number
+from framework.checks import Count, check_fields, is_number
 from framework.errors import InputError, shown
-from traces.settings import check_whole
 
 BAD_RECORDS = 0.05
 TICKS_PER_S = MappingProxyType({"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9})
@@ -24,19 +23,16 @@ class How:
     give more than that, at the same times. `seed`: of requests that are drawn, where a format has distributions.
     """
 
-    block_tokens: int | None = None
+    block_tokens: Count | None = None
     bad_records: float = BAD_RECORDS
     unit: str | None = None
-    result: int | None = None
+    result: Count | None = None
     window_s: tuple[float, float] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Raise InputError for what cannot be."""
-        if self.block_tokens is not None:
-            check_whole("trace.block_tokens", self.block_tokens)
-        if self.result is not None:
-            check_whole("trace.result", self.result)
+        check_fields(self, "trace.")
         if not is_number(self.bad_records) or not 0 <= self.bad_records < 1:
             raise InputError(f"trace.bad_records is {shown(self.bad_records)}, must be a share from 0 to below 1")
         if self.unit is not None and (not isinstance(self.unit, str) or self.unit not in TICKS_PER_S):

@@ -17,11 +17,11 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.draws import MOST_AT_ONCE, right_of_few
 from framework.engine.durations.duration import look_ahead
 from framework.engine.durations.leap import end_leap
+from framework.engine.durations.totals import count_fixed_depth, write_row
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.memory.queues import first_time_of_others, move_time
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import count_busy, streaming
-from framework.engine.steps.step import write_row
 from framework.timing.table import StepTables, decode_line
 
 _NEVER = np.iinfo(np.int64).max
@@ -46,22 +46,6 @@ def note_fixed_depth(s: State, i: int) -> None:
     step.fixed_kv = inst.decode_kv
     step.fixed_context = inst.context_tokens
     _note_line(s, i, step.context)
-
-
-@inner
-def count_fixed_depth(s: State, i: int) -> None:
-    """The run of fixed-depth steps of i is over: add the totals that follow from their number."""
-    sim, inst, step = s.sim, s.instances[i], s.step[i]
-    steps = inst.decode_steps - step.fixed_from
-    emitted = inst.decode_kv - step.fixed_kv
-    inst.steps += steps
-    inst.weight_passes += steps
-    inst.decode_tokens += emitted
-    inst.accepted_tokens += emitted - steps * step.decodes
-    inst.drafted_tokens += steps * step.decodes * step.depth
-    inst.decode_pairs += (inst.context_tokens - step.fixed_context) * (1 + step.depth)
-    sim.steps += steps
-    step.fixed_depth = False
 
 
 @inner

@@ -15,6 +15,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.duration import look_ahead, note_even_parts
 from framework.engine.durations.leap import end_leap
 from framework.engine.durations.speculation import blocks_of_next_step, choose_depth, emit_accepted
+from framework.engine.durations.totals import write_row
 from framework.engine.events.order import next_arrival
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.memory.kv_blocks import add_kv_tokens, available
@@ -23,7 +24,6 @@ from framework.engine.memory.state import State
 from framework.engine.parallel.pipeline_parallel import count_reads
 from framework.engine.parallel.sm_sharing import count_busy, streaming
 from framework.engine.steps.drafted_steps import note_fixed_depth, pass_fixed_depth_steps
-from framework.engine.steps.step import write_row
 from framework.engine.steps.step_end import finish_step
 
 

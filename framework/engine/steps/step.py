@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.duration import step_duration
-from framework.engine.durations.leap import advance, begin_leap, end_leap, steps_until_decision
+from framework.engine.durations.leap import begin_leap, end_leap, steps_until_decision
+from framework.engine.durations.totals import count_steps
 from framework.engine.memory.state import State
-from framework.engine.parallel.pipeline_parallel import count_bubbles, count_reads
-from framework.engine.parallel.sm_sharing import count_busy, streaming
+from framework.engine.parallel.sm_sharing import streaming
 from framework.engine.requests.pausing import paused_kv
-from framework.timing.table import StepTables, extrapolation
 
 
 @inner
@@ -75,59 +74,3 @@ def complete_step(s: State, i: int) -> None:
     count_steps(s, i, s.sim.now_s)
     s.instances[i].busy = False
     end_leap(s, i)
-
-
-@inner
-def count_steps(s: State, i: int, end_s: float) -> None:
-    """Write the steps of i's leap, the last of which ended at `end_s`, to the step log, and add them to the totals."""
-    sim, inst, step = s.sim, s.instances[i], s.step[i]
-    steps, decodes = step.steps, step.decodes
-    duration_s = end_s - step.start_s
-    write_row(s, i)
-    if decodes > 0:
-        advance(s, i, steps, steps)
-        inst.last_decode_end_s = end_s
-        inst.decode_tokens += steps * decodes
-        context = float(steps) * step.context + 0.5 * float(steps) * (steps - 1) * decodes
-        inst.context_tokens += context
-        inst.decode_pairs += context * (1 + step.depth)
-        inst.batch_s += decodes * duration_s
-    if unlikely(inst.group > 0):
-        inst.bubble_s += steps * step.bubble_s + step.bubble_increment_s * (steps * (steps - 1) // 2)
-    if unlikely(inst.stages > 0):
-        count_bubbles(s, i, duration_s)
-    count_busy(s, i, _extrapolation(s, i))
-    inst.steps += steps
-    if step.prefill_tokens > 0:
-        inst.prefill_tokens += step.prefill_tokens
-        inst.prefill_square += step.square
-    count_reads(s, i)
-    sim.steps += steps
-
-
-@inner
-def write_row(s: State, i: int) -> None:
-    """The leap's row of the step log."""
-    step, row = s.step[i], s.step_log[s.sim.step_rows]
-    row.start_s = step.start_s
-    row.first_s = step.first_s
-    row.increment_s = step.increment_s
-    row.step0 = s.instances[i].decode_steps - step.done
-    row.context = step.context
-    row.instance = i
-    row.steps = step.steps
-    row.batch = step.decodes
-    row.prefill_tokens = step.prefill_tokens
-    row.depth = step.depth
-    row.stream = 0
-    s.sim.step_rows += 1
-
-
-@inner
-def _extrapolation(s: State, i: int) -> float:
-    """How far the last step of the leap that has ended lies past what was measured, as `extrapolation`."""
-    inst, step = s.instances[i], s.step[i]
-    tables = StepTables(s.timing_rows, s.timing_data)
-    context = step.context + (step.steps - 1) * step.decodes
-    tokens = step.widest_tokens + step.decodes * (1 + step.depth)
-    return extrapolation(tables, inst.pool, tokens, step.sampled, step.decodes, context, step.longest_prompt)

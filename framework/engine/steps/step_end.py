@@ -6,6 +6,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up_one
 from framework.engine.durations.speculation import emit_accepted
+from framework.engine.durations.totals import count_fixed_depth
 from framework.engine.events.order import await_turn, stores_gained, wake
 from framework.engine.kv.prefix_cache import register_prefix
 from framework.engine.kv.prefix_tiers import keep_prefix
@@ -17,7 +18,6 @@ from framework.engine.requests.asynchronous import note_late, note_prefill_end
 from framework.engine.requests.lifecycle import finish_decodes
 from framework.engine.requests.pausing import resume
 from framework.engine.steps.destinations import decode_elsewhere
-from framework.engine.steps.drafted_steps import count_fixed_depth
 from framework.engine.steps.prefill_end import complete_concurrent_prefills, complete_prefills, end_in_order
 from framework.engine.steps.step import complete_step
 

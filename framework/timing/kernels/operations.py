@@ -298,7 +298,8 @@ class Operations:
         searches = self.rows("quantize", {}).filter((pl.col("phase") == "scale") & (pl.col("dtype") == "fp8"))
         search = searches.select("m", "k", search_s="latency_s")
         rest = pl.max_horizontal(pl.col("latency_s") - pl.col("search_s"), _LEAST_PRODUCT * pl.col("latency_s"))
-        return rows.join(search, on=("m", "k"), how="left").with_columns(latency_s=rest.fill_null(pl.col("latency_s")))
+        known = pl.when(pl.col("search_s").is_null()).then("latency_s").otherwise(rest)
+        return rows.join(search, on=("m", "k"), how="left").with_columns(latency_s=known)
 
     def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
         """Rows of the heads, or of the most similar ones.

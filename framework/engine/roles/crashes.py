@@ -15,6 +15,7 @@ from framework.engine.copies.link_sharing import share_links
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap
 from framework.engine.durations.speculation import blocks_of_next_step
+from framework.engine.durations.totals import count_fixed_depth, count_steps
 from framework.engine.events.ask import keep_seen
 from framework.engine.events.order import drop_turn, wake
 from framework.engine.kv.kv_cache import free
@@ -29,8 +30,6 @@ from framework.engine.requests.parking import park, unpark
 from framework.engine.roles.changes import announce, is_off, note_next_change, note_phases, reroute, take_effect
 from framework.engine.roles.inventory import drop_marked
 from framework.engine.roles.postponing import forget, place_of
-from framework.engine.steps.drafted_steps import count_fixed_depth
-from framework.engine.steps.step import count_steps
 from framework.policy.inspection import View
 
 
@@ -78,6 +77,7 @@ def _crash(s: State, i: int) -> None:
     for j in range(first, first + count):
         _go_down(s, j)
     sim.down += count
+    sim.dropped = dropped
     sim.role_changes += 1
     note_phases(s)
     announce(s, first, back_s)
@@ -86,7 +86,7 @@ def _crash(s: State, i: int) -> None:
             start_transfers(s, j)
             wake(s, j)
     for k in range(dropped):
-        _settle(s, s.lists[s.options.asked_at + k])
+        _settle(s, s.lists[s.options.dropped_at + k])
 
 
 @inner

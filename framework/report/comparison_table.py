@@ -1,0 +1,138 @@
+"""The table of several runs, below each other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from framework.cli.safe_text import printable
+from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
+from framework.report.load_words import footnotes, mark
+from framework.report.numbers import number
+from framework.report.table_words import (
+    COMPARED,
+    WARNING,
+    WIDE,
+    Summary,
+    alike,
+    attainment,
+    caveats,
+    extrapolated,
+    gpus_of,
+    headings,
+    plain_table,
+    scaled,
+    source_of,
+    without_loads,
+)
+
+_COUNTED = ("preemptions", "migrations")
+
+
+def comparison_table(
+    summaries: Sequence[Summary], labels: Sequence[str] | None = None, groups: Sequence[Hashable] | None = None
+) -> RenderableType:
+    """Runs below each other, for `rich.console.Console.print`; the best of each group is bold and marked.
+
+    Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is called
+    by what distinguishes it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs
+    at capacity by that. A narrow terminal gets fewer columns.
+    """
+    named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
+    return _Comparison(summaries, named, groups or [0] * len(summaries))
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    summaries: Sequence[Summary]
+    labels: Sequence[Text]
+    groups: Sequence[Hashable]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _common_lines(self.summaries)
+        yield self._runs(with_counts=options.max_width >= WIDE)
+        yield from (Text(line, style="dim") for line in footnotes(self.summaries))
+
+    def _runs(self, *, with_counts: bool) -> Table:
+        ranking = _ranking(self.summaries)
+        best: dict[Hashable, float] = {}
+        for group, summary in zip(self.groups, self.summaries, strict=True):
+            best[group] = max(best.get(group, 0.0), summary[ranking])
+        table = plain_table("", "run", between=0)
+        table.add_column("")
+        for heading in (*headings(ranking, "slo_attainment", *COMPARED), *_counted(with_counts=with_counts)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        before = self.groups[0]
+        for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
+            if group != before:
+                table.add_section()
+            before = group
+            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
+            unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
+            counts = (unserved, *(summary[key] for key in _COUNTED))
+            table.add_row(
+                *("▸" if is_best else "", label, mark(summary)),
+                *(number(summary[ranking]), attainment(summary["slo_attainment"], unit="")),
+                *(scaled(metric(key), summary[key]) for key in COMPARED),
+                *(f"{count:,.0f}" for count in counts if with_counts),
+                style="bold" if is_best else "",
+            )
+        return table
+
+
+def _ranking(summaries: Sequence[Summary]) -> str:
+    """The key by which runs are compared."""
+    several_sizes = len({summary["gpus"] for summary in summaries}) > 1
+    if all("capacity" in summary for summary in summaries):
+        return "capacity_per_gpu" if several_sizes else "capacity"
+    return HEADLINE_PER_GPU if several_sizes else HEADLINE
+
+
+def _counted(*, with_counts: bool) -> list[str]:
+    return ["not\nserved", *headings(*_COUNTED)] if with_counts else []
+
+
+def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
+    """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
+
+    def agrees(*keys: str) -> bool:
+        return len({tuple(alike(summary, key) for key in keys) for summary in summaries}) == 1
+
+    only = summaries[0]
+    lines: list[RenderableType] = []
+    if agrees("trace", "trace_source"):
+        line = Text.assemble((str(only["trace"]), "bold"), " ", source_of(only))
+        line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
+        lines.append(line.append(f"  {gpus_of(only)}" if agrees("gpus") else ""))
+    if agrees("timing_source"):
+        source, fitted = without_loads(str(only["timing_source"]), with_run=False)
+        lines += [Text(f"timing {source}", style="dim"), *fitted]
+    return [*lines, *caveats(*summaries), *extrapolated(*summaries), Text()]
+
+
+def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:
+    def differs(key: str) -> bool:
+        return len({alike(summary, key) for summary in summaries}) > 1
+
+    names = []
+    for summary in summaries:
+        name = Text(str(summary["policy"]))
+        if differs("predictor") and summary["predictor"] != "none":
+            name.append(f" {summary['predictor']}")
+        if differs("trace") or differs("trace_source"):
+            style = WARNING if summary["trace_source"] == "twin" else "dim"
+            name.append(f" {summary['trace']} ").append(summary["trace_source"], style=style)
+        for key, label in (
+            ("offered", "{:,} requests"),
+            ("timing_source", "{}"),
+            ("load", "{}"),
+            ("gpus", "{} GPUs"),
+            ("seed", "seed {}"),
+        ):
+            name.append(" " + label.format(alike(summary, key)) if differs(key) else "")
+        names.append(name)
+    return names

@@ -1,0 +1,99 @@
+"""What tables of runs say of a run, and how they look."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.constrain import Constrain
+from rich.table import Table
+from rich.text import Text
+
+from framework.metrics.figures import Metric, metric
+from framework.report.numbers import NONE, number, percent, side_by_side
+
+Summary = Mapping[str, Any]
+WARNING = "bold black on yellow"
+# What a source says of a fit: to which loads, and where the run lies relative to them; or why it does not count.
+_FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
+_LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
+_SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
+_FAR = 1.05  # times the measured size: what would not be rounded to it
+_GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
+WIDE = 96  # columns that a full comparison needs
+COMPARED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms")
+
+
+def headings(*keys: str) -> list[str]:
+    """Headings of the columns of these figures, in lines of equal number."""
+    return side_by_side([metric(key).heading for key in keys])
+
+
+def caveats(*summaries: Summary) -> list[RenderableType]:
+    """In what the requests of the runs are unlike the trace that they were taken from."""
+    caveats = dict.fromkeys(summary.get("trace_caveat") for summary in summaries)
+    return [Constrain(Text(f" {one} ", WARNING), WIDE) for one in caveats if one]
+
+
+def without_loads(source: str, *, with_run: bool = True) -> tuple[str, list[RenderableType]]:
+    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so.
+
+    Those lines also say where the run's own load lies, unless `with_run` is false.
+    """
+    lines: list[RenderableType] = []
+    for found in (_FIT.search(source), _LEFT_OUT.search(source)):
+        if found is not None:
+            parts = [f"{found[1].removeprefix(', ')}{' to ' if found.re is _FIT else ': '}{found[2]}"]
+            parts += [found[3]] if with_run and found.re is _FIT and found[3] else []
+            lines += [Constrain(Text(part, style="dim"), WIDE) for part in parts]
+    return _LEFT_OUT.sub(r"\1", _FIT.sub(r"\1", source)), lines
+
+
+def extrapolated(*summaries: Summary) -> list[Text]:
+    """How much of the time rests on step times past the end of measurement, if any does: the most of several runs."""
+    share, ratio = (max(summary[key] for summary in summaries) for key in ("extrapolated", "extrapolation"))
+    if not share:
+        return []
+    most = "up to " if len(summaries) > 1 else ""
+    part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{percent(share)}"
+    far = f"to {ratio:.2g} times the measured size" if ratio >= _FAR else "hardly beyond the measured size"
+    return [Text(f" {part} of busy time extrapolated, {far} ", WARNING)]
+
+
+def source_of(summary: Summary) -> Text:
+    """Where the requests come from; one that only resembles a real trace must be seen at once."""
+    if summary["trace_source"] == "twin":
+        return Text(" fitted trace, not a recording ", style=WARNING)
+    return Text(f"({summary['trace_source']})", style="dim")
+
+
+def plain_table(first: str, second: str, between: int = 1) -> Table:
+    """A table without edges; its first column is bold if it has a heading."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, between, 0, 0))
+    table.add_column(first, style="bold" if first else "", no_wrap=True)
+    table.add_column(second, no_wrap=not second or bool(first), overflow="fold")
+    return table
+
+
+def alike(summary: Summary, key: str) -> Any:
+    """The value by which runs are distinguished: of step times without the load of each run relative to a fit's."""
+    return _FIT.sub(r"\1 to \2", str(summary[key])) if key == "timing_source" else summary[key]
+
+
+def gpus_of(summary: Summary) -> str:
+    """How many GPUs the run had."""
+    return f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
+
+
+def attainment(share: float, unit: str = " %") -> Text:
+    """A share, coloured by how good it is."""
+    style = "green" if share >= _GOOD_SHARE else "yellow" if share >= _POOR_SHARE else "red"
+    return Text(f"{100 * share:.1f}{unit}", style=style)
+
+
+def scaled(shown: Metric, value: float | None) -> str:
+    """A value of the summary in the unit of its figure."""
+    return NONE if value is None else number(value * shown.scale)
