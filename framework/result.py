@@ -44,6 +44,11 @@ OUTCOME = np.dtype(
 )
 
 
+# An instance, with the `instances` - 1 behind it that step together with it, crashed at `at_s`.
+CRASHED = np.dtype([("at_s", "f8"), ("back_s", "f8"), ("instance", "i4"), ("instances", "i4")])
+# A request that a crash, a row of those, took off its instance, and the KV tokens that were lost with it.
+DROPPED = np.dtype([("crash", "i4"), ("request", "i4"), ("lost_tokens", "i8")])
+
 # Totals of an instance as of one time: `since_s` is the start of the earliest step that it is in, or that time; a step
 # counts once it has ended, `busy_s` and the integrals over time up to that time.
 TOTALS = (
@@ -125,6 +130,8 @@ class Result:
     marks: tuple[NDArray[np.void], ...] = ()
     gaps: Gaps | None = None  # in place of the log where that is reduced
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
+    crashes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, CRASHED))  # in order
+    drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # in order
     replay_s: float = 0.0  # that the run took here, and of these ...
     hooks_s: float = 0.0  # ... those of hooks in Python, as far as they were timed
 
@@ -148,8 +155,9 @@ class Result:
 def of_those_sent(result: Result) -> Result:
     """The result without the requests that were never sent."""
     sent = result.requests["state"] != UNSENT
-    log = result.token_log.copy()
-    log["request"] = (np.cumsum(sent) - 1)[log["request"]]
+    log, drops = result.token_log.copy(), result.drops.copy()
+    for table in (log, drops):
+        table["request"] = (np.cumsum(sent) - 1)[table["request"]]
     gaps = result.gaps
     if gaps is not None:
         gaps = replace(gaps, request_p99_s=gaps.request_p99_s[sent], request_max_s=gaps.request_max_s[sent])
@@ -157,4 +165,4 @@ def of_those_sent(result: Result) -> Result:
     workload = chosen(result.workload, sent)
     requests = result.requests.view(f"V{OUTCOME.itemsize}")[sent].view(OUTCOME)  # with the bytes between fields
     kept = {"workload": workload, "counted": counted, "requests": requests, "request_ids": np.flatnonzero(sent)}
-    return replace(result, **kept, token_log=log, gaps=gaps)
+    return replace(result, **kept, token_log=log, drops=drops, gaps=gaps)

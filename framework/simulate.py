@@ -116,6 +116,8 @@ def _result(
         requests=outcomes,
         instances=replayed.instances,
         tiers=replayed.tiers,
+        crashes=replayed.crashes,
+        drops=replayed.drops,
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         window=window,

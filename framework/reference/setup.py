@@ -111,7 +111,7 @@ def options(setting: Setting) -> Options:
         shares_blocks=engine.shares_blocks,
         first_token=engine.first_token,
         kv_bytes_per_token=_kv_bytes(setting),
-        copy_bytes_per_token=model.kv_bytes_per_token * engine.kv_compression.copy_share,
+        copy_bytes_per_token=model.kv_bytes_per_token * engine.copy_share(model),
         attention_overlap=engine.attention.overlap,
         max_context=model.max_context,
         admission_wait_steps=engine.admission_wait_steps,
@@ -178,7 +178,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
 
 
 def _blocks(setting: Setting, pool: PoolSpec) -> int:
-    engine, share = setting.engine, setting.engine.kv_compression.memory_share
+    engine, share = setting.engine, setting.engine.memory_share(setting.model)
     tokens = pool.kv_tokens(setting.model, engine.kv_fraction, share)
     tokens = tokens if engine.kv_tokens is None else engine.kv_tokens
     if tokens < engine.block_tokens:
@@ -198,7 +198,7 @@ def _reserve_blocks(engine: EngineConfig, pool: PoolSpec, blocks: int) -> int | 
 
 def _kv_bytes(setting: Setting) -> float:
     """Bytes of a token in memory."""
-    return setting.model.kv_bytes_per_token * setting.engine.kv_compression.memory_share
+    return setting.model.kv_bytes_per_token * setting.engine.memory_share(setting.model)
 
 
 def _token_s(setting: Setting, pool: PoolSpec, bytes_s: float | None) -> float:

@@ -122,6 +122,8 @@ class Simulation:
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
+        self.crash_log: list[tuple[float, float, int, int]] = []  # time, return, instance, instances: see `crash`
+        self.drops: list[tuple[int, int, int]] = []  # row of that, request, tokens lost
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
         self.marks: list[list[dict[str, float]]] = []  # ... and those of all that are past
         # Numbers given so far.

@@ -41,7 +41,7 @@ from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import InterpretedEngine
 from framework.replay.pages import give_back
-from framework.result import OUTCOME, Gaps, mark_of
+from framework.result import CRASHED, DROPPED, OUTCOME, Gaps, mark_of
 
 _EVENTS_BETWEEN_REPORTS = 200_000
 
@@ -72,7 +72,7 @@ class CompiledEngine:
         binding = Binding(policy, cluster, memory)
         begin_s = perf_counter()
         try:
-            log, marks = self._replayed(binding, progress, marks_s)
+            log, marks, faults = self._replayed(binding, progress, marks_s)
         finally:
             binding.let_go()
         replay_s = perf_counter() - begin_s
@@ -85,6 +85,8 @@ class CompiledEngine:
             token_log=log.token_log,
             gaps=log.gaps,
             marks=marks,
+            crashes=np.array(faults.crashes, CRASHED),
+            drops=np.concatenate([np.zeros(0, DROPPED), *faults.drops]),
             reasons=binding.reasons,
             events=int(memory.sim["events"][0]),
             steps=int(memory.sim["steps"][0]),
@@ -94,17 +96,17 @@ class CompiledEngine:
 
     def _replayed(
         self, binding: Binding, progress: Progress, marks_s: Sequence[float]
-    ) -> tuple[_Log, tuple[NDArray[np.void], ...]]:
-        memory, log = binding.memory, self._new_log(binding.memory)
+    ) -> tuple[_Log, tuple[NDArray[np.void], ...], _FaultLog]:
+        memory, log, faults = binding.memory, self._new_log(binding.memory), _FaultLog()
         sim, total = memory.sim, len(memory.requests)
         marks: list[NDArray[np.void]] = []
         while True:
             sim["mark_s"] = marks_s[len(marks)] if len(marks) < len(marks_s) else np.inf
-            status = _run_on(memory, binding)
+            status = _run_on(memory, binding, faults)
             rows = int(sim["step_rows"][0]), int(sim["token_rows"][0])
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
-                return log.finish(*rows), tuple(marks)
+                return log.finish(*rows), tuple(marks), faults
             if status == LOG_FULL:
                 log.add(*rows, self.inspection.oldest_open_step())
                 memory = log.next(memory)
@@ -115,15 +117,43 @@ class CompiledEngine:
                 raise binding.error()
 
 
-def _run_on(memory: Memory, binding: Binding) -> int:
+def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
     """Run until the engine comes back for another reason than a decision about requests that run, or a fault."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT):
-        status = decide(*handed) if status == DECIDES else pass_fault(*handed)
+        if status == DECIDES:
+            status = decide(*handed)
+        else:
+            down = int(memory.sim["down"][0])
+            status = pass_fault(*handed)
+            faults.add(memory, int(memory.sim["down"][0]) - down)
         if status == YIELDED:
             status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     return status
+
+
+class _FaultLog:
+    """Crashes, and what they dropped."""
+
+    def __init__(self) -> None:
+        self.crashes: list[tuple[float, float, int, int]] = []
+        self.drops: list[NDArray[np.void]] = []
+
+    def add(self, memory: Memory, fell: int) -> None:
+        """Take down the fault that has just been processed, if it is a crash with which `fell` instances went down."""
+        if fell <= 0:
+            return
+        sim, options = memory.sim[0], memory.options[0]
+        crash = sim["next_crash"] - 1
+        back_s = memory.times[options["crash_ends_at"] + crash]
+        dropped = np.zeros(sim["dropped"], DROPPED)
+        listed = memory.lists[options["dropped_at"] :]
+        dropped["crash"] = len(self.crashes)
+        dropped["request"] = listed[: len(dropped)]
+        dropped["lost_tokens"] = listed[options["requests"] :][: len(dropped)]
+        self.crashes.append((float(sim["now_s"]), float(back_s), int(sim["id"]), fell))
+        self.drops.append(dropped)
 
 
 class _Log(NamedTuple):

@@ -26,6 +26,8 @@ class Replayed(NamedTuple):
     token_log: NDArray[np.void]
     gaps: Gaps | None
     marks: tuple[NDArray[np.void], ...]  # (M,) MARK of each time asked for before which the run has not ended
+    crashes: NDArray[np.void]  # CRASHED
+    drops: NDArray[np.void]  # DROPPED
     reasons: tuple[str, ...]
     events: int
     steps: int

@@ -19,7 +19,7 @@ from framework.reference.setup import options, shown_tables, specs, step_time
 from framework.reference.simulation import Hooks, Simulation
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import InterpretedEngine
-from framework.result import MARK, OUTCOME
+from framework.result import CRASHED, DROPPED, MARK, OUTCOME
 
 MOST_REQUESTS = 20_000
 
@@ -65,6 +65,8 @@ class ReferenceEngine:
             step_log=np.array(steps, STEP_LOG),
             token_log=np.array(s.token_log, TOKEN_LOG),
             gaps=None,
+            crashes=np.array(s.crash_log, CRASHED),
+            drops=np.array(s.drops, DROPPED),
             marks=tuple(_mark(rows) for rows in s.marks),
             reasons=hooks.reasons,
             events=len(s.order),

@@ -116,6 +116,8 @@ def _outcome(evaluation: Evaluation) -> Table:
     for name, (key, of) in _WAITS.items():
         if summary.get(key) is not None:
             grid.add_row(name, f"{percent(summary[key])} of the time {of}")
+    if "crashes" in summary:
+        grid.add_row("crashes", _crashes(summary))
     if "tenants" in summary:
         grid.add_row("fairness", _fairness(summary))
     if summary["cache_hit_rate"]:
@@ -126,6 +128,16 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("energy", Text.assemble(f"{number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
     grid.add_row("cost", Text.assemble(f"${number(summary['cost_usd'])}", (cost, "dim")))
     return grid
+
+
+def _crashes(summary: Summary) -> str:
+    """What crashes did to the run."""
+    dropped = f"{summary['dropped']:,} requests dropped, {summary['lost_tokens']:,} KV tokens lost"
+    said = f"{len(summary['crashes']):,}; available {percent(summary['availability'])}; {dropped}"
+    if summary["median_recovery_s"] is None:
+        return said
+    median, p99 = (_said(summary, key) for key in ("median_recovery_s", "p99_recovery_s"))
+    return f"{said}; next token after {median} in the median, P99 {p99}"
 
 
 def _fairness(summary: Summary) -> str:

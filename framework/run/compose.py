@@ -90,7 +90,7 @@ def fitting_parts(config: DictConfig, given: Given = NOTHING) -> dict[str, Any]:
     _require_batching(parts["policy"], engine, cluster.pools)
     for pool in cluster.pools:
         model.require_split(pool.parallelism)
-        fitting = engine.kv_fraction, engine.kv_compression.memory_share
+        fitting = engine.kv_fraction, engine.memory_share(model)
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         _require_speed(pool, model)
         _require_short_steps(pool, parts["timing"].row(model, pool.gpu, pool.parallelism))  # which may have no times

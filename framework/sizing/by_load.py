@@ -173,7 +173,7 @@ def _cached_share(setting: Setting, pool: PoolSpec) -> float:
         return 0.0
     size = workload.hash_block_tokens
     held = setting.kv_blocks(pool) * engine.block_tokens // size
-    bytes_per_token = setting.model.kv_bytes_per_token * engine.kv_compression.memory_share
+    bytes_per_token = setting.model.kv_bytes_per_token * engine.memory_share(setting.model)
     ids = ids_in_order(workload)
     every = len(ids)
     held += sum(tier.blocks(size, bytes_per_token, every) for tier in engine.prefix_stores.tiers.values())

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
+
 from framework.checks import NotNegative, Positive, Whole, check_fields
 from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
+MOST_CRASHES = 100_000  # of a run
 
 
 @dataclass(frozen=True, order=True)
@@ -36,24 +39,43 @@ class Crash:
 
 @dataclass(frozen=True)
 class Faults:
-    """`crashes`: each a Crash, or a mapping of its fields. `recovery`: what becomes of the requests that a crashed
-    instance had: they are computed again, or fail.
-
-    Raises InputError for what is no crash, and for a value out of range.
+    """What fails in a run: nothing. `recovery`: what becomes of the requests that a crashed instance had: they are
+    computed again, or fail.
     """
 
-    crashes: Sequence[Crash | Mapping[str, Any]] = ()
     recovery: Recovery = "recompute"
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.")
+
+    def __bool__(self) -> bool:
+        """Whether anything may fail."""
+        return type(self) is not Faults
+
+    def schedule(self, cluster: ClusterSpec) -> tuple[Crash, ...]:
+        """The crashes of a run on this cluster, by (time, instance). Raises InputError where they do not fit it."""
+        return ()
+
+    def engine_options(self) -> Mapping[str, float]:
+        """Values of the fields of `OPTIONS` that the compiled part reads."""
+        return {"fails_dropped": self.recovery == "fail"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crashes(Faults):
+    """`crashes`: those of the run, each a Crash, or a mapping of its fields.
+
+    Raises InputError for what is no crash, and for a value out of range.
+    """
+
+    crashes: Sequence[Crash | Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         given: object = self.crashes
         if not isinstance(given, Sequence) or isinstance(given, str):
             raise InputError(f"engine.faults.crashes must be a list of crashes, got {shown(given)}")
         object.__setattr__(self, "crashes", tuple(sorted(_crash(one) for one in self.crashes)))
-
-    def __bool__(self) -> bool:
-        return len(self.crashes) > 0
 
     def schedule(self, cluster: ClusterSpec) -> tuple[Crash, ...]:
         """The crashes by (time, instance).
@@ -77,9 +99,39 @@ class Faults:
                     )
         return tuple(crashes)
 
-    def engine_options(self) -> Mapping[str, float]:
-        """Values of the fields of `OPTIONS` that the compiled part reads."""
-        return {"crashes": len(self.crashes), "fails_dropped": self.recovery == "fail"}
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrashes(Faults):
+    """Each GPU fails at random, on average every `gpu_mtbf_s` seconds that it is up, up to `until_s` from the start of
+    the trace; its instance is then down for `down_s`. The same `seed` gives the same crashes.
+
+    Times between failures are exponential, so that an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. Ranks
+    that step together are one instance here. Raises InputError for a value out of range.
+    """
+
+    gpu_mtbf_s: Positive
+    down_s: Positive
+    until_s: Positive
+    seed: Whole = 0
+
+    def schedule(self, cluster: ClusterSpec) -> tuple[Crash, ...]:
+        """The crashes by (time, instance). Raises InputError where there would be more than `MOST_CRASHES`."""
+        own = [cluster.pools[k].own_parallelism.gpus for k in cluster.pool_of_instance]
+        rates = [sum(own[i] for i in group) for group in cluster.groups]
+        expected = sum(self.until_s / (self.gpu_mtbf_s / gpus + self.down_s) for gpus in rates)
+        if expected > MOST_CRASHES:
+            raise InputError(
+                f"engine.faults: gpu_mtbf_s={self.gpu_mtbf_s:g} and until_s={self.until_s:g} make about {expected:.0f}"
+                f" crashes; {MOST_CRASHES} are allowed: raise gpu_mtbf_s, or lower until_s"
+            )
+        found: list[Crash] = []
+        for group, gpus in zip(cluster.groups, rates, strict=True):
+            rng = np.random.default_rng([self.seed, group.start])
+            at_s = rng.exponential(self.gpu_mtbf_s / gpus)
+            while at_s < self.until_s:
+                found.append(Crash(float(at_s), group.start, self.down_s))
+                at_s = found[-1].back_s + rng.exponential(self.gpu_mtbf_s / gpus)
+        return tuple(sorted(found))
 
 
 def _crash(given: Any) -> Crash:

@@ -19,7 +19,7 @@ from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.system.faults import Crash, Faults, Recovery
+from framework.system.faults import Crash, Crashes, Recovery
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.bounds import server
@@ -74,7 +74,8 @@ def play(
         for k, role in enumerate(roles.split())
     ]
     given: dict[str, Any] = {"token_budget": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
-    config = EngineConfig(**(given | {"implementation": engine, "faults": Faults(crashes, recovery)} | options))
+    faults = Crashes(recovery=recovery, crashes=crashes)
+    config = EngineConfig(**(given | {"implementation": engine, "faults": faults} | options))
     result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(2.0**60)), MODEL, TIMING, config, policy)
     check_result(result)
     return result

@@ -6,6 +6,7 @@ from tests.helpers.interpreted import printed_interpreted
 
 # In plain Python, for the functions of the engine have no machine code of their own.
 DROPS = """
+from dataclasses import replace
 import numpy as np
 from framework.codes import ROLES
 from framework.engine.setup.allocate import allocate
@@ -20,6 +21,7 @@ from framework.policy import lay_out
 from framework.policy.predictor import Predictions
 from framework.policy.view import Cluster
 from framework.load import Open
+from framework.system.faults import Crash, Crashes
 from policies.ares import Ares
 from policies.chunked import Chunked
 from predictors.oracle import Oracle
@@ -30,7 +32,8 @@ COUNTS = ("queued", "queued_tokens", "prefilling", "running", "joining", "reserv
 
 def stopped(scenario, cluster, policy, events):
     spec = lay_out(policy, CLUSTERS[cluster])
-    memory = allocate(Setting(scenario.workload, spec, MODEL, TIMING, scenario.engine))
+    never = replace(scenario.engine, faults=Crashes(crashes=[Crash(1e9, 0, 1.0)]))  # so that there is room for drops
+    memory = allocate(Setting(scenario.workload, spec, MODEL, TIMING, never))
     inspection = MemoryInspection(memory)
     oracle = Oracle()
     oracle.prepare(scenario.workload, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from framework.system.faults import Crash, Faults
+from framework.system.faults import Crash, Crashes, Recovery
 from tests.helpers.ahead_family import ahead
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import doubled, fetching, moving, pressed, sharing, staged
@@ -35,7 +35,8 @@ def crashing(draw: Draw) -> Scenario:
     crashes = [
         crash for group in scenario.cluster.groups if draw.chance(0.6) for crash in _crashes_of(draw, group, last_s)
     ]
-    faults = Faults(tuple(crashes), draw.one(["recompute", "recompute", "recompute", "fail"]))
+    recovery: Recovery = draw.one(["recompute", "recompute", "recompute", "fail"])
+    faults = Crashes(recovery=recovery, crashes=tuple(crashes))
     return replace(scenario, engine=replace(scenario.engine, faults=faults))
 
 

@@ -59,7 +59,10 @@ def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
     rows = [{name: getattr(r, name) for name in ROW_FIELDS} for r in sent]
     for row in rows:
         row["arrival_s"] -= simulation.options.request_s  # results tell when the client sent it
+    numbers = {r.id: k for k, r in enumerate(sent)}
     return {
+        "crashes": simulation.crash_log,
+        "drops": [(crash, numbers[r], lost_tokens) for crash, r, lost_tokens in simulation.drops],
         "reasons": [r.reason for r in sent],
         "rows": rows,
         "emitted": [r.emitted for r in sent],
@@ -79,6 +82,8 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
     """The same of the compiled engine."""
     steps = step_times(result)
     return {
+        "crashes": result.crashes.tolist(),
+        "drops": result.drops.tolist(),
         "reasons": [result.reasons[reason] for reason in result.requests["reason"].tolist()],
         "rows": _rows(result.requests, ROW_FIELDS),
         "emitted": result.requests["emitted"].tolist(),

@@ -433,7 +433,16 @@ def scenarios(draw: Draw, exact: bool = True) -> Scenario:
     engine = replace(engine, recompute=Draw(seed, len(workload), 11).one(["there", "there", "routed"]))
     if engine.first_token == "decode":
         engine = replace(engine, first_token=Draw(seed, len(workload), 12).one(_TOLD))
+    model, engine = _windowed(Draw(seed, len(workload), 14), model, engine)
     return Scenario(workload, ClusterSpec(specs, link), model, timing, engine, load, ruled, seed)
+
+
+def _windowed(draw: Draw, model: Model, engine: EngineConfig) -> tuple[Model, EngineConfig]:
+    """Half of the layers have a window in a part of all cases, and what is behind it is kept or not."""
+    if draw.chance(0.85):
+        return model, engine
+    windowed = replace(model, windowed_layers=model.layers // 2, window=draw.integer(1, 40))
+    return windowed, replace(engine, window_kv=draw.one(["freed", "kept", "kept"]))
 
 
 def _lasting(draw: Draw, exact: bool, load: Closed | Open, workload: Workload) -> Closed | Open:

@@ -34,6 +34,19 @@ class Mutant:
 
 _ROOM = "available(s, i) - blocks < watermark_of(s, i)"
 MUTANTS = (
+    # --- memory ---
+    Mutant(
+        "kept KV behind a window is not swapped",
+        "setup/options.py",
+        "model.kv_bytes_per_token * setting.engine.memory_share(model)",
+        "model.kv_bytes_per_token * setting.engine.kv_compression.memory_share",
+    ),
+    Mutant(
+        "kept KV behind a window is not copied",
+        "setup/options.py",
+        "setting.copy_bytes_per_token",
+        "model.kv_bytes_per_token * setting.engine.kv_compression.copy_share",
+    ),
     # --- preemption, swapping ---
     Mutant("swap-in ignores the watermark", "requests/preemption.py", _ROOM, "available(s, i) - blocks < 0"),
     Mutant("swap-in ignores the largest batch", "requests/preemption.py", "seats(s, i) >= inst.max_batch or ", ""),

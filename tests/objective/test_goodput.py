@@ -57,7 +57,7 @@ def test_each_rate_has_a_split_of_its_own() -> None:
 def test_a_run_that_breaks_an_invariant_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = small_result()
     broken.requests["first_token_s"][0] = 99.0
-    monkeypatch.setattr(experiments, "simulate", lambda *_, **__: broken)
+    monkeypatch.setattr(experiments, "replay", lambda *_, **__: broken)
     with pytest.raises(InvariantError):
         experiment(requests(regular(5)), ttft_within(1.0)).run()
 

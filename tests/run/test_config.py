@@ -30,7 +30,7 @@ from framework.policy import Policy
 from framework.policy.predictor import Predictor
 from framework.run.compose import compose
 from framework.system.cluster import ClusterSpec
-from framework.system.faults import Faults
+from framework.system.faults import Crashes, Faults, RandomCrashes
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
@@ -51,7 +51,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "slo": (Slo,),
     "objective": (Objective,),
     "engine/attention": (Attention,),
-    "engine/faults": (Faults,),
+    "engine/faults": (Crashes, Faults, RandomCrashes),
     "engine/kv_compression": (KvFormat,),
     "engine/output_reserve": (OutputReserve,),
     "engine/sharing": (Sharing,),

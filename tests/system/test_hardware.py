@@ -28,6 +28,7 @@ PUBLISHED_BILLIONS = {
     "opt_175b": 175,
     "mistral_7b": 7.25,
     "yi_34b": 34.4,
+    "codellama_34b": 33.7,
     "falcon_180b": 180,
     "qwen3_32b": 32.8,
     "mixtral_8x7b": 46.7,

@@ -106,6 +106,7 @@ OPTIONS = record(
     ("crash_times_at", "i8"),  # offset into times: when each of them comes, in order
     ("crash_ends_at", "i8"),  # offset into times: when the instance of each of them comes back
     ("crash_at", "i8"),  # offset into lists: the instance of each of them
+    ("dropped_at", "i8"),  # offset into lists: requests that a crash has dropped; then the tokens that each lost
     ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew
     ("rows_at_once", "i8"),  # instances that one event may take off their steps
     # Speculation.

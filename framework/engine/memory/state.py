@@ -133,6 +133,7 @@ SIM = record(
     ("change_kind", "i8"),  # ROLE_CHANGE or CRASH
     ("next_crash", "i8"),  # number of the next crash
     ("down", "i8"),  # instances that are down
+    ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work
     ("parked", "i8"),  # requests that wait until there is none
     ("parked_head", "i4"),  # these, in order

@@ -77,6 +77,7 @@ def _crash(s: State, i: int) -> None:
     for j in range(first, first + count):
         _go_down(s, j)
     sim.down += count
+    sim.dropped = dropped
     sim.role_changes += 1
     note_phases(s)
     announce(s, first, back_s)
@@ -85,7 +86,7 @@ def _crash(s: State, i: int) -> None:
             start_transfers(s, j)
             wake(s, j)
     for k in range(dropped):
-        _settle(s, s.lists[s.options.asked_at + k])
+        _settle(s, s.lists[s.options.dropped_at + k])
 
 
 @inner

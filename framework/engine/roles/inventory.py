@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from framework.codes import (
     DECODE,
+    DECODING,
     FETCHING,
     FINISHED,
     FUTURE,
@@ -21,6 +22,7 @@ from framework.codes import (
     SUSPENDED,
     SUSPENDED_HERE,
     SUSPENDED_OUT,
+    WAITING,
 )
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.link_sharing import withdraw_copy
@@ -68,21 +70,35 @@ def drop_marked(s: State) -> int:
 
     What these hold anywhere is free again, and nobody else comes yet where it is: such an instance `frees_memory`.
     Requests that decode or prefill elsewhere go on, and suspended ones stay so. Returns the number of the others, which
-    lie by number in the list at `asked_at`; their states stay as they are.
+    lie by number in the list at `dropped_at`, with what they lose; their states stay as they are.
     """
-    count = 0
+    count, at = 0, s.options.dropped_at
     for i in range(s.options.instances):
         s.instances[i].frees_memory = False
         if s.instances[i].marked:
             resume(s, i)
     for r in range(s.options.requests):
-        if FUTURE < s.requests[r].state < FINISHED and s.requests[r].state != PARKED and _drop(s, r):
-            s.lists[s.options.asked_at + count] = r
-            count += 1
+        if FUTURE < s.requests[r].state < FINISHED and s.requests[r].state != PARKED:
+            lost = _computed_tokens(s, r)
+            if _drop(s, r):
+                s.lists[at + count] = r
+                s.lists[at + s.options.requests + count] = lost
+                count += 1
     for i in range(s.options.instances):
         if s.instances[i].marked:
             _drop_own(s, i)
     return count
+
+
+@inner
+def _computed_tokens(s: State, r: int) -> int:
+    """KV tokens of r that have been computed, or found in a cache."""
+    q = s.requests[r]
+    if q.state == DECODING:
+        return int(q.offset + s.instances[q.instance].decode_steps)
+    if q.state == FETCHING or q.state == WAITING:
+        return 0
+    return int(q.prefilled if q.emitted == 0 or q.state == PREFILLING else q.input_tokens + q.emitted - 1)
 
 
 @inner

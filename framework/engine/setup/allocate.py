@@ -139,7 +139,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, crashes: int) -> N
     """Where the lists of the whole run lie."""
     count, size = int(options["requests"][0]), int(options["instances"][0])
     leaves = int(options["tree_leaves"][0])
-    options["crash_at"] = space.reserve(crashes)
+    options["crashes"], options["crash_at"] = crashes, space.reserve(crashes)
+    options["dropped_at"] = space.reserve(2 * count if crashes else 0)
     options["tree_at"] = space.reserve(_TREES * 2 * leaves)
     options["load_tree_at"] = space.reserve(2 * leaves)
     for name in ("woken_at", "leaping_at", "touched_at"):

@@ -44,6 +44,7 @@ StepOrder = Literal["decodes_first", "admission"]
 AdmissionRoom = Literal["prompt", "chunk"]
 FirstToken = Literal["prefill", "join", "decode", "recomputed"]
 Transfers = Literal["sent", "pulled"]
+WindowKv = Literal["freed", "kept"]
 Log = Literal["full", "reduced"]
 Implementation = Literal["compiled", "reference"]
 
@@ -66,6 +67,7 @@ class EngineConfig:
     idle_watermark: bool = True  # also where nothing runs
     kv_fraction: Share = 0.9  # of GPU memory, for weights and KV together
     kv_tokens: Count | None = None  # KV tokens of an instance, instead of those that fit
+    window_kv: WindowKv = "freed"  # KV behind the window of layers that have one, or kept as that of all layers is
     batching: Batching = "decode_first"  # which work a step takes first: one of the batching modes of SEMANTICS.md
     step_order: StepOrder = "decodes_first"  # of running requests in a unified step
     longest_chunk: Count | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
@@ -108,6 +110,18 @@ class EngineConfig:
             return self
         return replace(self, prefix_cache=workload.has_prefixes or bool(self.prefix_stores.tiers))
 
+    def memory_share(self, model: Model) -> float:
+        """Bytes that a token's KV takes in GPU memory, as a multiple of `model.kv_bytes_per_token`."""
+        return self.kv_compression.memory_share * self._kept_layers(model)
+
+    def copy_share(self, model: Model) -> float:
+        """Bytes of a token's KV on a link, as the same multiple."""
+        return self.kv_compression.copy_share * self._kept_layers(model)
+
+    def _kept_layers(self, model: Model) -> float:
+        """Layers whose KV stays for the whole context, for each of those without a window."""
+        return model.layers / (model.layers - model.windowed_layers) if self.window_kv == "kept" else 1.0
+
     @property
     def shares_blocks(self) -> bool:
         """Whether prefixes are shared in KV blocks, from their allocation on."""
@@ -149,7 +163,7 @@ class Setting:
 
     def kv_tokens(self, pool: PoolSpec) -> int:
         """KV tokens that an instance has memory for. Raises InputError where the model does not fit."""
-        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, self.engine.kv_compression.memory_share)
+        tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, self.engine.memory_share(self.model))
         return tokens if self.engine.kv_tokens is None else self.engine.kv_tokens
 
     def kv_blocks(self, pool: PoolSpec) -> int:
@@ -159,7 +173,7 @@ class Setting:
     @property
     def copy_bytes_per_token(self) -> float:
         """Bytes of a token's KV on a link."""
-        return self.model.kv_bytes_per_token * self.engine.kv_compression.copy_share
+        return self.model.kv_bytes_per_token * self.engine.copy_share(self.model)
 
 
 def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:

@@ -40,9 +40,9 @@ def _set_front_end(options: NDArray[np.void], setting: Setting, entrance: StepRo
 
 
 def _set_model(options: NDArray[np.void], setting: Setting) -> None:
-    model, kv = setting.model, setting.engine.kv_compression
+    model = setting.model
     options["max_context"] = model.max_context
-    options["kv_bytes_per_token"] = model.kv_bytes_per_token * kv.memory_share
+    options["kv_bytes_per_token"] = model.kv_bytes_per_token * setting.engine.memory_share(model)
     options["copy_bytes_per_token"] = setting.copy_bytes_per_token
     options["weight_bytes"] = model.weight_bytes
     options["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count

@@ -27,6 +27,8 @@ def crash(s: Simulation, i: Instance) -> None:
         lose_steps(s, rank)
         resume(rank)
     dropped, freed = drop(s, i.group)
+    s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
+    s.crash_log.append((s.now_s, this.back_s, i.id, len(i.group)))
     for rank in i.group:
         go_down(s, rank)
     s.role_changes += 1
@@ -35,7 +37,7 @@ def crash(s: Simulation, i: Instance) -> None:
         if other in freed and not other.down:
             start_transfers(s, other)
             s.wake(other)
-    for r in dropped:
+    for r, _ in dropped:
         settle(s, r)
 
 
@@ -63,17 +65,19 @@ def lose_steps(s: Simulation, i: Instance) -> None:
     s.drop_events(PREFILL_STEP_END, i.id)
 
 
-def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[Request], list[Instance]]:
-    """The requests that these instances hold or expect, taken off, by number; and where else room came free.
+def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, int]], list[Instance]]:
+    """The requests that these instances hold or expect, taken off, by number, each with the tokens that it has lost;
+    and where else room came free.
 
     Those that decode or prefill elsewhere go on, and suspended ones stay so.
     """
-    dropped: list[Request] = []
+    dropped: list[tuple[Request, int]] = []
     freed: list[Instance] = []
     for _, r in sorted(s.present.items()):
         if r in s.parked or r.instance < 0:
             continue
         i = s.instances[r.instance]
+        lost_tokens = computed_tokens(i, r)
         if r.suspended:
             if i in crashed:
                 r.swapped_out = r.caches = False
@@ -90,13 +94,22 @@ def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[Request], list[In
         elif i not in crashed:
             continue
         if i in crashed or not (r in i.running or r in i.prefilling):
-            dropped.append(r)
+            dropped.append((r, lost_tokens))
     for i in crashed:
         free_deferred(s, i)
         for r in list(i.running):
             stop_decoding(s, i, r)
         i.drop_all()
     return dropped, freed
+
+
+def computed_tokens(i: Instance, r: Request) -> int:
+    """KV tokens of r, which is on i, that have been computed, or found in a cache."""
+    if r.fetch is not None or any(r is other for _, _, other in i.waiting + i.inbox):
+        return 0
+    if r in i.prefilling or (r.emitted == 0 and r not in i.running):
+        return r.prefilled
+    return r.input_tokens + r.emitted - 1
 
 
 def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:

@@ -1,0 +1,91 @@
+"""What crashes of instances cost a run: time that they were down, KV that was lost, and how soon requests went on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.metrics.clock import Clock
+from framework.metrics.service.token_times import TokenTimes, token_times
+from framework.result import Result
+
+Floats = NDArray[np.float64]
+
+
+def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
+    """The figures of a run in which instances may crash, by the summary's names; nothing where none may.
+
+    `availability`: share of the time of all instances, from the first request to the last answer, for which they were
+    not down. `dropped` counts a request as often as a crash took it off its instance, `lost_tokens` the KV tokens that
+    were lost so. Recovery of a dropped request: from the crash to its next token, over those that got one.
+    `crashes`: a row each, with the time until each request that it dropped had a token or had ended.
+    """
+    if not result.engine.faults:
+        return {}
+    recovery_s = recoveries_s(result)
+    known_s = recovery_s[~np.isnan(recovery_s)]
+    statistics = {"median_recovery_s": 50, "p99_recovery_s": 99}
+    return {
+        "availability": _availability(result, clock),
+        "dropped": len(result.drops),
+        "lost_tokens": int(result.drops["lost_tokens"].sum()),
+        **{key: float(np.percentile(known_s, q)) if len(known_s) else None for key, q in statistics.items()},
+        "crashes": list(_rows(result, recovery_s)),
+    }
+
+
+def recoveries_s(result: Result) -> Floats:
+    """Seconds from each drop to the next token of its request, (drops,); NaN where it got none, and where the logs of
+    the run were reduced.
+    """
+    found = np.full(len(result.drops), np.nan)
+    if result.engine.log == "reduced" or len(found) == 0:
+        return found
+    times = token_times(result)
+    chosen = np.isin(times.request, result.drops["request"])
+    single = np.isin(times.single_request, result.drops["request"])
+    at_s = result.crashes["at_s"][result.drops["crash"]]
+    for k, (r, crash_s) in enumerate(zip(result.drops["request"].tolist(), at_s.tolist(), strict=True)):
+        found[k] = min(_tokens_after_s(times, chosen, single, r, crash_s), default=np.nan) - crash_s
+    return found
+
+
+def _tokens_after_s(
+    times: TokenTimes, chosen: NDArray[np.bool_], single: NDArray[np.bool_], request: int, after_s: float
+) -> Iterator[float]:
+    """Among the tokens of a request behind a time the first one, of each span at most one."""
+    for k in np.flatnonzero(chosen)[times.request[chosen] == request].tolist():
+        ends_s = times.ends_s[int(times.instance[k])][int(times.first[k]) : int(times.last[k])]
+        behind = int(np.searchsorted(ends_s, after_s, side="right"))
+        if behind < len(ends_s):
+            yield float(ends_s[behind])
+    own_s = times.single_s[single][times.single_request[single] == request]
+    yield from own_s[own_s > after_s].tolist()
+
+
+def _availability(result: Result, clock: Clock) -> float | None:
+    first_s = float(np.nanmin(result.requests["arrival_s"]))
+    crashes = result.crashes
+    down_s = np.minimum(crashes["back_s"], result.end_s) - np.maximum(crashes["at_s"], first_s)
+    whole_s = len(result.instances) * clock.run_s
+    return 1.0 - float(np.maximum(down_s, 0.0) @ crashes["instances"]) / whole_s if whole_s > 0 else None
+
+
+def _rows(result: Result, recovery_s: Floats) -> Iterator[dict[str, Any]]:
+    """Each crash: when, where, for how long, what it dropped, and when all of that went on or had ended."""
+    after_s = result.requests["end_s"][result.drops["request"]] - result.crashes["at_s"][result.drops["crash"]]
+    settled_s = np.fmin(recovery_s, after_s)
+    for k, crash in enumerate(result.crashes):
+        own = result.drops["crash"] == k
+        yield {
+            "at_s": float(crash["at_s"]),
+            "instance": int(crash["instance"]),
+            "instances": int(crash["instances"]),
+            "down_s": float(crash["back_s"] - crash["at_s"]),
+            "dropped": int(own.sum()),
+            "lost_tokens": int(result.drops["lost_tokens"][own].sum()),
+            "settled_s": float(settled_s[own].max()) if own.any() and result.engine.log != "reduced" else None,
+        }
