@@ -1,4 +1,5 @@
-# Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock.
+# Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock, which names
+# all that is needed. --no-compile: bytecode is made where a module is first imported, which most are not.
 .DEFAULT_GOAL := run
 .PHONY: run test slow golden mutants oracle bench fidelity docs lint clean
 
@@ -66,7 +67,7 @@ $(PY):
 
 $(INSTALLED): requirements.lock | $(PY)
 	@echo 'installing requirements.lock into $(VENV)' >&2
-	@$(PIP) install -r requirements.lock
+	@$(PIP) install --no-compile --no-deps -r requirements.lock
 	@touch $@
 
 # Measured kernels and deployments; --no-deps, for what they need is in one of the two files.

@@ -12,6 +12,7 @@ from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
 from framework.compiler.dispatchers import Function, Inner, numba_config
+from framework.compiler.operators import keep_types_of_operators
 from framework.compiler.record_names import shorten_record_names
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,6 +21,7 @@ Signatures = str | Signature | list[str | Signature]
 _OPTIONS: dict[str, Any] = {"nopython": True, "nogil": True, "error_model": "numpy", "boundscheck": False}
 
 shorten_record_names()
+keep_types_of_operators()
 
 
 @overload
