@@ -152,9 +152,10 @@ def test_runs_as_both_engines_lay_them_out() -> None:
 
 def _check_options(s: Scenario, memory: Memory, reference: Options, number: int) -> None:
     kv, experts, cost = s.engine.kv_compression, s.model.experts, s.engine.speculation.draft_cost
+    kept = float(definitions.kv_bytes(s.model) * definitions.kept_layers(s.model, s.engine.window_kv))
     expected = {
-        "kv_bytes_per_token": float(definitions.kv_bytes(s.model)) * kv.memory_share,
-        "copy_bytes_per_token": float(definitions.kv_bytes(s.model)) * kv.copy_share,
+        "kv_bytes_per_token": kept * kv.memory_share,
+        "copy_bytes_per_token": kept * kv.copy_share,
         "weight_bytes": float(sum(definitions.weight_bytes(s.model))),
         "chosen_share": 0.0 if experts is None else experts.per_token / experts.count,
     }
@@ -172,11 +173,16 @@ def _check_options(s: Scenario, memory: Memory, reference: Options, number: int)
         check(zip(compiled, (prefill, decode), strict=True), number)
 
 
+def _share(s: Scenario) -> Fraction:
+    """Bytes that a token's KV takes in GPU memory, as a multiple of the model's own."""
+    return Fraction(s.engine.kv_compression.memory_share) * definitions.kept_layers(s.model, s.engine.window_kv)
+
+
 def _check_stores(s: Scenario, memory: Memory, reference: Options, number: int) -> None:
     most, per_token = len({*s.workload.hash_ids.tolist()}), definitions.kv_bytes(s.model)
     tiers = list(s.engine.prefix_stores.tiers.values())
     for k, tier in enumerate(tiers):
-        kept = per_token * Fraction(s.engine.kv_compression.memory_share)
+        kept = per_token * _share(s)
         blocks = definitions.tier_blocks(tier.capacity_tokens, tier.capacity_bytes, kept, s.workload.hash_block_tokens)
         assert {*memory.tiers["capacity"][k :: len(tiers)].tolist()} == {min(blocks, most)}, number
         assert min(reference.tiers[k].blocks, most) == min(blocks, most), number
@@ -187,7 +193,7 @@ def _check_instances(s: Scenario, compiled: NDArray[np.void], reference: Sequenc
     pools = [pool for pool in s.cluster.pools for _ in range(pool.instances)]
     for pool, ours, theirs in zip(pools, compiled, reference, strict=True):
         split, gpu = pool.parallelism, pool.gpu
-        tokens = definitions.capacity_tokens(s.model, gpu, split, engine.kv_fraction, kv.memory_share)
+        tokens = definitions.capacity_tokens(s.model, gpu, split, engine.kv_fraction, float(_share(s)))
         total = (engine.kv_tokens or tokens) // engine.block_tokens
         watermark = total - definitions.admissible_blocks(total, engine.watermark)
         reserved = definitions.reserved_blocks(pool.reserve_tokens, engine.block_tokens, total, engine.watermark)

@@ -125,6 +125,11 @@ def kv_bytes(model: Model, tp: int = 1, pp: int = 1) -> Fraction:
     return values * (model.layers - model.windowed_layers) * BYTES[model.kv_dtype] / pp
 
 
+def kept_layers(model: Model, window_kv: str) -> Fraction:
+    """Layers that keep KV of the whole context, for each of those without a window."""
+    return Fraction(model.layers, model.layers - model.windowed_layers) if window_kv == "kept" else Fraction(1)
+
+
 def capacity_tokens(model: Model, gpu: Gpu, split: Parallelism, kv_fraction: float, memory_share: float = 1.0) -> int:
     """Each dp group holds what one of its GPUs has room for with its weights."""
     shared, routed = weight_bytes(model)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from framework.system.cluster import PoolSpec
 from framework.system.model import kv_capacity_tokens
+from tests.helpers import definitions
 from tests.helpers.recomputed_clock import Clock
 from tests.helpers.reported import Row, Run, StepNote, Summary, share
 
@@ -112,7 +113,7 @@ def _off_s(run: Run, instance: int) -> float:
 
 def _total_blocks(run: Run, pool: PoolSpec) -> int:
     model, engine = run.scenario.model, run.scenario.engine
-    kept = engine.kv_compression.memory_share
+    kept = engine.kv_compression.memory_share * float(definitions.kept_layers(model, engine.window_kv))
     room = kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction, kept) // _ranks(pool)
     return (room if engine.kv_tokens is None else engine.kv_tokens) // engine.block_tokens
 
