@@ -79,7 +79,7 @@ _BY_HAND = (
     "median_recovery_s",
     "p99_recovery_s",
     "crashes",
-)  # test_crash_figures
+)
 _OF_THE_LOG = ("mean_prefill_batch_tokens", "idle_seat_share", "jain_index", "service_difference")
 _SHARES = (
     *("slo_attainment", "mfu", "mbu", "kv_utilization", "utilization", "bubble_share", "idle_seat_share"),
