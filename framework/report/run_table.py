@@ -14,7 +14,7 @@ from rich.text import Text
 from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, metric
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation
+from framework.metrics.summary import Evaluation, counted
 from framework.report.load_words import STYLES, load_state, overload, short_window
 from framework.report.numbers import NONE, number, percent
 from framework.report.split_line import split_line
@@ -74,7 +74,7 @@ def _headline(summary: Summary) -> list[RenderableType]:
 
 
 def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
-    summary, requests = evaluation.summary, evaluation.requests
+    summary, requests = evaluation.summary, counted(evaluation.requests)
     table = plain_table("", "")
     for heading in ("P50", "P90", "P99", "SLO", "met"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -94,7 +94,7 @@ def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
 
 
 def _outcome(evaluation: Evaluation) -> Table:
-    summary, requests = evaluation.summary, evaluation.requests
+    summary, requests = evaluation.summary, counted(evaluation.requests)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column()

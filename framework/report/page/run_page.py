@@ -11,6 +11,7 @@ import polars as pl
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.figures import HEADLINE, metric
+from framework.metrics.summary import counted
 from framework.objective.goodput import Measurement
 from framework.report.load_words import load_state, overload, short_window
 from framework.report.numbers import number, percent
@@ -54,7 +55,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
         Chapter("source", "Configuration", _source(summary, settings, command)),
     ]
     shown = [chapter for chapter in chapters if chapter.content is not None]
-    parts = [_head(summary), contents(shown), _tiles(summary, settings, requests)]
+    parts = [_head(summary), contents(shown), _tiles(summary, settings, counted(requests))]
     parts += [chapter.html() for chapter in shown]
     data = json.dumps(summary, allow_nan=False).replace("<", "\\u003c")
     body = f'<main>{"".join(parts)}</main><script type="application/json" id="summary">{data}</script>'
