@@ -78,7 +78,7 @@ def rebalance(residents: Residents, times: StepTimes, step_s: Floats, now_s: flo
     requests = movable(residents, tokens, overloaded, now_s, run)
     price(requests, run, step_s)
     count = 0
-    for source in np.argsort(-load, kind="mergesort"):  # which keeps the order of equal ones
+    for source in np.argsort(-load, kind="mergesort"):  # A stable sort keeps the order of equal ones.
         is_full = projected[source].max() > run.settings[FULL] * run.limit[source]
         is_noticed = is_full or step_s[source] >= run.settings[SLOW_S]
         moves = run.settings[MOVES] if overloaded[source] and is_noticed else 0

@@ -27,7 +27,7 @@ from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec
 
 Floats = NDArray[np.float64]
 
-_STAGES = 128  # of a chunk schedule: the last chunk size holds beyond
+_STAGES = 128  # most stages of a chunk schedule: the last chunk size holds beyond
 
 
 class DeepSeek(Disaggregated):
@@ -43,7 +43,7 @@ class DeepSeek(Disaggregated):
     def __init__(self, attention_tokens: Count | None = 4096) -> None:
         self.attention_tokens = attention_tokens
         self.attention: Floats = np.zeros(0)  # core attention that each unit has yet to do, in pairs of tokens
-        self.pairs: dict[int, tuple[int, float]] = {}  # of requests that wait or prefill: unit, pairs
+        self.pairs: dict[int, tuple[int, float]] = {}  # (unit, pairs) of requests that wait or prefill
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         spec = super().layout(spec)

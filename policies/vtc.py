@@ -48,7 +48,7 @@ class Vtc(Aggregated):
         self._settled = np.zeros(tenants)  # what has been charged for good: prompts, outputs of those that ended, lifts
         self._waiting = np.zeros(tenants, np.int64)  # requests that have not been admitted yet
         self._queue: set[int] = set()  # these
-        self._live: set[int] = set()  # those admitted whose outputs grow
+        self._live: set[int] = set()  # admitted requests whose outputs grow
         self._ended = 0
         self._last = 0  # the tenant whose request left the queue last
 

@@ -47,7 +47,7 @@ _COLUMNS = (
     *(*_METRICS, "load_state", "policy", "trace", "trace_source", "key"),
 )
 _SCHEMA = {name: pl.String if name in _TEXTS else pl.Int64 if name in _WHOLE else pl.Float64 for name in _COLUMNS}
-_NEAR_ITS_MOST = 0.95  # of the highest throughput
+_NEAR_ITS_MOST = 0.95  # share of the highest throughput
 
 
 @dataclass(frozen=True)

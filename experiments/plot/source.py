@@ -21,7 +21,7 @@ from framework.run.job import chosen
 from framework.run.store import Record
 
 _OPTIONS = Path(".hydra") / "hydra.yaml"
-_LOAD = ("trace", "trace_source", "trace.rate", "trace.rate_scale", "load.concurrency")  # that runs must share
+_LOAD = ("trace", "trace_source", "trace.rate", "trace.rate_scale", "load.concurrency")  # keys that runs must share
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _WARNING = "bold black on yellow"
 _FITTED = "fitted trace, not a recording"
 _BEST = "▸"
 _BETWEEN = 2  # blanks, one of them the box's
-_NARROWEST = 24  # that a column of labels is folded to
+_NARROWEST = 24  # least width to which a column of labels is folded
 _MARKDOWN = {sign: f"\\{sign}" for sign in "\\`*_|<>[]"}
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},

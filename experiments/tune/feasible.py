@@ -25,7 +25,7 @@ class Feasibility:
 
     def __init__(self, space: Space, base: Configuration) -> None:
         self._space = space
-        self._configured = functools.cache(base.with_overrides)  # by the config groups that a point chooses
+        self._configured = functools.cache(base.with_overrides)  # configuration of the groups that a point chooses
         self._refused: dict[tuple[str, ...], tuple[float, str]] = {}
 
     def violation(self, point: Point) -> float:

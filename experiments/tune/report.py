@@ -22,7 +22,7 @@ from framework.report.numbers import NONE, number
 
 _TOP = 10
 _FRONT = 20
-_FLAT_SHARE = 0.5  # of the trials that are near the best
+_FLAT_SHARE = 0.5  # share of the trials that are near the best
 _FLAT_ATTAINMENT = 0.97
 _BAR = 30
 _MARGIN = 12
@@ -123,7 +123,7 @@ class _Column:
     @property
     def width(self) -> int:
         lines = [line for text in (self.heading, *self.cells) for line in text.splitlines()]
-        return max(map(len, lines)) + 1  # with the gap
+        return max(map(len, lines)) + 1  # One more is the gap.
 
 
 def _figures(found: Findings, rows: Sequence[Row]) -> list[_Column]:

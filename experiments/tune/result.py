@@ -17,7 +17,7 @@ from experiments.tune.space import Point, Space
 from experiments.tune.study import REFUSAL, counts
 from experiments.tune.surrogate import Tried
 
-_NEAR = 0.01  # of the best: as good, for most purposes
+_NEAR = 0.01  # distance from the best that is as good for most purposes
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def least_chain_s(setting: Setting, needs: Needs) -> float:
 
 Integers = NDArray[np.int64]
 
-_SLACK = 1e-9  # of a deadline: sums of times in another order
+_SLACK = 1e-9  # slack of a deadline, for sums of times in another order
 
 
 def most_in_time(ready_s: Floats, due_s: Floats, work_s: Floats) -> int:

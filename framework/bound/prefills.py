@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 Names = NDArray[np.integer[Any]]
 Small = NDArray[np.int32]
 Held = tuple[Integers, Integers, Names]  # `blocks`, `begins` and `names` of Prefixes
-Found = tuple[Small, Small, Small, Flags]  # of each name: how many hold it, the first two of them, whether it is free
+Found = tuple[Small, Small, Small, Flags]  # for each name: how many hold it, the first two of them, whether it is free
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Atten
     """For targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)
-    if row.waste is not None:  # of a chunk that ends there, whatever its length
+    if row.waste is not None:  # A chunk that ends there has waste, whatever its length.
         rate *= min(row.waste.values) / curve_at(row.waste, ends)
     ahead = _least_ahead(rate, longest if whole else int(min(chunk, longest)))
     tokens_s = np.cumsum((2 * ends - 1) * ahead)
@@ -144,7 +144,7 @@ def _saved(workload: Workload, due_s: Floats | None, size: int, held: Held, free
     run = np.minimum(blocks, (workload.input_tokens - 1) // size)  # one token at least is left to compute
     due_s = np.full(len(blocks), np.inf) if due_s is None else due_s
     _cut_missing(held, (holders, first, second, free), workload.arrival_s, due_s, run)
-    del first, second  # there may be as many names as blocks
+    del first, second  # There may be as many names as blocks.
     part = holders.astype(np.float64)
     np.maximum(part, 1.0, out=part)
     np.divide(1.0, part, out=part)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_ROUNDS, _EXACT = 40, 1e-12  # of the search for a largest ratio
+_ROUNDS, _EXACT = 40, 1e-12  # rounds and accuracy of the search for a largest ratio
 _ROUNDING = 1e-9
 _PAYING = 1 - 1e-4  # share of their time that steps are worth which pay
 

@@ -23,7 +23,7 @@ from framework.cli.conf import CONF
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # to Hydra
+_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # no text
 _NO_NAME = "{$['\""  # settings written out, a reference to another setting, a list, a quoted name
 _QUOTES = ("'", '"')
 _OF_HYDRA = "hydra/"

@@ -35,8 +35,8 @@ from framework.system.cluster import ClusterSpec, LinkSpec
 FASTER = 10.0  # times as fast as it is counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
 _ENDLESS_BYTES_S = 1e18
-_NO_LIMIT_S = 1e6  # of TTFT, as a key of a queue
-_MOST_TICKS = 5_000  # of a run
+_NO_LIMIT_S = 1e6  # a TTFT limit, as a key of a queue, that stands for none
+_MOST_TICKS = 5_000  # most ticks of a run
 
 
 @dataclass(frozen=True)

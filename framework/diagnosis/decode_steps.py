@@ -12,7 +12,7 @@ from framework.metrics.phases import DecodeClock
 from framework.result import Result
 
 Floats = NDArray[np.float64]
-_LEAST_STEPS = 4  # of a request without prefills, to know how long its own steps are
+_LEAST_STEPS = 4  # least steps without prefills that show how long a request's own steps are
 _LONG = 64  # steps of a request that tell how its gaps change
 _LOW = 5.0  # percentile of steps with prefills that stands for steps without, where there are none
 

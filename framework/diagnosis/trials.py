@@ -22,7 +22,7 @@ from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, shortest_s
 
-_NEARLY = 0.9  # of the largest worth, from which a cause that a setting can fix comes before faster hardware
+_NEARLY = 0.9  # share of the largest worth from which a cause that a setting can fix comes before faster hardware
 Compose = Callable[[Mapping[str, Any]], Experiment]
 
 

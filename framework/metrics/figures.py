@@ -15,7 +15,7 @@ from typing import Any
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_LONG_MS = 1000.0  # from which a latency reads better in seconds
+_LONG_MS = 1000.0  # milliseconds from which a latency reads better in seconds
 _IN_WORDS = {"req/s": "requests/s", "tok/s": "tokens/s"}
 _OF_TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(\w+)")
 
@@ -316,5 +316,5 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
 )}
 # fmt: on
 
-HEADLINE = "goodput_rps"  # by which runs are ranked
-HEADLINE_PER_GPU = "goodput_per_gpu"  # and runs on unlike numbers of GPUs
+HEADLINE = "goodput_rps"  # key by which runs are ranked
+HEADLINE_PER_GPU = "goodput_per_gpu"  # key by which runs on unlike numbers of GPUs are ranked

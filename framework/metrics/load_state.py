@@ -24,8 +24,8 @@ from framework.result import STATES, Result
 Floats = NDArray[np.float64]
 
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
-_PARTS = 20  # of the window
-_LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # with arrivals, and of these; with fewer nothing is said
+_PARTS = 20  # parts of the window
+_LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # least parts with arrivals, least requests in them
 _STUDENT = 2.1  # 97.5 % quantile of Student's distribution with _PARTS - 2 degrees of freedom
 _GROWTH = 0.01  # seconds a second, from which on time in the system grows
 _LAST = 3  # parts, at the end

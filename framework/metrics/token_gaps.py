@@ -210,7 +210,7 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, 
     found[size], weights[size] = 0.0, zeros
     size += 1
     order = np.argsort(found[:size], kind="stable")
-    found, running = found[order], weights[order]  # of all gaps in a few bins: those unsorted are needed no more
+    found, running = found[order], weights[order]  # The unsorted gaps of a few bins are needed no more.
     del order, weights
     np.cumsum(running, out=running)
     unmarked = np.cumsum(np.where(marked, 0, counts))

@@ -25,10 +25,10 @@ STRETCH = np.dtype(  # a leap with decodes: step j of it, from 0, ends a gap aft
         ("first_s", "f8"),
         ("increment_s", "f8"),
         ("opening_s", "f8"),  # gap 0; gap j > 0 is first_s + j * increment_s
-        ("step0", "i8"),  # of the instance's decode steps
+        ("step0", "i8"),  # number of the first step among the instance's decode steps
         ("steps", "i4"),
         ("batch", "i4"),
-        ("joined", "i4"),  # of the batch, those that began with step 0: gap 0 is none of theirs
+        ("joined", "i4"),  # requests of the batch that began with step 0: gap 0 is none of theirs
     ],
     align=True,
 )
@@ -201,7 +201,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
         value = row["opening_s"] if j == 0 else _gap_s(row, j)
         if size == len(heap) and value <= heap[0]:
             if row["increment_s"] >= 0.0:
-                j = min(j, max(low, 1))  # those between are no larger
+                j = min(j, max(low, 1))  # Those between are no larger.
             continue
         size = _push(heap, size, value)
     return size

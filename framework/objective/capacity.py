@@ -24,7 +24,7 @@ from framework.workload import rate_rps, repeated
 _NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
 _FAR = 2.0  # the same of bisection as far as progress is reported
 _CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to the capacity
-_LEAST = 1e-9  # of the first rate; below, the search gives up
+_LEAST = 1e-9  # share of the first rate below which the search gives up
 _CONFIDENCE = 0.95
 _Tolerance = Annotated[float, at_least(1e-6)]
 _Replicates = Annotated[int, up_to(1_000, least=0)]

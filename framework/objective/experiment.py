@@ -48,7 +48,7 @@ class Experiment(Setting):
         """The same with step times that know where its load lies relative to those that they were fitted to."""
         cluster = self.setting.cluster
         pool = cluster.pools[cluster.entrance]
-        instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
+        instances = pool.instances // pool.group  # Step times were fitted to whole groups of ranks.
         place = Place.of(self.workload, self.load, instances, prefix_cache=bool(self.engine.prefix_cache))
         return replace(self, timing=placed(self.timing, place))
 

@@ -68,7 +68,7 @@ _OF_RANKS = {  # what routes to ranks that are instances where a policy does not
     "route_decode": (decode_least_waiting, ("mixed", "decode")),
 }
 
-AGING_TOKENS_PER_S = 15.0  # of prompt, as Nexus has it (arXiv 2507.06608, section on prefill scheduling)
+AGING_TOKENS_PER_S = 15.0  # prompt tokens a second, as in Nexus (arXiv 2507.06608, section on prefill scheduling)
 
 
 def shortest_prompt(queue: NDArray[np.int64], cluster: Cluster) -> Any:

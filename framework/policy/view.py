@@ -243,7 +243,7 @@ class Cluster:
         self.view = engine.view  # what compiled rules are handed
         self.predictions = predictions
         self.block_tokens = engine.block_tokens
-        self.kv_bytes_per_token = engine.copy_bytes_per_token  # of a copy between instances
+        self.kv_bytes_per_token = engine.copy_bytes_per_token  # bytes of a token's KV in a copy between instances
 
     def follow_roles(self) -> None:
         """Let `prefill` and `decode` be those that take such work now."""

@@ -171,7 +171,7 @@ class _Roofline:
             column = round((power - self._left) / (self._right - self._left) * self._columns)
             marks[column] = "┬"
             label = f"{10.0**power:,.6g}"
-            if column == 0 or ticks[column - 1] == " ":  # else the label before reaches here
+            if column == 0 or ticks[column - 1] == " ":  # Otherwise the label before reaches here.
                 ticks[column : column + len(label)] = label
         yield Text(f"{'TFLOP/s':>7} └{''.join(marks)}", style="dim")
         yield Text(f"{'':>7}  {''.join(ticks).rstrip()}  FLOP/byte", style="dim")

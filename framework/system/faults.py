@@ -14,7 +14,7 @@ from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
-MOST_CRASHES = 100_000  # of a run
+MOST_CRASHES = 100_000  # most crashes of a run
 
 
 @dataclass(frozen=True, order=True)

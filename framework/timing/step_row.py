@@ -29,7 +29,7 @@ _LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
 _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
 _HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, in addition to its kernels
-_LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
+_LIMIT = {"part": "", "adds": False, "scales": False}  # limit where measurement ends
 _KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # how a kernel is built
 
 

@@ -21,7 +21,7 @@ from traces.parsing.left_out import Count, Left, sifted
 from traces.parsing.rows import far_off
 from traces.settings import MAX_TOKENS
 
-DRAWN_RPS = 1.0  # where a file has neither times nor a rate
+DRAWN_RPS = 1.0  # rate where a file has neither times nor a rate
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
             raw = pl.read_csv(_plain(records), infer_schema=False, separator=by)
         except (PolarsError, OSError, UnicodeDecodeError):
             raise InputError(first) from None
-    if by == ";":  # where a comma may stand before fractions
+    if by == ";":  # A comma may stand before fractions there.
         raw = raw.with_columns(pl.all().str.replace(r"^\s*(-?\d+),(\d+)\s*$", "$1.$2"))
     names = _names(raw.columns)
     if len(set(names.values())) < len(names):

@@ -15,7 +15,7 @@ import math
 from experiments.validation.claims.file import Claim
 
 PASS, SIGN, NO_SIGN = "pass", "sign", "no sign"
-_ROUNDING = 1e-12  # of a logarithm
+_ROUNDING = 1e-12  # rounding of a logarithm
 
 
 def has_sign(claim: Claim, factor: float) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.validation.twins.run import Found, Pair
 from experiments.validation.twins.study import Study
 
-ATTAINMENT = 0.06  # of all requests, at most
+ATTAINMENT = 0.06  # largest difference of a share of all requests
 P99_TTFT = 0.20  # relative
 CAPACITY = 0.05  # relative
 

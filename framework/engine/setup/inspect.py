@@ -260,7 +260,7 @@ def _add_coming(
         if q.destination >= 0 and q.state != DECODING and q.state != PAUSED and position[q.destination] >= 0:
             ids[count] = r
             count += 1
-    for i in instances:  # those that wait for room there
+    for i in instances:  # Those that wait for room there count.
         r = s.instances[i].incoming_head
         while r >= 0:
             ids[count] = r

@@ -21,7 +21,7 @@ from framework.report.page.scale import Scale
 Floats = NDArray[np.float64]
 MOST = 8  # runs of a page, one a colour
 _ABSENT = "–"
-_SAME = ("input_tokens", "output_tokens")  # of requests that can be paired
+_SAME = ("input_tokens", "output_tokens")  # columns that requests which can be paired share
 
 
 @dataclass(frozen=True)

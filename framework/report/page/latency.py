@@ -20,7 +20,7 @@ from framework.result import Result
 Floats = NDArray[np.float64]
 SHARES = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
 SHOWN = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
-_CLASSES = 4  # that have a curve of their own
+_CLASSES = 4  # most classes with a curve of their own
 _DOTS = 1_500
 _BINS = 6
 
@@ -34,7 +34,7 @@ class Quantity:
     values: Floats
     unit: str
     per_s: float
-    limit: str  # of the SLO, "" where it has none
+    limit: str  # limit of the SLO, "" where it has none
 
 
 def quantities(requests: pl.DataFrame) -> list[Quantity]:

@@ -20,7 +20,7 @@ from framework.report.page.scale import fitting, from_zero
 from framework.report.sweep_groups import mean_of
 
 Floats = NDArray[np.float64]
-_LINES = 8  # of a picture, one a colour
+_LINES = 8  # most lines of a picture, one a colour
 _MOST_ROWS = 500
 _MAPS = 4
 CURVES = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms")  # keys of the summary

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from framework.errors import InputError
 from framework.timing.curves import FloatArray
 
-_ESTIMATED_SIZE = 2.0**17  # up to which an estimate counts as known
+_ESTIMATED_SIZE = 2.0**17  # size up to which an estimate counts as known
 Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
 
 
