@@ -151,7 +151,7 @@ def exceeding(load: Floats, most: float, projected: Floats, limit: Floats) -> Fl
 
 @compiled
 def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: float, run: Run) -> Floats:
-    """Those that decode on overloaded instances and have not been moved lately, without prices; shape (K, 6)."""
+    """The requests that decode on overloaded instances and were not moved lately, without prices; shape (K, 6)."""
     found, count = np.empty((len(tokens), 6)), 0
     for row in range(len(tokens)):
         owner = residents.owners[row]

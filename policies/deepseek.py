@@ -89,7 +89,7 @@ def _is_ranked(pool: PoolSpec) -> bool:
 
 
 def _even_chunks(tokens: int) -> ChunkSchedule:
-    """By what is prefilled of a prompt, chunks of as much core attention as its first one, which has `tokens`."""
+    """The chunks, by what is prefilled of a prompt, with as much core attention as its first, of `tokens`."""
     stage = max(tokens // 4, 1)
     done = stage * np.arange(_STAGES, dtype=np.float64)
     sizes = np.maximum(np.sqrt(done**2 + float(tokens) ** 2) - done, 1.0)

@@ -84,7 +84,7 @@ class Dopd(Disaggregated):
         return resize(cluster, prefill, on - prefill, "mixed", stop=False)
 
     def _share(self, cluster: Cluster, prompt: float, output: float) -> float:
-        """Of the fleet that is to prefill: P : D = concurrency / (output * TPOT / TTFT)."""
+        """The share of the fleet that is to prefill: P : D = concurrency / (output * TPOT / TTFT)."""
         pool = cluster.decode
         context = prompt + output / 2
         room = int(pool.total_blocks[0] * cluster.block_tokens / context)

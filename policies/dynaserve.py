@@ -136,7 +136,7 @@ class DynaServe(Aggregated):
         return first
 
     def _whole(self, r: int, cluster: Cluster) -> int:
-        """Where a request goes that a crash took off its instance: it is not cut any more."""
+        """Route a request that a crash took off its instance; it is not cut any more."""
         for there in (self.prompts[self.parts[0, r]], self.coming[self.parts[1, r]]):
             if r in there:
                 there.remove(r)
@@ -219,7 +219,7 @@ class DynaServe(Aggregated):
     # the local scheduler
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """As many tokens of prompts with the decodes as the limit allows."""
+        """A budget of as many tokens of prompts with the decodes as the limit allows."""
         there = cluster.instances
         most, running = int(self.largest_step[instance]), int(there.running[instance])
         if there.queued_tokens[instance] == 0:

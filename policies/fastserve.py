@@ -93,7 +93,7 @@ class FastServe(Aggregated):
         return [action for i in cluster.instances.ids.tolist() for action in self.decide(i, cluster)]
 
     def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
-        """Those that wait for room for their KV, which is in host memory."""
+        """The requests that wait for room for their KV, which is in host memory."""
         ended = cluster.finished(self._ended).ids.tolist()
         self._ended += len(ended)
         for waiting in self._back:
@@ -142,7 +142,7 @@ class FastServe(Aggregated):
         return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
     def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
-        """Of those that keep their KV, the lowest first, as many as give the blocks that are needed."""
+        """As many of those that keep their KV, the lowest first, as give the blocks that are needed."""
         found: list[int] = []
         for r in kept:
             if needed <= 0:

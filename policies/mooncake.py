@@ -66,7 +66,7 @@ class DecodeLoad:
         return self._step_s(cluster, count, int(pool.kv_tokens.sum() + pool.incoming_kv_tokens.sum()))
 
     def then_s(self, cluster: Cluster, time_s: float) -> float:
-        """The same at a later time: those older than `decode_s` have left, those prefilled by then have come."""
+        """The load at a later time: those older than `decode_s` have left, those prefilled by then have come."""
         pool = cluster.decode
         ids, _ = cluster.decoding_on(pool)
         if len(ids):
@@ -203,7 +203,7 @@ def sent_to(engine: Any, numbers: Floats, r: int) -> int:
 
 @compiled
 def sent_from_python(engine: Any, numbers: Floats, r: int) -> int:
-    """The same, for hooks in Python."""
+    """Choose for hooks in Python."""
     return sent_to(engine, numbers, r)
 
 

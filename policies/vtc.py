@@ -84,7 +84,7 @@ class Vtc(Aggregated):
         return keys
 
     def _counters(self, cluster: Cluster) -> Floats:
-        """Of each tenant, as of now: what has been charged, and what its requests under way have been emitted."""
+        """The counter of each tenant as of now: its charges, and what its requests under way have been emitted."""
         self._look(cluster)
         if not self._live:
             return self._settled

@@ -95,7 +95,7 @@ class Trace:
         return frozenset(self.frame.columns) & OPTIONAL.keys()
 
     def with_frame(self, frame: pl.DataFrame, note: str | None = None) -> Trace:
-        """The same trace with other rows, and a note of what was done."""
+        """The trace with other rows, and a note of what was done."""
         return replace(self, frame=frame, notes=self.notes if note is None else (*self.notes, note))
 
 

@@ -52,7 +52,7 @@ def main(arguments: Arguments) -> int:
 
 
 def curve(arguments: Sequence[str]) -> int:
-    """The same; an exit code other than 0 if points are missing. Raises InputError, and Hydra's errors."""
+    """Run, print and draw a curve; not 0 if points are missing. Raises InputError, and Hydra's errors."""
     plan = read_plan(arguments)
     directory = plan.out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-curve-{os.getpid()}")
     before = FreshDirectory.watch(directory)

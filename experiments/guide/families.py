@@ -94,7 +94,7 @@ def described(settings: Mapping[str, Any]) -> str:
 
 
 def short(settings: Mapping[str, Any]) -> str:
-    """The same in the few letters of a map's cell: TP only beyond 1."""
+    """The settings in the few letters of a map's cell: TP only beyond 1."""
     if "cluster.prefill" in settings:
         degrees = settings["cluster.prefill_tp"], settings["cluster.decode_tp"]
         found = f"{settings['cluster.prefill']}:{settings['cluster.decode']}"

@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def most_requests(self) -> int:
-        """Of a run of a search."""
+        """The most requests of a run of a search."""
         given = [word.partition("=")[2] for word in self.capacity if word.startswith("objective.most_requests=")]
         return int(given[-1])
 

@@ -58,7 +58,7 @@ def draw(answer: Answer, directory: Path) -> list[Path]:
 
 
 def look(name: str) -> dict[str, Any]:
-    """Of a family, in all pictures."""
+    """The look of a family in all pictures."""
     return series_style([family.name for family in FAMILIES].index(name))
 
 

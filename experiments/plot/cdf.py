@@ -79,7 +79,7 @@ class _Distribution(NamedTuple):
         return 100 * np.append(0.0, self.shares)[places]
 
     def quantiles(self, shares: Sequence[float]) -> Floats:
-        """Of those that came."""
+        """The quantiles of the values that came."""
         last = len(self.values) - 1
         at = np.searchsorted(self.shares, self.shares[-1] * np.asarray(shares))
         return self.values[np.minimum(at, last)]

@@ -33,7 +33,7 @@ class Source:
 
     @property
     def policies(self) -> list[str]:
-        """Of all runs, by name: the order in which they get their colours."""
+        """The policies of all runs, by name: the order in which they get their colours."""
         return sorted({policy_of(record) for record in self.records})
 
     def table(self, record: Record, name: str, columns: Sequence[str], how: str) -> pl.DataFrame:

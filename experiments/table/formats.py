@@ -74,7 +74,7 @@ def _as_rich(sheet: Sheet, width: int) -> RenderableType:
 
 
 def _label_widths(sheet: Sheet, width: int) -> list[int]:
-    """Of the columns of labels; the widest is folded where they would take more than half of the terminal."""
+    """The widths of the columns of labels; the widest is folded where all would take more than half of the terminal."""
     rows = [row for section in sheet.sections for row in section.rows]
     widths = [
         max(cell_len(text) for text in (heading, *(row[0][place] for row in rows)))

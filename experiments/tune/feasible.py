@@ -17,7 +17,7 @@ _SHAPING = ("model", "gpu", "cluster", "timing", "engine.kv_fraction")  # settin
 
 
 class Feasibility:
-    """By how much a point is infeasible: what it misses of the space's requirements, or of memory.
+    """The amount by which a point is infeasible: what it misses of the space's requirements, or of memory.
 
     A model that does not fit counts 1 + the share of the usable memory that is missing; whatever else an experiment
     refuses about its model, GPUs and cluster counts 1. `base`: what all points share.

@@ -151,7 +151,7 @@ def _settings(found: Findings, rows: Sequence[Row]) -> dict[str, _Column]:
 
 
 def _fitting(found: Findings, settings: Mapping[str, _Column], room: int) -> set[str]:
-    """Those that find room, the most important first; what follows from others comes before them all."""
+    """The settings that find room, the most important first; what follows from others comes before them all."""
     fitting: set[str] = set()
     for name in sorted(settings, key=lambda name: found.importances.get(name, 1.0), reverse=True):
         if settings[name].width <= room:

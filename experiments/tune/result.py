@@ -62,7 +62,7 @@ class Findings:
 
     @functools.cached_property
     def front(self) -> list[Row]:
-        """Those of `ranked` that no other is at least as good as in every goal, and better in one."""
+        """The trials of `ranked` that no other is at least as good as in every goal, and better in one."""
         return [row for row in self.ranked if not any(self._dominates(other, row) for other in self.ranked)]
 
     @property

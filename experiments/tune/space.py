@@ -134,7 +134,7 @@ class Space:
 
     @property
     def distributions(self) -> dict[str, Distribution]:
-        """For `Study.ask`."""
+        """The distributions that `Study.ask` takes."""
         return {dimension.label: dimension.distribution for dimension in self.dimensions}
 
     @property

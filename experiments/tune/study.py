@@ -178,7 +178,7 @@ class Search:
         return violation > 0
 
     def _promoted(self, asked: Sequence[Asked], rung: Rung) -> list[Asked]:
-        """Those that go on after running `rung`."""
+        """The points that go on after running `rung`."""
         jobs = [(*point.overrides, f"trace.limit={rung.requests}") for _, point in asked]
         left = []
         for (trial, point), outcome in zip(asked, self._sweep.run(jobs), strict=True):

@@ -41,7 +41,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
 
 
 def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str, NDArray[Any]]:
-    """Those of `Demand` by name, of all requests, but for a few."""
+    """The fields of `Demand` by name, of all requests, but for a few."""
     workload, prefixes = setting.workload, needs.prefixes
     prompts, later = workload.input_tokens, setting.decode_steps
     tokens, none = prompts.astype(np.float64), np.zeros_like(prompts)

@@ -68,7 +68,7 @@ class Duals:
     again: float = 0.0
 
     def of_steps(self, demand: Demand) -> Prices:
-        """As steps see them: each second that a request decodes uses what lasts."""
+        """The prices as steps see them: each second that a request decodes uses what lasts."""
         pace = self.pace + float(self.use[demand.lasting].sum())
         return Prices(self.token, self.decode, self.context, pace, self.again)
 

@@ -166,7 +166,7 @@ class _LoneDecodes:
     """Least times of decoding a request alone, over the tokens that a step reads."""
 
     def __init__(self, pools: list[Pool], prompts: Integers, later: Integers) -> None:
-        """For the requests with those prompts and numbers of tokens after the first."""
+        """Prepare for the requests with those prompts and numbers of tokens after the first."""
         self._low = int(prompts.min()) + 1 if len(prompts) else 1
         contexts = np.arange(self._low, int((prompts + later).max(initial=self._low)) + 1, dtype=np.float64)
         steps = [pool.steps.decodes for pool in pools if pool.steps.decodes is not None]
@@ -207,7 +207,7 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
 
 
 def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
-    """Of the KV that each prompt has alone, or its last layer, over the best links to where it is unpacked fastest."""
+    """The seconds of the KV that each prompt has alone, or of its last layer, over the best links."""
     pools = setting.cluster.pools
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]

@@ -38,7 +38,7 @@ def program() -> str:
 
 
 def name_files(overrides: Sequence[str], conf: Path = CONF) -> list[str]:
-    """The same overrides, as Hydra wants them; several names for a sweep may stand where one may.
+    """The overrides as Hydra takes them; several names for a sweep may stand where one may.
 
     Raises InputError for one that cannot be meant.
     """

@@ -1,4 +1,4 @@
-"""The same few operations on many integers at once: in vector registers, which numba does not use by itself."""
+"""A few operations on many integers at once, in vector registers, which numba does not use by itself."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Remedy:
 
     @property
     def text(self) -> str:
-        """As on a command line."""
+        """The setting as on a command line."""
         return " ".join(f"{name}={_text(value)}" for name, value in self.settings.items())
 
 

@@ -21,7 +21,7 @@ _IDLE = 0.5  # share of busy time of the other instances below which a queue is 
 
 @dataclass(frozen=True)
 class Room:
-    """Of the pool where it is fullest, `pool`, the share of the KV memory that decodes read, and of the seats of its
+    """In the pool where it is fullest, `pool`: the share of the KV memory that decodes read, and of the seats of its
     batches that they take: means over time in which requests wait, weighted by how many do.
     """
 

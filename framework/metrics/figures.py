@@ -72,7 +72,7 @@ class Metric:
         return f" ({_IN_WORDS.get(self.unit, self.unit)})" if self.unit else ""
 
     def readable(self, value_ms: float) -> Metric:
-        """The same, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
+        """The metric, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
         if not self.is_latency:
             return self
         unit, scale = ("s", 1e-3) if value_ms >= _LONG_MS else ("ms", 1.0)
@@ -96,10 +96,10 @@ def _renamed(found: Metric, key: str, rename: Callable[[str], str]) -> Metric:
 
 
 def direction(key: str, where: str, advice: str) -> Better:
-    """Which way a key is better, never NEITHER.
+    """The better side of a key, HIGHER or LOWER.
 
-    Raises InputError where neither way is, or where nothing is known of the key; its line has `where` the key was
-    given, and `advice` on what to give instead.
+    Raises InputError for a key without a better side, and for an unknown one. The line names `where` the key was given
+    and ends with `advice` on what to give instead.
     """
     known = metric(key)
     if known.better is not Better.NEITHER:

@@ -105,12 +105,12 @@ def _grows_at_last(at_s: Floats, waited_s: Floats, arrivals: NDArray[np.int64], 
 
 
 def _rise(at_s: Floats, waited_s: Floats) -> float:
-    """Of the wait over the last parts, seconds a second."""
+    """The growth of the wait over the last parts, seconds a second."""
     return float((waited_s[-1] - waited_s[-_LAST]) / (at_s[-1] - at_s[-_LAST]))
 
 
 def _slope(x: Floats, y: Floats) -> tuple[float, float]:
-    """Of the least-squares line, and the half width of its 95 % interval."""
+    """The slope of the least-squares line, and the half width of its 95 % interval."""
     x, y = x - x.mean(), y - y.mean()
     slope = float(x @ y / (x @ x))
     rest = y - slope * x

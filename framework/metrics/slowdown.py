@@ -69,7 +69,7 @@ class Slowdown:
 
 
 def alone_s(row: StepRow, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
-    """The same by the step times of one instance: the prompt in one step, each further token in another."""
+    """The seconds by the step times of one instance: the prompt in one step, each further token in another."""
     tables = stack([row])
     lengths, which = np.unique(prompts, return_inverse=True)
     low, high = int(lengths[0]), int((prompts + outputs).max())

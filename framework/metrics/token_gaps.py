@@ -95,7 +95,7 @@ def gap_shares(leaps: Records, memberships: Records, output_tokens: Ints, instan
 
 
 class GapReducer:
-    """The same statistics from a log that is handed over in pieces and then forgotten.
+    """The statistics of gaps from a log that is handed over in pieces and then forgotten.
 
     Per-request values are exact; percentiles over all gaps come from a histogram whose bins are 0.4 % wide.
     """

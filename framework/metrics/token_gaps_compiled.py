@@ -171,7 +171,7 @@ def _gap_s(row: np.void, j: int) -> float:
 
 @inner
 def _largest_s(row: np.void) -> float:
-    """Of all its gaps, of which 1, 2, ... rise or fall."""
+    """The largest of all its gaps, seconds; gaps 1, 2, ... rise or fall."""
     if row["steps"] == 1:
         return row["opening_s"]
     return max(row["opening_s"], _gap_s(row, 1), _gap_s(row, row["steps"] - 1))
@@ -249,7 +249,7 @@ def count_values(values: Floats, counts: Ints, sums: Floats) -> None:
 
 @compiled
 def count_steps(known: Stretches, until: Ints, counts: Ints, sums: Floats) -> None:
-    """The same for the gaps of steps [counted, until) of each instance, each as often as it has decodes."""
+    """Count the gaps of steps [counted, until) of each instance, each as often as it has decodes."""
     total, squares = sums[0], sums[1]
     for i in range(len(until)):
         for k in range(known.at[i], known.at[i + 1]):
@@ -293,7 +293,7 @@ def gather_values(
 
 @compiled
 def gather_steps(known: Stretches, marked: Flags, mean: float, found: Floats, weights: Ints) -> tuple[int, float]:
-    """The same for the gaps of all steps, each as often as it has decodes, from the first place on."""
+    """Gather the gaps of all steps, each as often as it has decodes, from the first place on."""
     size, squares = 0, 0.0
     for k in range(len(known.rows)):
         row = known.rows[k]

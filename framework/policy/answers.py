@@ -233,7 +233,7 @@ class Answers:
         return self._unusable_rest(action)
 
     def _unusable_rest(self, action: Action) -> str:
-        """The same of what is neither its request nor its instance."""
+        """What is wrong with the parts of an action other than its request and its instance."""
         if isinstance(action, (Migrate, Resume)):
             return ""
         if isinstance(action, Preempt):

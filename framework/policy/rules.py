@@ -29,7 +29,7 @@ Keys = Callable[[NDArray[np.int64], Cluster], Any]
 
 @decision(observes=False)
 def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """Of those that prefill the one with the least 4 * waiting + running requests, as vLLM's front end chooses a
+    """Choose, of those that prefill, the one with least 4 * waiting + running requests, as vLLM's front end chooses a
     data-parallel rank (vllm/v1/engine/core_client.py, DPLBAsyncMPClient). Those on their way there wait too.
     """
     best, least = -1, 0
@@ -43,7 +43,7 @@ def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64],
 
 @decision(observes=False)
 def decode_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """The same of those that decode."""
+    """Choose, of those that decode, the one with the least 4 * waiting + running requests."""
     best, least = -1, 0
     for i in range(len(view.instances)):
         inst = view.instances[i]
@@ -120,7 +120,7 @@ def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
 
 
 def reserving(spec: ClusterSpec, tokens: int) -> ClusterSpec:
-    """The same pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
+    """The pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
     pools = (replace(pool, reserve_tokens=pool.reserve_tokens or tokens) for pool in spec.pools)
     return replace(spec, pools=tuple(pools))
 

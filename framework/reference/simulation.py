@@ -67,7 +67,7 @@ class Hooks:
         return ()
 
     def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
-        """The same, before i schedules."""
+        """Ask the policy to decide before i schedules."""
         return ()
 
 
@@ -237,7 +237,7 @@ class Simulation:
         return any(self.recomputes_here(r) for _, _, r in i.waiting)
 
     def give_admission_number(self, r: Request) -> None:
-        """Of those that may be preempted, the one with the largest number is."""
+        """Number the admission of r: of those that may be preempted, the one with the largest number is."""
         self.admissions += 1
         r.admission = self.admissions
 

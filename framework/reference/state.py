@@ -21,7 +21,7 @@ INSTANCE_TOTALS = (
 
 @dataclass
 class Migration:
-    """Of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
+    """The migration of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
 
     target: Instance
     copied: int  # KV tokens
@@ -92,7 +92,7 @@ class Request:
 
     @property
     def sent_kv(self) -> int:
-        """Of a transfer: the KV tokens that come to the other instance."""
+        """The KV tokens of a transfer that come to the other instance."""
         return self.kv - self.first_token_recomputed
 
     @property
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def coming_kv(self) -> int:
-        """Of a transfer: what a prompt whose prefill has not ended will have then."""
+        """The KV that a prompt of a transfer whose prefill has not ended will have then."""
         return (self.prefill_until if self.sent_ahead else self.kv) - self.first_token_recomputed
 
 

@@ -223,7 +223,7 @@ class _ReducedLog:
         self._reducer.add(self._memory.step_log[:step_rows], self._memory.token_log[:token_rows], keep_from_step)
 
     def next(self, memory: Memory) -> Memory:
-        """The same memory: rows that have been reduced are written over."""
+        """The log in the same memory: rows that have been reduced are written over."""
         return memory
 
     def finish(self, step_rows: int, token_rows: int) -> _Log:

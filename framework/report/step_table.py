@@ -77,7 +77,7 @@ def _parts(figures: StepFigures) -> Table:
 
 
 def _compared(figures: StepFigures) -> str:
-    """The same step without, or with, what was fitted."""
+    """The step without, or with, what was fitted."""
     if figures.calibrated_ms is None:
         return ""
     if figures.step_ms == figures.calibrated_ms:
@@ -178,7 +178,7 @@ class _Roofline:
 
 
 def _decimals(value_ms: float) -> str:
-    """As many decimals as tell a part of a step from nothing, two at most."""
+    """The number of decimals that tell a part of a step from nothing, two at most."""
     return f"{value_ms:,.{2 if value_ms < 10 else 1 if value_ms < 100 else 0}f}"
 
 

@@ -112,7 +112,7 @@ def flattened(config: DictConfig) -> dict[str, Any]:
 
 
 def settings_of(config: DictConfig, experiment: Experiment) -> dict[str, Any]:
-    """The same of a configuration that makes this experiment, with what its requests decide (`auto`)."""
+    """The settings of a configuration that makes this experiment, with what its requests decide (`auto`)."""
     return flattened(config) | {CACHE: experiment.engine.prefix_cache}
 
 

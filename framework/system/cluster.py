@@ -161,7 +161,7 @@ class ClusterSpec:
         return sum(pool.gpus for pool in self.pools)
 
     def divided(self, split: Split) -> ClusterSpec:
-        """The same instances, so many of which prefill and so many decode."""
+        """The cluster with so many of its instances that prefill and so many that decode."""
         counts = {"prefill": split.prefill, "decode": split.decode}
         pools = (
             replace(pool, instances=counts.get(pool.name, 0) * pool.group or pool.instances) for pool in self.pools

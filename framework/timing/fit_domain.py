@@ -46,7 +46,7 @@ class Place:
 
     @classmethod
     def of(cls, workload: Workload, load: Load, instances: int, *, prefix_cache: bool) -> Place:
-        """Of a workload on so many instances that take prompts."""
+        """The place of a workload on so many instances that take prompts."""
         closed = load.concurrency / instances if isinstance(load, Closed) else None
         return cls(
             prompt_tokens=float(workload.input_tokens.mean()),

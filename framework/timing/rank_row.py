@@ -10,7 +10,7 @@ from framework.timing.curves import Curve, Surface
 from framework.timing.step_row import StepRow, Timing
 
 # What the fields of a StepRow are for a rank. D ranks that are alike have D times the tokens of one: what costs
-# something for each token or sequence costs D times as much for one of a rank, ...
+# something for each token or sequence costs D times as much for one of a rank.
 EACH = (
     *("per_prefill_token_s", "attention", "prefill_quadratic_s", "masked_s", "per_context_token_s", "per_sequence_s"),
     *("between_sequence_s", "skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
@@ -48,7 +48,7 @@ def _scaled(value: float | Curve, factor: float) -> float | Curve:
 
 
 def _nearer(value: Curve | Surface, ranks: int) -> Curve | Surface:
-    """The same values at sizes that are so many times smaller."""
+    """The values at sizes that are so many times smaller."""
     if isinstance(value, Curve):
         return replace(value, knots=_divided(value.knots, ranks))
     return replace(value, batches=_divided(value.batches, ranks), contexts=_divided(value.contexts, ranks))

@@ -74,7 +74,7 @@ class StepRow:
     # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
     logits: Curve | None = field(default=None, metadata=_LOGITS)
     per_sampled_s: float = field(default=0.0, metadata=_LOGITS)
-    # Every step.
+    # These are of every step.
     base_s: float = field(default=0.0, metadata=_OVERHEAD)
     # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
     # in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token.

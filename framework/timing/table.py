@@ -172,7 +172,7 @@ def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) 
 def _surface_line(
     data: NDArray[np.float64], row: Any, batch: float, context: float
 ) -> tuple[float, float, float, float, float]:
-    """The same as (low, high, knot, value, slope): value + slope * (x - knot) at all x with low <= x < high."""
+    """The line as (low, high, knot, value, slope): value + slope * (x - knot) at all x with low <= x < high."""
     stride = row["decode_stride"]
     if stride == 0 or batch == 0.0:
         return -np.inf, np.inf, 0.0, 0.0, 0.0

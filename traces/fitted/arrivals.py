@@ -124,7 +124,7 @@ def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
 
 
 def _grains(*, ticks: bool) -> int:
-    """Of a cell."""
+    """The grains of a cell."""
     return 1 if ticks else 2**GRAIN_HALVINGS
 
 
@@ -174,7 +174,7 @@ def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
 
 
 def _concentrations(arrival: Counts, grains: Counts) -> NDArray[np.float64]:
-    """By level, from the grains of all arrivals and those of each window.
+    """The concentration by level, from the grains of all arrivals and those of each window.
 
     By moments: where n fall into c and n - c, the left half with share p, the sum of (c - np)^2 over all splits is that
     of np(1 - p) (1 + (n - 1) / (A + 1)) for a concentration A.

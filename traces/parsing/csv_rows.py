@@ -93,7 +93,7 @@ def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
 
 
 def separator(data: bytes) -> str:
-    """What parts the fields of a CSV: what its header has, a comma unless it has none."""
+    """The separator of a CSV's fields: what its header has, a comma unless it has none."""
     header = b"".join(data.lstrip().split(b"\n", 1)[0].split(b'"')[::2])
     return next((one for one in ",;\t|" if one.encode() in header), ",")
 

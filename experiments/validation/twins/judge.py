@@ -18,12 +18,12 @@ Error = Callable[[Pair, float], float]
 
 
 def absolute(pair: Pair, fitted: float) -> float:
-    """By how much a share is off."""
+    """The difference by which a share is off."""
     return fitted - pair.recorded
 
 
 def relative(pair: Pair, fitted: float) -> float:
-    """By what share of the recorded figure another is off; 0 where both are 0, which no rate that is sustained is."""
+    """The share of the recorded figure by which another is off; 0 where both are 0, as no sustained rate is."""
     return fitted / pair.recorded - 1 if pair.recorded else 0.0 if fitted == 0 else float("inf")
 
 

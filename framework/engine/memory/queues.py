@@ -207,7 +207,7 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
 
 @inner
 def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
-    """As `set_time`, for an i that was first and mostly falls behind others; returns the new first and its time.
+    """Set the time of an i that was first and mostly falls behind others; returns the new first and its time.
 
     It branches. Instances that take turns make the branches predictable, so what comes next need not wait for
     `time_s`.

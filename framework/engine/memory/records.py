@@ -236,7 +236,7 @@ STEP_LOG = record(
 # A row of the token log: the decode steps of an instance that gave a request its tokens. With instance -1 the row is a
 # single gap of `previous_token_s` seconds.
 TOKEN_LOG = record(
-    ("first_step", "i8"),  # decode_steps before its first token there
+    ("first_step", "i8"),  # decode_steps of its instance before its first token there
     ("last_step", "i8"),  # decode_steps after its last one
     ("previous_token_s", "f8"),  # time of the token before
     ("request", "i4"),

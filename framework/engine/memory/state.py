@@ -48,13 +48,10 @@ STEP = record(
     ("measured_context", "f8"),  # context from which on it lies past it
     ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known
     ("ahead_increment_s", "f8"),  # `increment_s` of that step
-    # Where it is one, counts when that run began:
+    # The counts of its instance when a run of single steps began.
     ("fixed_from", "i8"),  # `decode_steps` of its instance
     ("fixed_kv", "i8"),  # `decode_kv` of its instance
-    (
-        "fixed_context",
-        "f8",
-    ),  # `context_tokens` of its instance, whose other counts wait for the end of the run
+    ("fixed_context", "f8"),  # `context_tokens`; other counts wait for the end of the run
     # Its attention takes line_s + line_slope_s * (context - line_knot) s, in addition to what each token adds.
     ("line_from", "f8"),  # context from which on that holds, tokens
     ("line_to", "f8"),  # context up to which that holds, tokens
@@ -230,7 +227,7 @@ class Memory(NamedTuple):
 
 
 class State(NamedTuple):
-    """The same for compiled functions: the three single records themselves, and where each array begins."""
+    """The state for compiled functions: the three single records themselves, and where each array begins."""
 
     options: Any
     sim: Any

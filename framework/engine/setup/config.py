@@ -105,7 +105,7 @@ class EngineConfig:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
     def on(self, workload: Workload) -> EngineConfig:
-        """The same with `prefix_cache` true or false: auto is true where requests have prefixes, or stores are set."""
+        """The configuration with `prefix_cache` true or false: auto is true with prefixes or stores."""
         if self.prefix_cache != "auto":
             return self
         return replace(self, prefix_cache=workload.has_prefixes or bool(self.prefix_stores.tiers))

@@ -180,7 +180,7 @@ def next_streams_s(s: State, i: int) -> tuple[float, float]:
 
 @compiled
 def _stream_times_s(addresses: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same by the percent of the SMs that each stream has, shape (101,)."""
+    """The seconds of each stream by the percent of the SMs that it has, shape (101,)."""
     s = attach_at(addresses)
     prefill_s, decode_s = next_streams_s(s, i)
     prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)

@@ -137,7 +137,7 @@ def are_alike(runs: Sequence[Run]) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of `run` less the first run, in `unit`: the differences (N,), NaN where either has no value, and their mean."""
+    """What `run` has less the first run, in `unit`: differences (N,), NaN where either has no value, and their mean."""
 
     run: Run
     quantity: str
@@ -147,7 +147,7 @@ class Difference:
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
-    """Of each run but the first: goodness, TTFT, TPOT and E2E, request by request."""
+    """The differences of each run but the first: goodness, TTFT, TPOT and E2E, request by request."""
     found = []
     base = quantities(runs[0].requests)
     good = runs[0].requests["good"].to_numpy().astype(np.float64)

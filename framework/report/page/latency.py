@@ -91,7 +91,7 @@ def quantile(ordered: Floats, shares: Floats) -> Floats:
 
 
 def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
-    """Of all gaps between tokens; of the longest of each request where the log of steps was reduced."""
+    """The distribution of all gaps between tokens; of the longest of each request if the log of steps was reduced."""
     if result.engine.log == "full":
         output_tokens = result.workload.output_tokens
         upto_s, shares = gap_shares(result.step_log, result.token_log, output_tokens, len(result.instances))
@@ -120,7 +120,7 @@ def _shares(title: str, scale: Scale, label: str) -> Chart:
 
 
 def up_to(values: Floats) -> Scale:
-    """Of what a distribution covers, but for the far ends of it."""
+    """The scale of what a distribution covers, but for its far ends."""
     above = values[values > 0]
     if len(above) == 0:
         return Scale(0.0, 1.0)
