@@ -50,7 +50,9 @@ ROOMS = (
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
     Room("transforms", ("traces/transforms.py",), ("tests/traces/test_transforms.py", "tests/traces/test_traces.py")),
     Room(
-        "workload", ("framework/workload.py",), ("tests/traces/test_workload.py", "tests/engine/test_block_sharing.py")
+        "workload",
+        ("framework/workload.py",),
+        ("tests/traces/test_workload.py", "tests/traces/test_workload_parts.py", "tests/engine/test_block_sharing.py"),
     ),
     Room(
         "store",
