@@ -48,7 +48,11 @@ ROOMS = (
     Room("objective", ("framework/objective",), ("tests/objective",)),
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
-    Room("transforms", ("traces/transforms.py",), ("tests/traces/test_transforms.py", "tests/traces/test_traces.py")),
+    Room(
+        "transforms",
+        ("traces/transforms.py",),
+        ("tests/traces/test_transforms.py", "tests/traces/test_transform_parts.py", "tests/traces/test_traces.py"),
+    ),
     Room(
         "workload",
         ("framework/workload.py",),
