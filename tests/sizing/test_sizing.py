@@ -194,9 +194,17 @@ def test_the_share_of_its_time_that_a_pool_is_asked_for() -> None:
     assert together.loads == (2.0 * 4.75 / 8, 2.0 * 4.75 / 8)
     assert replace(apart, rate_rps=None).loads is None
     assert apart.figures() == {
-        **{"prefill": 3, "decode": 5, "rate_rps": 2.0, "prefill_s": 0.75, "decode_s": 4.0, "batch": 8},
-        **{"batch_limit": "seats", "transfer_s": 0.125, "decode_prefills": False},
-        **{"prefill_load": 0.5, "decode_load": 1.6},
+        "prefill": 3,
+        "decode": 5,
+        "rate_rps": 2.0,
+        "prefill_s": 0.75,
+        "decode_s": 4.0,
+        "batch": 8,
+        "batch_limit": "seats",
+        "transfer_s": 0.125,
+        "decode_prefills": False,
+        "prefill_load": 0.5,
+        "decode_load": 1.6,
     }
 
 
