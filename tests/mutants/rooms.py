@@ -123,6 +123,11 @@ def drawn_bugs(room: Room, most: int, seed: int) -> list[Bug]:
     return [bug_at(file, site) for file, site in drawn_sites(room, most, seed)]
 
 
+def drawn_keys(room: Room, most: int, seed: int) -> set[str]:
+    """Their keys."""
+    return {key_of(*one) for one in drawn_sites(room, most, seed)}
+
+
 def quotas(rooms: Sequence[Room], most: int) -> dict[str, int]:
     """By room, how many of `most` bugs it gets: in proportion to its statements."""
     sizes = {room.name: sum(statements((ROOT / file).read_text()) for file in room.modules) for room in rooms}
