@@ -30,7 +30,7 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import SERVER_TERMS, Calibration
 from framework.timing.step_row import StepRow
 
-_COLLECTIVES = 2  # of a layer: after attention, and after the feed-forward part
+_COLLECTIVES = 2  # collectives of a layer: after attention, and after the feed-forward part
 
 
 @dataclass(frozen=True)
