@@ -20,7 +20,7 @@ _NAMES = {
 }
 _FIRST = ("server", "router", "router to decode", "prefix cache", "cluster", "predictor", "transfers")
 _SAME_AS = ("timing.server.", "cluster.gpu.")  # settings that repeat others
-_REPEATED = ("server.asynchronous", "server._target_", "objective._target_")
+_REPEATED = ("server.asynchronous", "server.seats", "server._target_", "objective._target_")
 _IN_PART = ("engine", "server", "cluster")  # groups whose settings are named one by one; others are named as a group
 _POOLS = {"mixed": ("instances",), "disaggregated": ("prefill", "decode")}
 _PARALLEL = ("tp", "pp", "ep", "dp")
