@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.plot.frame import finish, panels
 from experiments.plot.style import WIDTH_IN, legible, save, series_style, styled
@@ -25,7 +26,7 @@ _FAR = 30.0  # highest / lowest, from which the axis of another goal is logarith
 
 def draw(found: Findings, folder: Path) -> list[Path]:
     """Draw what there is to be seen of a study with at least one trial that was run; returns the pictures' paths."""
-    pictures: dict[str, Callable[[Findings], Figure]] = {"history": _history, "slices": _slices}
+    pictures: dict[str, Callable[[Findings], Any]] = {"history": _history, "slices": _slices}
     if found.importances:
         pictures["importances"] = _importances
     if len(_grids(found)) >= 2:
@@ -36,7 +37,7 @@ def draw(found: Findings, folder: Path) -> list[Path]:
         return [path for name, make in pictures.items() for path in save(make(found), folder, name, ("png",), _DPI)]
 
 
-def _history(found: Findings) -> Figure:
+def _history(found: Findings) -> Any:
     figure, (axes,) = panels(WIDTH_IN, 1)
     goal = found.goals[0]
     run = [row for row in found.rows if row.outcome == "complete"]
@@ -50,11 +51,11 @@ def _history(found: Findings) -> Figure:
             floor = [min(values)] * len(at)
             axes.scatter(at, floor, s=20, marker=marker, linewidths=1, color="0.5", label=outcome)
     axes.set(xlabel="trial", ylabel=goal.key)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _explained(figure, axes)
 
 
-def _importances(found: Findings) -> Figure:
+def _importances(found: Findings) -> Any:
     names, shares = list(found.importances), [100 * share for share in found.importances.values()]
     figure = Figure(figsize=(WIDTH_IN, 0.6 + 0.3 * len(names)))
     axes = figure.subplots()
@@ -66,7 +67,7 @@ def _importances(found: Findings) -> Figure:
     return figure
 
 
-def _slices(found: Findings) -> Figure:
+def _slices(found: Findings) -> Any:
     dimensions = found.space.dimensions
     figure, every = panels(WIDTH_IN, len(dimensions))
     for axes, dimension in zip(every, dimensions, strict=True):
@@ -90,7 +91,7 @@ def _slice(axes: Axes, found: Findings, dimension: Dimension) -> None:
     axes.set_xlabel(dimension.name)
 
 
-def _heatmap(found: Findings) -> Figure:
+def _heatmap(found: Findings) -> Any:
     """The best value found in each cell of the two most important dimensions."""
     across, down = _grids(found)[:2]
     cells: dict[tuple[int, int], float] = {}
@@ -115,7 +116,7 @@ def _heatmap(found: Findings) -> Figure:
     return figure
 
 
-def _pareto(found: Findings) -> Figure:
+def _pareto(found: Findings) -> Any:
     """Every other goal over the first one: all trials, and the front of all goals."""
     others = found.goals[1:]
     figure, every = panels(WIDTH_IN, len(others))
