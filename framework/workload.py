@@ -116,16 +116,16 @@ def _check_spans(spans: NDArray[np.int64], requests: int, ids: int) -> None:
 
 
 def dense(names: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-    """The same names, numbered anew where they are negative or spread far wider than their number."""
+    """The names, numbered anew where they are negative or spread far wider than their number."""
     if len(names) and (names.min() < 0 or names.max() > 4 * len(names) + 1024):
-        return np.unique(names, return_inverse=True)[1].astype(np.int64).reshape(-1)
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)
     return names
 
 
 def small(names: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-    """The same names as int32, numbered anew where they have no room in that."""
+    """The names as int32, numbered anew where they have no room in that."""
     if len(names) and (names.min() < -_MOST_NAME or names.max() > _MOST_NAME):
-        names = np.unique(names, return_inverse=True)[1].reshape(-1)
+        names = np.unique(names, return_inverse=True)[1]
     return np.ascontiguousarray(names, np.int32)
 
 
@@ -146,10 +146,10 @@ def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64
     count = len(workload)
     filled = filled_blocks(workload, block_tokens)
     offsets = np.concatenate([[0], np.cumsum(filled)])
-    names = np.arange(offsets[-1]) + len(workload.hash_ids) * max(1, workload.hash_block_tokens // block_tokens)
+    each, size = workload.hash_block_tokens // block_tokens, workload.hash_block_tokens
+    names = np.arange(offsets[-1]) + len(workload.hash_ids) * each
     if workload.hash_spans is None:
         return names, offsets
-    each, size = workload.hash_block_tokens // block_tokens, workload.hash_block_tokens
     named = np.minimum(filled, np.minimum(workload.hash_counts * size, workload.input_tokens) // block_tokens)
     request = np.repeat(np.arange(count), named)
     block = np.arange(len(request)) - np.repeat(np.cumsum(named) - named, named)
@@ -224,17 +224,16 @@ def repeated(workload: Workload, times: int) -> Workload:
     period, blocks = period_s(workload), len(workload.hash_ids)
     names = int(workload.hash_ids.max(initial=-1)) + 1  # the names of one copy
     spans, ids = workload.hash_spans, workload.session_id
-    sessions = 0 if ids is None else int(ids.max()) + 1
     return replace(
         workload,
         arrival_s=(period * np.arange(times)[:, None] + workload.arrival_s).ravel(),
         input_tokens=np.tile(workload.input_tokens, times),
         output_tokens=np.tile(workload.output_tokens, times),
         hash_ids=_shifted(workload.hash_ids, names, times),
-        hash_spans=None if spans is None else _shifted(spans.ravel(), blocks, times).reshape(-1, 2),
+        hash_spans=None if spans is None else np.concatenate([spans + blocks * copy for copy in range(times)]),
         previous=None if workload.previous is None else _shifted(workload.previous, len(workload), times),
         think_s=None if workload.think_s is None else np.tile(workload.think_s, times),
-        session_id=None if ids is None else _shifted(ids, sessions, times),
+        session_id=None if ids is None else _shifted(ids, int(ids.max()) + 1, times),
         turn=None if workload.turn is None else np.tile(workload.turn, times),
         slo_class=None if workload.slo_class is None else workload.slo_class * times,
         priority=None if workload.priority is None else np.tile(workload.priority, times),

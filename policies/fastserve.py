@@ -50,13 +50,13 @@ class FastServe(Aggregated):
     def prepare(self, cluster: Cluster) -> None:
         count = len(cluster.requests.input_tokens)
         self._level = np.full(count, -1)  # -1: it has not joined
-        self._place = np.zeros(count, np.int64)  # in its level
-        self._used_s = np.zeros(count)  # of the quantum of its level
-        self._seen_s = np.zeros(count)  # when it last ran, or joined
-        self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # at the last look
+        self._place = np.zeros(count, np.int64)  # place of each request in its level
+        self._used_s = np.zeros(count)  # seconds used of the quantum of its level
+        self._seen_s = np.zeros(count)  # time at which it last ran, or joined
+        self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # requests that ran at the last look
         self._kept: set[int] = set()  # suspended with KV on their instances
         self._out: set[int] = set()  # suspended with KV in host memory
-        self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # of these, resumed, and waiting for room
+        self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # resumed requests that wait for room
         self._places = 0
         self._ended = 0
 
@@ -93,7 +93,7 @@ class FastServe(Aggregated):
         return [action for i in cluster.instances.ids.tolist() for action in self.decide(i, cluster)]
 
     def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
-        """Those that wait for room for their KV, which is in host memory."""
+        """The requests that wait for room for their KV, which is in host memory."""
         ended = cluster.finished(self._ended).ids.tolist()
         self._ended += len(ended)
         for waiting in self._back:
@@ -138,11 +138,11 @@ class FastServe(Aggregated):
         """Blocks that those who come to the batch without KV there need beyond those that are available."""
         there = cluster.instances
         blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept)
-        spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # which admissions may leave
+        spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # blocks that admissions may leave
         return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
     def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
-        """Of those that keep their KV, the lowest first, as many as give the blocks that are needed."""
+        """As many of those that keep their KV, the lowest first, as give the blocks that are needed."""
         found: list[int] = []
         for r in kept:
             if needed <= 0:

@@ -19,7 +19,7 @@ from traces.settings import MOST_REQUESTS, require_rate
 
 def period_s(trace: Trace) -> float:
     """The time that the trace stands for: from the first arrival to one mean gap after the last, N / (N - 1) spans."""
-    span = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    span = float(trace.arrival_s[-1])  # the first arrival is at 0
     return span * len(trace) / (len(trace) - 1) if len(trace) > 1 else 0.0
 
 
@@ -178,7 +178,7 @@ def mix(traces: Sequence[Trace], name: str = "mix") -> Trace:
     notes = [f"{trace.name} ({trace.source}): {note}" for trace in traces for note in trace.notes]
     merged = pl.concat(parts).sort("arrival_s", maintain_order=True)
     content = f"mix of {', '.join(f'{trace.name} ({trace.source}, sha256 {trace.sha256[:12]})' for trace in traces)}"
-    return Trace(merged, name, source, "", max(blocks, default=0), (content, *notes))
+    return Trace(merged, name, source, "", next(iter(blocks), 0), (content, *notes))
 
 
 def poisson(trace: Trace, seed: int) -> Trace:

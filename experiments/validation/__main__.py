@@ -4,6 +4,7 @@
     python -m experiments.validation claims      what papers claim, next to what is simulated in their regimes
     python -m experiments.validation defaults    each policy as it is shipped against the best of a short search
     python -m experiments.validation fidelity    measured deployments next to their simulation
+    python -m experiments.validation given       measured rows that files hold next to what default settings say
     python -m experiments.validation optimum     the best of all configurations of a space, and how near searches come
     python -m experiments.validation steps       step times next to layers measured on an H100 and an H200
     python -m experiments.validation textbook    effects that textbooks state, measured
@@ -14,7 +15,7 @@ Each has a --help of its own.
 
 from framework.cli.command import Menu
 
-_NAMES = ("bench", "claims", "defaults", "fidelity", "optimum", "steps", "textbook", "twins")
+_NAMES = ("bench", "claims", "defaults", "fidelity", "given", "optimum", "steps", "textbook", "twins")
 main = Menu(__doc__, {name: f"experiments.validation.{name}.command" for name in _NAMES})
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import polars as pl
 
 from framework.diagnosis.decode_steps import DecodeSteps
 from framework.diagnosis.findings import Diagnosis, as_percent, as_time
+from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement
 from framework.result import Result
@@ -32,7 +33,7 @@ class _Case:
 
     @property
     def requests(self) -> pl.DataFrame:
-        return self.measurement.evaluation.requests
+        return counted(self.measurement.evaluation.requests)
 
     @property
     def steps(self) -> DecodeSteps | None:
@@ -41,7 +42,7 @@ class _Case:
         return None if steps is None or np.isnan(steps.step_s) else steps
 
     def mean_s(self, column: str) -> float:
-        """Of the requests for which it is defined."""
+        """The mean over the requests for which it is defined."""
         mean = self.requests[column].mean()
         return float(mean) if isinstance(mean, float) else float("nan")
 

@@ -15,8 +15,8 @@ from framework.metrics.summary import Evaluation
 from framework.result import Result
 
 Flags = NDArray[np.bool_]
-LEAST_SHARE, LEAST = 0.01, 3  # of the offered requests, and requests, that a cause must cost to be reported
-_NORMAL = 0.05  # at most this share of the requests missed a limit: it is normal
+LEAST_SHARE, LEAST = 0.01, 3  # share of the offered requests, and count, that a cause must cost to be reported
+_NORMAL = 0.05  # share of missed limits that is normal
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Finding:
 
     cause: str
     lost: int
-    share: float  # of the offered requests
+    share: float  # share of the offered requests
     title: str
     evidence: str
     settings: str
@@ -54,15 +54,15 @@ def diagnose(result: Result, evaluation: Evaluation, slo: Slo) -> Diagnosis:
     found = []
     for name in CAUSES:
         lost = int(losses.of(name).sum())
-        if is_worth_telling(len(losses.cause), lost):
+        if is_worth_telling(losses.offered, lost):
             found.append(case.finding(name, lost))
     found.sort(key=lambda finding: -finding.lost)
     signature = _signature(losses) if found else ""
-    return Diagnosis(len(losses.cause), losses.lost, signature, tuple(found), losses)
+    return Diagnosis(losses.offered, losses.lost, signature, tuple(found), losses)
 
 
 def _signature(losses: Losses) -> str:
-    finished = max(1, int((losses.cause != CAUSES.index("unserved")).sum()))
+    finished = max(1, losses.offered - int(losses.of("unserved").sum()))
     shares = {"TTFT": losses.ttft_missed.sum() / finished, "TPOT": losses.tpot_missed.sum() / finished}
     parts = [f"{name} {'high' if share > _NORMAL else 'normal'}" for name, share in shares.items()]
     missed = [f"{100 * share:.1f} % miss {name}" for name, share in shares.items()]
@@ -92,7 +92,7 @@ class _Case:
             "other": self._other,
         }
         title, evidence, settings = tell[cause](self.losses.of(cause))
-        return Finding(cause, lost, lost / len(self.losses.cause), title, evidence, settings)
+        return Finding(cause, lost, lost / self.losses.offered, title, evidence, settings)
 
     def _unserved(self, chosen: Flags) -> tuple[str, str, str]:
         requests = self.result.requests[chosen]
@@ -113,10 +113,11 @@ class _Case:
 
     def _prefill(self, chosen: Flags) -> tuple[str, str, str]:
         tokens = self.result.workload.input_tokens
+        every = tokens[self.losses.counted]
         evidence = (
             f"From first admission to first token they take {as_time(self._mean('prefill', chosen))}, "
             f"{self._limit('ttft_s', 'TTFT')}; their prompts have {tokens[chosen].mean():,.0f} tokens, "
-            f"those of all {tokens.mean():,.0f}."
+            f"those of all {every.mean():,.0f}."
         )
         return "Prefill itself is too slow", evidence, "cluster.tp, engine.token_budget, gpu"
 

@@ -1,4 +1,4 @@
-"""Of each request that missed its SLO, the one cause that the times of its phases point to.
+"""The one cause that the times of its phases point to, for each request that missed its SLO.
 
 What a phase by itself takes beyond the limit is held against each thing that came on top (a queue, a transfer, steps
 that held prefills of others): the largest is the cause. A request that missed both limits counts for the one that it
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from framework.diagnosis.decode_steps import DecodeSteps, decode_steps
 from framework.metrics.phases import DecodeClock, phase_table
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation
+from framework.metrics.summary import Evaluation, is_counted
 from framework.result import FINISHED, Result
 
 Floats = NDArray[np.float64]
@@ -34,12 +34,14 @@ _OTHER = CAUSES.index("other")
 class Losses:
     """What each request lost its SLO to.
 
-    `cause` (N,): index into CAUSES, -1 for a good request. `seconds`: of each request in the phases that causes are
-    derived from, by the name of the cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of requests that
-    finished. `steps`: what decode steps were made of, None where the step log was reduced.
-    `phases`: the table of `framework.metrics.phases`, made with `clock`.
+    `counted` (N,): the requests that the summary counts. `cause` (N,): index into CAUSES, -1 for a good request and for
+    one that is not counted. `seconds`: of each request in the phases that causes are derived from, by the name of the
+    cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of counted requests that finished. `steps`: what
+    decode steps were made of, None where the step log was reduced. `phases`: the table of `framework.metrics.phases`,
+    made with `clock`.
     """
 
+    counted: Flags
     cause: Ints
     seconds: dict[str, Floats]
     ttft_missed: Flags
@@ -53,6 +55,10 @@ class Losses:
         return self.cause == CAUSES.index(cause)
 
     @property
+    def offered(self) -> int:
+        return int(self.counted.sum())
+
+    @property
     def lost(self) -> int:
         return int((self.cause >= 0).sum())
 
@@ -60,10 +66,10 @@ class Losses:
 def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
     """The losses of a run that `slo` has judged."""
     requests = evaluation.requests
-    count, good = len(requests), requests["good"].to_numpy()
+    count, counted = len(requests), is_counted(requests)
     finished = result.requests["state"] == FINISHED
-    ttft_missed = finished & ~requests["ttft_ok"].to_numpy()
-    tpot_missed = finished & ~requests["tpot_ok"].to_numpy()
+    ttft_missed = counted & finished & ~requests["ttft_ok"].to_numpy()
+    tpot_missed = counted & finished & ~requests["tpot_ok"].to_numpy()
     clock = DecodeClock(result.step_log)
     steps = decode_steps(result, clock) if result.engine.log == "full" else None
     table = phase_table(result, clock)
@@ -79,11 +85,12 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
     after = _after_first_token(seconds, tpot_limit_s * later)
     cause = np.where(tpot_missed & ~by_ttft, after, np.where(by_ttft, first, cause))
     cause = np.where(finished, cause, CAUSES.index("unserved"))
-    return Losses(np.where(good, -1, cause), seconds, ttft_missed, tpot_missed, steps, table, clock)
+    lost = counted & ~requests["good"].to_numpy()
+    return Losses(counted, np.where(lost, cause, -1), seconds, ttft_missed, tpot_missed, steps, table, clock)
 
 
 def _seconds(result: Result, table: pl.DataFrame, steps: DecodeSteps | None) -> dict[str, Floats]:
-    """Of each request, what each cause took of its time, NaN for one that did not finish.
+    """What each cause took of the time of each request, NaN for one that did not finish.
 
     "decode": decode steps as long as they are without prefills; "interference": what steps with prefills take more, and
     the waiting for steps of prefills alone.

@@ -81,6 +81,11 @@ def counted(requests: pl.DataFrame) -> pl.DataFrame:
     return requests.filter(pl.col("counted")) if "counted" in requests.columns else requests
 
 
+def is_counted(requests: pl.DataFrame) -> NDArray[np.bool_]:
+    """Which rows these are, (N,)."""
+    return requests["counted"].to_numpy() if "counted" in requests.columns else np.ones(len(requests), np.bool_)
+
+
 def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> dict[str, Any]:
     """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
 

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import polars as pl
 
 from framework.cli.files import write_whole
 from framework.cli.reading import parquet_of, parsed_json
-from framework.cli.shapes import record_of, text_of, texts_of
+from framework.cli.shapes import record_of, texts_of
 from framework.errors import InputError, shown
 
 UNSTAMPED = "0.1"  # the version of records that name none
@@ -43,7 +44,7 @@ class Record:
 
     @property
     def version(self) -> str:
-        """Of the project, which made it; records say so since 0.2."""
+        """The version of the project that made it; records say so since 0.2."""
         return str(self.summary.get("versions", {}).get("servelab", UNSTAMPED))
 
 
@@ -55,12 +56,8 @@ class Store:
 
     def get(self, key: str) -> Record | None:
         """The record of that key, None if there is none."""
-        loose = self._loose_path(key)
-        if loose.exists():
-            try:
-                return _read_loose(loose)
-            except FileNotFoundError:  # gathered meanwhile
-                return self.get(key)
+        with suppress(FileNotFoundError):  # one that is gathered meanwhile is in a segment before it is gone
+            return _read_loose(self._loose_path(key))
         for segment in self._segments():
             try:
                 rows = _frame(segment).filter(pl.col("key") == key)
@@ -171,7 +168,6 @@ def _records(segment: Path, rows: pl.DataFrame) -> list[Record]:
 def _checked(content: Any) -> Record:
     """The record that was read. Raises InputError where it is none."""
     known = record_of("it", content, _COLUMNS)
-    text_of("key", known["key"])
     for name in ("config", "summary"):
         record_of(name, known[name], (), known[name] if isinstance(known[name], dict) else ())
     texts_of("summary.versions", known["summary"].get("versions", {}))

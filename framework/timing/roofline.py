@@ -23,16 +23,16 @@ from framework.timing.curves import Curve
 from framework.timing.joint_attention import decode_rows
 from framework.timing.step_row import StepRow
 
-_REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
+_REDUCTIONS_PER_LAYER = 2  # all-reduces: after attention and after the MLP
 _ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
-_MFU, _MBU = 0.65, 0.8  # where neither the settings nor the GPU say
-_SPREAD = 2.0  # without tables of kernels: what MI300X is off by then
+_MFU, _MBU = 0.65, 0.8  # shares of the peaks where neither the settings nor the GPU say
+_SPREAD = 2.0  # factor without tables of kernels: what MI300X is off by then
 # Kernels of a layer: queries, keys and values; output; up and gate; down. With experts also their router.
 _PRODUCTS, _PRODUCTS_WITH_EXPERTS = 4, 5
 # Two norms, rotary embedding, KV written, attention and its reduction, activation. Weights of 8 bits and fewer also
 # have their activations quantised before each product.
 _OTHERS = 7
-_LARGEST_STEP_LOG2 = 16  # beyond 65,536 tokens all experts have long been chosen
+_LARGEST_STEP_LOG2 = 16  # largest step: beyond 65,536 tokens all experts have long been chosen
 
 
 def ridge_flops_per_byte(peak_flops: float, bandwidth_bytes_s: float) -> float:

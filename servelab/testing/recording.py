@@ -107,7 +107,7 @@ def in_plain_python(rule: Rule) -> Rule:
 
 @functools.cache
 def in_machine_code(rule: Rule) -> Rule:
-    """As the engine calls it."""
+    """The rule as the engine calls it."""
     return compiled(DECISION)(rule)
 
 
@@ -153,7 +153,7 @@ def first_difference(one: Result, other: Result) -> str | None:
 
 
 def first_change(expected: list[Answer], found: list[Answer]) -> str:
-    """Which decision changed first as the lengths of requests did that had not ended."""
+    """The first decision that changed when the lengths of requests that had not ended changed."""
     for one, other in zip(expected, found, strict=False):
         if one != other:
             return f"a decision changed with lengths that nobody can know yet: {one} became {other}"

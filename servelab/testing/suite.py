@@ -39,7 +39,7 @@ from servelab.testing.recording import (
 )
 from servelab.testing.worlds import CLUSTERS, CRASHES, MODEL, SCENARIOS, STORMS, TIMING, Scenario, with_other_lengths
 
-_WRONG: tuple[Any, ...] = (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True)  # in a number's place
+_WRONG: tuple[Any, ...] = (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True)  # no numbers
 _ONE_SEED = "draw random numbers from a numpy Generator that __init__ seeds; keep counts on self, not on the class"
 
 each_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
@@ -124,7 +124,7 @@ class PolicyConformance:
 
     def test_numeric_settings_refuse_what_is_no_number(self) -> None:
         """Null, texts, lists and numbers that are none: one line, whichever numeric argument gets them."""
-        if self.policy_name is None:  # there is no YAML whose settings could be wrong
+        if self.policy_name is None:  # There is no YAML whose settings could be wrong.
             return
         parameters = inspect.signature(type(self.new_policy())).parameters
         own = DictConfig(OmegaConf.to_container(configuration(self.policy_name, self.config_dir), resolve=True))

@@ -131,7 +131,7 @@ def storm(seed: int, *, prefixes: bool = False) -> Workload:
     output_tokens = random.integers(1, 200, 96)
     input_tokens[0], output_tokens[0] = 1300, 200
     columns: dict[str, Any] = {}
-    if prefixes:  # of three families
+    if prefixes:  # The prompts are of three families.
         blocks = input_tokens // 32
         common = np.minimum(random.integers(0, 24, 96), blocks)
         names = [

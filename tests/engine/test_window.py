@@ -48,6 +48,14 @@ def test_of_sessions_from_the_first_opening_to_the_last() -> None:
     assert Open(1.0, 0.5).window(SESSIONS) == Window(2.0, 6.5, name, offer_is_fixed=True)
 
 
+def test_later_turns_of_the_first_session_open_none() -> None:
+    """Nor may a warm-up leave nothing but these."""
+    later = requests([1.0, 2.0, 4.0, 9.0], [-1, 0, -1, 0])
+    assert Open().window(later) == Window(1.0, 4.0, "first to last opening of a session", offer_is_fixed=True)
+    only = requests([1.0, 2.0, 3.0], [-1, 0, 0])
+    assert Open().window(only) == Window(1.0, 1.0, "first to last opening of a session", offer_is_fixed=True)
+
+
 def test_requests_at_the_ends_of_a_window_are_counted() -> None:
     late = [90.0] * 5  # when they were sent does not matter to an open load
     assert counted(Open(), SINGLE, late) == [True] * 5

@@ -40,17 +40,35 @@ def test_a_file_that_is_no_table_of_stages_is_refused(tmp_path: Path) -> None:
         read_stages(tmp_path / "stages.csv")
 
 
-def test_requests_come_at_equal_distances_and_repeat_few_prompts() -> None:
+def test_requests_come_as_the_client_sends_them_and_few_prompts_in_turn() -> None:
     sent = workload(FIRST)
     assert len(sent) == FIRST.requests
-    assert np.diff(sent.arrival_s) == pytest.approx(1 / FIRST.rate_rps)
+    assert sent.arrival_s[-1] == pytest.approx(FIRST.requests / FIRST.rate_rps)
+    gaps = np.diff(sent.arrival_s)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # exponential
     rows = [tuple(sent.hash_ids_of(r)) for r in range(len(sent))]
-    assert len(set(rows)) == FIRST.system_prompts * FIRST.users
+    assert len(set(rows[: FIRST.prompts])) == len(set(rows)) == FIRST.prompts
+    assert rows[FIRST.prompts :] == rows[: -FIRST.prompts]
     assert np.percentile(sent.input_tokens, (10, 90)) == pytest.approx((585, 600), abs=6)
     shared = FIRST.system_tokens // sent.hash_block_tokens
     beginnings = {row[:shared] for row in rows}
     assert len(beginnings) == FIRST.system_prompts
     assert len({row[shared] for row in rows}) == len(set(rows))
+
+
+def test_prompts_of_a_later_stage_are_sent_before_it() -> None:
+    later = workload(replace(FIRST, stage=1))
+    assert len(later) == FIRST.requests + FIRST.prompts
+    gap_s = later.arrival_s[FIRST.prompts] - later.arrival_s[FIRST.prompts - 1]
+    assert gap_s > 50
+    before = {tuple(later.hash_ids_of(r)) for r in range(FIRST.prompts)}
+    assert before == {tuple(later.hash_ids_of(r)) for r in range(FIRST.prompts, len(later))}
+
+
+def test_first_uses_are_the_tail_of_a_first_stage_alone() -> None:
+    first, later = (replayed(replace(FIRST, stage=stage), None, most=440) for stage in (0, 1))
+    assert first.ttft_ms_p99 > 1.1 * later.ttft_ms_p99
+    assert first.ttft_ms_p50 == pytest.approx(later.ttft_ms_p50, rel=0.05)
 
 
 def test_the_first_requests_are_those_of_the_whole_stage() -> None:

@@ -4,7 +4,7 @@ Tries the named bugs of `named.py` and a sample of what the operators of `operat
 `rooms.py`, each with the quick tests of its room. Prints a line for each that lives, and what was seen by room. What
 was tried is kept in outputs/mutants, so that a run that was ended goes on where it was; a bug is tried again once its
 module or the tests that judged it have changed. `equivalent.txt` argues of bugs that change nothing why; the exit code
-is 1 if one lives of which nobody does, if one dies of which somebody does, or if less than 95 % die.
+is 1 if one lives of which nobody does, if one dies of which somebody does, or if less than 95 % of the sample die.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.console import Console
 from tests.conftest import ROOT
 from tests.mutants.listed import argued, no_longer_there
 from tests.mutants.operators import sites
-from tests.mutants.rooms import ROOMS, Bug, Room, bug_at, drawn_bugs, key_of, named_bugs, quotas
+from tests.mutants.rooms import ROOMS, Bug, Room, bug_at, drawn_bugs, drawn_keys, key_of, named_bugs, quotas
 from tests.mutants.trial import LIVES, Trials
 
 KEPT = ROOT / "outputs" / "mutants" / "numbers.json"
@@ -106,7 +106,9 @@ def main(arguments: Sequence[str]) -> int:
             bugs = [bug for bug in bugs if chosen.only in bug.key]
         if bugs:
             found = _tried(room, bugs, fates, chosen.jobs, chosen.anew, console)
-            tallies.append((room.name, len(bugs), sum(found.get(bug.key, LIVES) == LIVES for bug in bugs)))
+            drawn = drawn_keys(room, shares[room.name], chosen.seed) & {bug.key for bug in bugs}
+            lives = {key for key in drawn if found.get(key, LIVES) == LIVES}
+            tallies.append((room.name, len(drawn), len(lives), len(lives & reasons.keys())))
             wrong += _wrong(bugs, found, reasons)
     return _told(tallies, wrong, time.monotonic() - start_s, console)
 
@@ -137,12 +139,14 @@ def _wrong(bugs: Sequence[Bug], found: dict[str, str], reasons: dict[str, str]) 
     return unargued + [f"is said to change nothing, and dies: {key} ({found[key]})" for key in dead]
 
 
-def _told(tallies: Sequence[tuple[str, int, int]], wrong: Sequence[str], seconds: float, console: Console) -> int:
+def _told(tallies: Sequence[tuple[str, int, int, int]], wrong: Sequence[str], seconds: float, console: Console) -> int:
+    """Shares are of the sample alone: named bugs are to die, and those of the list to live."""
     for line in wrong:
         console.print(line, markup=False)
-    for name, total, living in (*tallies, ("all", *(sum(column) for column in list(zip(*tallies, strict=True))[1:]))):
-        console.print(f"{name:<12}{total:5d} bugs, {living:3d} live, {(total - living) / total:6.1%} die")
+    total, living, argued_ = (sum(column) for column in list(zip(*tallies, strict=True))[1:])
+    for name, count, live, known in (*tallies, ("all", total, living, argued_)):
+        share = f"{(count - live) / count:6.1%}" if count else "     -"
+        console.print(f"{name:<12}{count:5d} drawn, {live:3d} live, {known:2d} of these argued, {share} die")
     console.print(f"{seconds / 60:.1f} minutes")
-    total, living = (sum(column) for column in list(zip(*tallies, strict=True))[1:])
     console.file.flush()
     return int(bool(wrong) or total - living < ENOUGH * total)

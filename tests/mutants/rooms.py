@@ -48,9 +48,15 @@ ROOMS = (
     Room("objective", ("framework/objective",), ("tests/objective",)),
     Room("calibration", ("framework/calibration",), ("tests/calibration",)),
     Room("timing", ("framework/timing",), ("tests/timing",), apart=("framework/timing/microbench",)),  # needs a GPU
-    Room("transforms", ("traces/transforms.py",), ("tests/traces/test_transforms.py", "tests/traces/test_traces.py")),
     Room(
-        "workload", ("framework/workload.py",), ("tests/traces/test_workload.py", "tests/engine/test_block_sharing.py")
+        "transforms",
+        ("traces/transforms.py",),
+        ("tests/traces/test_transforms.py", "tests/traces/test_transform_parts.py", "tests/traces/test_traces.py"),
+    ),
+    Room(
+        "workload",
+        ("framework/workload.py",),
+        ("tests/traces/test_workload.py", "tests/traces/test_workload_parts.py", "tests/engine/test_block_sharing.py"),
     ),
     Room(
         "store",
@@ -62,7 +68,7 @@ ROOMS = (
         ("experiments/tune",),
         tuple(
             f"tests/experiments/test_{name}.py"
-            for name in ("tune_kept", "tune_parts", "studies", "optimum", "placement")
+            for name in ("tune_kept", "tune_parts", "tune_search", "tune_words", "studies", "optimum", "placement")
         ),
     ),
     Room(
@@ -115,6 +121,11 @@ def drawn_sites(room: Room, most: int, seed: int) -> list[tuple[Path, Site]]:
 def drawn_bugs(room: Room, most: int, seed: int) -> list[Bug]:
     """The bugs that operators make there."""
     return [bug_at(file, site) for file, site in drawn_sites(room, most, seed)]
+
+
+def drawn_keys(room: Room, most: int, seed: int) -> set[str]:
+    """Their keys."""
+    return {key_of(*one) for one in drawn_sites(room, most, seed)}
 
 
 def quotas(rooms: Sequence[Room], most: int) -> dict[str, int]:

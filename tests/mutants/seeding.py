@@ -43,6 +43,24 @@ def is_outside_functions(before: str, after: str) -> bool:
     return _outline(before) != _outline(after)
 
 
+def runs_on_import(file: Path, text: str) -> bool:
+    """Whether a function that has another body in this text is called, maybe by others, as its module is imported."""
+    tree = ast.parse((ROOT / file).read_text())
+    bodies = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    found: set[str] = set()
+    left = _called(_Outline().visit(ast.parse((ROOT / file).read_text()))) & bodies.keys()
+    while left:
+        name = left.pop()
+        found.add(name)
+        left |= (_called(bodies[name]) & bodies.keys()) - found
+    return any(name.partition(".")[0] in found for name in _changed(file, text))
+
+
+def _called(tree: ast.AST) -> set[str]:
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
 def seed(file: Path, text: str) -> None:
     """Give this text's code to the functions of a module. Raises OutsideFunctionsError where that is not enough."""
     run_as_python(file)

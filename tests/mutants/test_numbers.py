@@ -17,7 +17,7 @@ from tests.mutants.named import NAMED, Named
 from tests.mutants.numbers import SAMPLE, SEED, Fates
 from tests.mutants.operators import OPERATORS, Site, module_name, mutated, sites, statements
 from tests.mutants.rooms import ROOMS, Bug, Room, drawn_sites, key_of, quotas
-from tests.mutants.seeding import is_outside_functions
+from tests.mutants.seeding import is_outside_functions, runs_on_import
 from tests.mutants.trial import LIVES, OVERLAY, Reach
 
 TEXT = '''"""A module."""
@@ -209,3 +209,12 @@ def test_bugs_inside_and_outside_of_functions_are_seen() -> None:
     }
     for fate in fates.values():
         assert fate.startswith("tests/metrics/test_paired.py::")
+
+
+def test_what_runs_as_a_module_is_imported_needs_a_process_of_its_own() -> None:
+    """`_times_of` makes the metadata of fields; `_sum` adds rows that there are."""
+    file = Path("framework/timing/step_row.py")
+    text = (ROOT / file).read_text()
+    found = {site.function: runs_on_import(file, mutated(text, site).text) for site in sites(text) if site.function}
+    assert found["_times_of"]
+    assert not any(runs for function, runs in found.items() if function != "_times_of")

@@ -33,7 +33,7 @@ from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.rooms import Bug, Room
-from tests.mutants.seeding import OutsideFunctionsError, functions, is_outside_functions, seed, watch
+from tests.mutants.seeding import OutsideFunctionsError, functions, is_outside_functions, runs_on_import, seed, watch
 
 LIVES = "lives"
 OVERLAY = Path(__file__).with_name("overlay")
@@ -140,7 +140,7 @@ class Trials:
         fate = self.folder / f"fate-{os.getpid()}"
         tests = _order(reach, bug, self.first.get(bug.key, ""))
         try:
-            if is_outside_functions((ROOT / bug.file).read_text(), bug.text):
+            if is_outside_functions((ROOT / bug.file).read_text(), bug.text) or runs_on_import(bug.file, bug.text):
                 raise OutsideFunctionsError(bug.key)
             seed(bug.file, bug.text)
         except OutsideFunctionsError:  # who reads a constant comes to no statement of its module

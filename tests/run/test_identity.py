@@ -99,6 +99,10 @@ def test_changed_code_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert code_hash(frozenset({"policies.ares.Ares"})) != code_hash(frozenset({"policies.chunked.Chunked"}))
 
 
+def test_what_has_no_source_counts_by_its_library() -> None:
+    assert code_hash.__wrapped__(frozenset({"numpy._core._multiarray_umath"})) == code_hash.__wrapped__(frozenset())
+
+
 def test_a_checkout_elsewhere_has_the_same_key(monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[bytes] = []
     digest = identity._digest

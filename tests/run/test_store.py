@@ -153,6 +153,28 @@ def test_a_cell_of_a_segment_that_is_no_record_is_one_line(tmp_path: Path, colum
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change", [{"summary": None}, {"value": None}, {"value": "1"}, {"key": None, "config": None}, {"key": 5}]
+)
+def test_a_segment_with_other_columns_or_empty_cells_is_one_line(tmp_path: Path, change: dict[str, object]) -> None:
+    row = {"key": "a" * 64, "config": "{}", "choices": "{}", "summary": "{}", "value": 1.0}
+    rows = pl.DataFrame([row, row | change], schema=store._COLUMNS, orient="row", strict=False)
+    rows = rows if None in change.values() else pl.DataFrame(row | change)
+    (tmp_path / "segments").mkdir()
+    rows.write_parquet(tmp_path / "segments" / "bad.parquet")
+    with pytest.raises(InputError, match=r"bad\.parquet: not .*of other types, or empty cells"):
+        Store(tmp_path).read()
+
+
+def test_a_segment_that_is_none_is_one_line_and_one_that_is_gone_is_looked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "segments").mkdir()
+    (tmp_path / "segments" / "bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"bad\.parquet: not a record of runs"):
+        Store(tmp_path).get("a" * 64)
+    with pytest.raises(FileNotFoundError):
+        store._frame(tmp_path / "segments" / "gone.parquet")
+
+
 def in_segments(directory: Path, monkeypatch: pytest.MonkeyPatch, *groups: range) -> Store:
     """A store with a segment for each of these groups of records."""
     results = Store(directory)
@@ -277,6 +299,7 @@ def test_a_record_under_the_name_of_another_is_damaged(tmp_path: Path) -> None:
         ({"value": "1"}, "value must be a number"),
         ({"key": 5}, "key"),
         ({"config": []}, "config"),
+        ({"summary": 5}, "summary must be"),
         ({"choices": {"policy": 1}}, "choices"),
         ({"summary": {"versions": {"servelab": 2}}}, "summary.versions"),
     ],

@@ -27,10 +27,11 @@ from framework.run.compose import compose
 from framework.run.job import flattened
 from framework.run.run_key import run_key
 from framework.simulate import simulate
-from framework.sizing.by_load import sized
+from framework.sizing.by_load import _chunks_s, sized
 from framework.system.cluster import ClusterSpec, disaggregated
 from framework.system.split import Split
 from framework.timing.affine import Affine
+from framework.timing.table import StepRow, stack
 from framework.workload import Workload, consecutive
 from tests.helpers.composing import configured
 from tests.helpers.scenarios import MODEL as SHORT
@@ -104,6 +105,7 @@ def test_clients_are_shared_by_those_that_decode() -> None:
     slow = disaggregated("auto", None, GPU, instances=6, link_bandwidth_bytes_s=PROMPT * MODEL.kv_bytes_per_token / 2.0)
     found = split_of(slow, load=Closed(7))  # links ask for as many of each
     assert (found.decode, found.batch, found.batch_limit) == (3, 2, "clients")
+    assert found.decode_s == pytest.approx((OUTPUT - 1) * STEP_S / 2)
     found = split_of(slow, load=Closed(2))  # one of the three has none at a time
     assert (found.decode, found.batch, found.batch_limit) == (3, 1, "clients")
 
@@ -174,6 +176,36 @@ def test_what_a_step_holds_of_a_prompt_is_told_by_the_engine() -> None:
     assert split_of(longest_chunk=128).prefill_s == pytest.approx(base_s[128])
     squares = replace(TIMING, prefill_quadratic_s=2.0**-30)
     assert split_of(timing=squares).prefill_s == pytest.approx(base_s[BUDGET] + PROMPT**2 * 2.0**-30)
+
+
+def test_steps_of_prompts_have_no_decodes() -> None:
+    assert split_of(timing=replace(TIMING, per_sequence_s=1.0)).prefill_s == pytest.approx(PROMPT_S)
+
+
+def test_chunks_of_a_prompt_begin_behind_what_is_cached() -> None:
+    """From 3 to 20 in chunks of 8, 8 and 1 tokens, each of which costs the square of its own."""
+    assert _chunks_s(stack([StepRow(masked_s=1.0)]), 3, 20, 8) == 64 + 64 + 1
+
+
+def test_the_share_of_its_time_that_a_pool_is_asked_for() -> None:
+    apart = Split(3, 5, 2.0, 0.75, 4.0, 8, "seats", 0.125)
+    assert apart.loads == (2.0 * 0.75 / 3, 2.0 * 4.0 / 5)
+    together = replace(apart, decode_prefills=True)
+    assert together.loads == (2.0 * 4.75 / 8, 2.0 * 4.75 / 8)
+    assert replace(apart, rate_rps=None).loads is None
+    assert apart.figures() == {
+        "prefill": 3,
+        "decode": 5,
+        "rate_rps": 2.0,
+        "prefill_s": 0.75,
+        "decode_s": 4.0,
+        "batch": 8,
+        "batch_limit": "seats",
+        "transfer_s": 0.125,
+        "decode_prefills": False,
+        "prefill_load": 0.5,
+        "decode_load": 1.6,
+    }
 
 
 def test_steps_are_as_large_as_the_policy_lays_them_out() -> None:

@@ -1,14 +1,16 @@
 """Load tests of servers in open loop, replayed stage by stage: the rows of online.csv.
 
-A stage sends requests at a constant rate. Each is one of a few prompts, a system prompt and a question, so that from
-its second use on a prompt is in the prefix cache but for its last block. The published figures are aggregates of a
-stage, so prompts are drawn anew: their lengths are normal, with the published tenth and ninetieth percentiles.
+A stage sends requests at a constant rate, as the client that measured them does (kubernetes-sigs/inference-perf): gaps
+are exponential, scaled to the length of the stage (`ConstantLoadTimer`), and a few prompts, each a system prompt and a
+question, come in turn (`SharedPrefixDataGenerator`). So a prompt is computed at its first use in the first stage of a
+run, and from then on it is in the prefix cache but for its last block. The published figures are aggregates of a stage,
+so prompts are drawn anew: their lengths are normal, with the published tenth and ninetieth percentiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from framework.workload import Workload, consecutive
 STAGES = Path(__file__).with_name("online.csv")
 _MOE = ("mixtral_8x7b",)
 _BLOCK = 16  # tokens of a block of the prefix cache
+_BETWEEN_S = 60.0  # from the last prompt of an earlier stage to a later one
 _TENTH = 1.2816  # standard deviations from the median of a normal distribution to its tenth percentile
 _GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
 
@@ -58,9 +61,11 @@ class Stage:
     ttft_ms_mean: float
     ttft_ms_p50: float
     ttft_ms_p90: float
+    ttft_ms_p99: float
     e2e_ms_mean: float
     e2e_ms_p50: float
     e2e_ms_p90: float
+    e2e_ms_p99: float
 
     @property
     def tpot_ms_mean(self) -> float:
@@ -71,6 +76,16 @@ class Stage:
     def kind(self) -> str:
         """Dense or moe."""
         return "moe" if self.model in _MOE else "dense"
+
+    @property
+    def prompts(self) -> int:
+        """How many there are."""
+        return self.system_prompts * self.users
+
+    @property
+    def earlier(self) -> int:
+        """Requests of earlier stages that are sent before it, so that its prompts are in the cache: one of each."""
+        return self.prompts if self.stage > 0 else 0
 
     def __str__(self) -> str:
         return f"{self.model} tp{self.tp} {self.rate_rps:g}/s"
@@ -83,6 +98,7 @@ class Figures:
     ttft_ms_mean: float
     ttft_ms_p50: float
     ttft_ms_p90: float
+    ttft_ms_p99: float
     tpot_ms_mean: float
     e2e_ms_mean: float
 
@@ -102,20 +118,22 @@ def read_stages(path: Path = STAGES) -> tuple[Stage, ...]:
 
 
 def workload(stage: Stage, most: int | None = None) -> Workload:
-    """The stage's requests, or the first `most`: the same prompts, in an order of their own, at equal distances."""
-    stage = stage if most is None else replace(stage, requests=min(most, stage.requests))
+    """The stage's requests, or the first `most`, behind those of earlier stages."""
     rng = np.random.default_rng([stage.requests, stage.prompt_tokens_p50])
-    kinds = stage.system_prompts * stage.users
     spread = (stage.prompt_tokens_p90 - stage.prompt_tokens_p10) / (2 * _TENTH)
-    lengths = np.rint(rng.normal(stage.prompt_tokens_p50, spread, kinds)).astype(np.int64)
-    chosen = rng.integers(kinds, size=stage.requests)
-    blocks = lengths // _BLOCK
-    ids = [_ids(kind, int(blocks[kind]), stage) for kind in range(kinds)]
+    lengths = np.rint(rng.normal(stage.prompt_tokens_p50, spread, stage.prompts)).astype(np.int64)
+    gaps = rng.exponential(size=stage.requests)
+    own_s = np.cumsum(gaps)[:most] * (stage.requests / stage.rate_rps / gaps.sum())
+    earlier_s = np.arange(stage.earlier) / stage.rate_rps
+    count = stage.earlier + len(own_s)
+    chosen = rng.permutation(stage.prompts)[np.arange(count) % stage.prompts]
+    blocks = np.maximum(lengths, 1) // _BLOCK
+    ids = [_ids(prompt, int(blocks[prompt]), stage) for prompt in range(stage.prompts)]
     return Workload(
-        arrival_s=np.arange(stage.requests) / stage.rate_rps,
-        input_tokens=lengths[chosen],
-        output_tokens=np.full(stage.requests, stage.output_tokens),
-        hash_ids=np.concatenate([ids[kind] for kind in chosen]),
+        arrival_s=np.concatenate([earlier_s, own_s + (earlier_s[-1] + _BETWEEN_S if stage.earlier else 0.0)]),
+        input_tokens=np.maximum(lengths, 1)[chosen],
+        output_tokens=np.full(count, stage.output_tokens),
+        hash_ids=np.concatenate([ids[prompt] for prompt in chosen]),
         hash_spans=consecutive(blocks[chosen]),
         hash_block_tokens=_BLOCK,
         name=f"{stage.run} stage {stage.stage}",
@@ -157,11 +175,13 @@ def replayed(
     times = (lambda _: timing) if calibration is None else calibrations_of(timing)
     deployment = Deployment(parts["model"], parts["cluster"], parts["engine"], times, lambda: parts["policy"])
     served = replay(Sent(workload(stage, most), Open(), "recorded"), deployment, calibration or Calibration())
-    ttft_ms = 1e3 * served.ttft_s
+    own = slice(stage.earlier, None)
+    ttft_ms = 1e3 * served.ttft_s[own]
     return Figures(
         ttft_ms_mean=float(ttft_ms.mean()),
         ttft_ms_p50=float(np.median(ttft_ms)),
         ttft_ms_p90=float(np.percentile(ttft_ms, 90)),
-        tpot_ms_mean=float(1e3 * served.tpot_s.mean()),
-        e2e_ms_mean=float(1e3 * served.e2e_s.mean()),
+        ttft_ms_p99=float(np.percentile(ttft_ms, 99)),
+        tpot_ms_mean=float(1e3 * served.tpot_s[own].mean()),
+        e2e_ms_mean=float(1e3 * served.e2e_s[own].mean()),
     )

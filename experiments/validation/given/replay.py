@@ -1,0 +1,68 @@
+"""What runs with default settings say of measured rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from experiments.validation.fidelity.online import Figures, Stage, replayed
+from experiments.validation.given.offline_file import TOKENS, Offline
+from framework.calibration.replay import Deployment, Sent, replay
+from framework.cli.arguments import configured
+from framework.load import Open
+from framework.timing.calibration_terms import Calibration
+from framework.timing.fit_domain import Place
+from framework.timing.measured import Measured, placed
+from framework.workload import Workload
+
+GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One figure of one row, predicted and measured, in the same unit."""
+
+    row: str
+    figure: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float:
+        """In percent of what was measured."""
+        return 100 * (self.predicted / self.measured - 1)
+
+
+_FIGURES = ("ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p90", "ttft_ms_p99", "tpot_ms_mean")
+
+
+def judge_stage(stage: Stage, overrides: Sequence[str]) -> list[Judged]:
+    """The figures of a stage. Raises InputError where it cannot be simulated."""
+    predicted, measured = replayed(stage, None, overrides), Figures.measured(stage)
+    return [Judged(str(stage), name, getattr(predicted, name), getattr(measured, name)) for name in _FIGURES]
+
+
+def judge_offline(row: Offline, overrides: Sequence[str]) -> Judged:
+    """The figure of an offline row. Raises InputError where it cannot be simulated."""
+    parts = configured([*row.overrides, "cluster=mixed", "cluster.instances=1", *overrides], GROUPS)
+    sent = Workload(
+        arrival_s=np.zeros(row.requests),
+        input_tokens=np.full(row.requests, row.input_tokens),
+        output_tokens=np.full(row.requests, row.output_tokens),
+        name=str(row),
+    )
+    timing = parts["timing"]
+    if isinstance(timing, Measured):
+        timing = placed(timing, Place.of(sent, Open(), 1, prefix_cache=False))
+    server = Deployment(
+        parts["model"], parts["cluster"], parts["engine"], lambda _: timing, partial(parts.__getitem__, "policy")
+    )
+    served = replay(Sent(sent, Open(), "recorded"), server, Calibration())
+    predicted = float(served.e2e_s.mean())
+    if row.figure == TOKENS:
+        gpus = sum(pool.instances * pool.parallelism.gpus for pool in parts["cluster"].pools)
+        predicted = row.requests * row.output_tokens / float(served.e2e_s.max()) / gpus
+    return Judged(str(row), row.figure, predicted, row.measured)
