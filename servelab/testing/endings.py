@@ -14,7 +14,7 @@ def require_ends_in_place(result: Result, *, changes_roles: bool) -> None:
     """Some requests finish, others say why they did not, and the roles of instances are kept."""
     rows = result.requests
     finished = rows[rows["state"] == STATES.index("finished")]
-    assert len(finished), f"nothing was served at all: {_endings(result, np.arange(len(rows)))}"
+    assert len(finished), f"nothing was served at all: {_ends(result, np.arange(len(rows)))}"
     if changes_roles:
         return  # the engine has seen to it
     roles = np.array([result.cluster.pools[pool].role for pool in result.cluster.pool_of_instance])
@@ -29,12 +29,10 @@ def require_finished_or_rejected(result: Result) -> None:
     ended = np.isin(rows["state"], [STATES.index("finished"), STATES.index("rejected")])
     by_the_engine = np.isin(np.array(result.reasons)[rows["reason"]], ("context", "kv"))
     left = np.flatnonzero(~ended | by_the_engine)
-    assert len(left) == 0, (
-        f"each request fits, yet {len(left)} of {len(rows)} were not served: {_endings(result, left)}"
-    )
+    assert len(left) == 0, f"each request fits, yet {len(left)} of {len(rows)} were not served: {_ends(result, left)}"
 
 
-def _endings(result: Result, ids: np.ndarray[Any, Any]) -> str:
+def _ends(result: Result, ids: np.ndarray[Any, Any]) -> str:
     """How requests have ended, and why: `failed (stalled): requests 3, 7`."""
     rows = result.requests[ids]
     found = []
