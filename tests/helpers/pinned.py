@@ -17,28 +17,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-_FAR = 1234.5  # stands for infinity, where sums would be undefined
-_UNKNOWN = -7.0  # stands for NaN
+_FAR, _UNKNOWN = 1234.5, -7.0  # stand for infinity and NaN
+_LEAST = 1e-9  # of a number that differs from 0 by much
 
 
 def check(file: Path, found: Mapping[str, list[float]]) -> None:
     """Hold figures, by name, against those of a file."""
     if os.environ.get("RENEW_PINNED"):
         rows = (
-            f"{json.dumps(name)}: {json.dumps([float(f'{one:.10g}') for one in own])}" for name, own in found.items()
+            f"{json.dumps(name)}: {json.dumps([float(f'{one:.12g}') for one in own])}" for name, own in found.items()
         )
         file.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     known = json.loads(file.read_text())
     assert list(found) == list(known)
     for name, own in found.items():
-        assert own == pytest.approx(known[name], rel=1e-7, abs=1e-12), name
+        assert own == pytest.approx(known[name], rel=1e-9, abs=1e-12), name
 
 
 def total(value: Any) -> float:
-    """One figure of all numbers in dataclasses, mappings, sequences and arrays, each of a weight of its own."""
+    """One figure of all numbers in dataclasses, mappings, sequences and arrays.
+
+    Of each number the logarithm counts, so that small ones do, with a weight of its own.
+    """
     numbers = np.fromiter(_numbers(value), np.float64)
-    numbers = np.nan_to_num(numbers, nan=_UNKNOWN, posinf=_FAR, neginf=-_FAR)
-    return float(numbers @ (1.5 + np.cos(np.arange(1.0, len(numbers) + 1)))) + len(numbers)
+    sizes = np.sign(numbers) * np.log2(1.0 + np.abs(numbers) / _LEAST)
+    sizes = np.nan_to_num(sizes, nan=_UNKNOWN, posinf=_FAR, neginf=-_FAR)
+    return float(sizes @ (1.5 + np.cos(np.arange(1.0, len(numbers) + 1)))) + len(numbers)
 
 
 def _numbers(value: Any) -> Iterator[float]:
