@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from framework.bound.bound import any_plan, any_role, any_stream, bound, shortest_time_s, streams_apart
+from framework.bound.bound import _search, any_plan, any_role, any_stream, bound, shortest_time_s, streams_apart
 from framework.bound.demand import demand_of, most_started
 from framework.bound.fluid import Fluid, least_duration, most_good
 from framework.bound.prefills import no_prefixes, shared_blocks, shared_prefixes
@@ -17,6 +17,7 @@ from framework.bound.requests import _LoneDecodes, least_needs, make_pools
 from framework.bound.setting import Setting
 from framework.bound.steps import Prices
 from framework.bound.tables import Extent, least_steps
+from framework.load import Window
 from framework.metrics.slo import Slo
 from framework.system.cluster import PoolSpec
 from framework.workload import Workload, consecutive
@@ -58,6 +59,14 @@ def figures(own: Setting) -> list[float]:
         if pool.attention
     ]
     values += [total(getattr(needs, name)) for name in vars(needs)] + [total(needs.prefixes.held_by_others)]
+    search, length_s = _search(own), 0.7 * values[4]
+    window = Window(0.0, length_s, "half of it", offer_is_fixed=False)
+    counted = np.arange(len(own.workload)) % 3 > 0
+    for one in (
+        *(search.of_run(), search.of_load(None, values[4]), search.of_load(None, 0.0)),
+        *(search.of_load(window, values[4]), search.of_window(length_s, counted)),
+    ):
+        values += [one.good, one.goodput, sum(map(ord, one.limit))]
     if apart.arrival_s is not None:
         values.append(most_started(apart, pools, needs))
     if every.any():
