@@ -86,9 +86,8 @@ def served(seed: int, count: int, duration_s: float | None) -> Served:
 
 
 def test_reports_are_written_as_they_were() -> None:
-    whole = Replayed(
-        "one", np.arange(1, 7), *(served(seed, 6, 1e-3 * 6**seed) for seed in range(4)), np.arange(6), "the rest"
-    )
+    measured, before, after, checked = (served(seed, 6, 1e-3 * 6**seed) for seed in range(4))
+    whole = Replayed("one", np.arange(1, 7), measured, before, after, checked, np.arange(6), "the rest")
     part = Replayed(
         *("two", np.full(3, 9), served(4, 3, 0.0), served(5, 3, 2.0), served(6, 3, None), served(7, 3, 1.0)),
         *(np.arange(1, 3), "the other runs", ("of a client",)),
