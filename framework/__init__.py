@@ -8,4 +8,4 @@ from framework.version import VERSION
 
 __version__ = VERSION
 
-leave_out_unreadable(os.environ)  # before any library reads them
+leave_out_unreadable(os.environ)  # No library has read them yet.

@@ -23,8 +23,8 @@ Check = Callable[[str, Any], None]  # name and value of a setting; raises InputE
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST = 1e24  # of any quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
-MOST_COUNTED = 10**15  # of what is counted
+MOST = 1e24  # largest quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
+MOST_COUNTED = 10**15  # largest count
 MOST_S = 1e9  # seconds, thirty years
 
 

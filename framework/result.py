@@ -124,16 +124,16 @@ class Result:
     instances: NDArray[Any]
     step_log: NDArray[Any]
     token_log: NDArray[Any]
-    request_ids: NDArray[np.int64] | None = None  # in the trace, (N,), where not all of its requests were sent
+    request_ids: NDArray[np.int64] | None = None  # numbers in the trace, (N,), where not all of its requests were sent
     window: Window | None = None
-    counted: NDArray[np.bool_] | None = None  # which requests belong to it, (N,); None: all
+    counted: NDArray[np.bool_] | None = None  # requests that belong to it, (N,); None: all
     marks: tuple[NDArray[np.void], ...] = ()
-    gaps: Gaps | None = None  # in place of the log where that is reduced
+    gaps: Gaps | None = None  # gaps in place of the log where that is reduced
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
-    crashes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, CRASHED))  # in order
-    drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # in order
-    replay_s: float = 0.0  # that the run took here, and of these ...
-    hooks_s: float = 0.0  # ... those of hooks in Python, as far as they were timed
+    crashes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, CRASHED))  # crashes in order
+    drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # drops in order
+    replay_s: float = 0.0  # seconds that the run took here
+    hooks_s: float = 0.0  # seconds of these in hooks in Python, as far as they were timed
 
     @property
     def end_s(self) -> float:

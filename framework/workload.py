@@ -116,14 +116,14 @@ def _check_spans(spans: NDArray[np.int64], requests: int, ids: int) -> None:
 
 
 def dense(names: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-    """The same names, numbered anew where they are negative or spread far wider than their number."""
+    """The names, numbered anew where they are negative or spread far wider than their number."""
     if len(names) and (names.min() < 0 or names.max() > 4 * len(names) + 1024):
         return np.unique(names, return_inverse=True)[1].astype(np.int64)
     return names
 
 
 def small(names: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-    """The same names as int32, numbered anew where they have no room in that."""
+    """The names as int32, numbered anew where they have no room in that."""
     if len(names) and (names.min() < -_MOST_NAME or names.max() > _MOST_NAME):
         names = np.unique(names, return_inverse=True)[1]
     return np.ascontiguousarray(names, np.int32)

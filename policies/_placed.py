@@ -17,9 +17,9 @@ from framework.policy.view import Floats
 
 _SETTINGS = 16
 _INSTANCES, _REQUESTS, _FREE, _LAST_PLACED, _HEAD = range(_SETTINGS, _SETTINGS + 5)
-_FIRST, _LAST, _COUNT, _LEFT_S, _CACHED, _ROW = range(6)  # of an instance
+_FIRST, _LAST, _COUNT, _LEFT_S, _CACHED, _ROW = range(6)  # columns of an instance
 _NEXT, _SENT_THERE_S, _SENT_PREFILL_S, _NOTE = range(4)
-_INSTANCE, _SOURCE, _TTFT_S, _PREFILL_S, _THERE_S, _PLACED = range(6)  # of a request
+_INSTANCE, _SOURCE, _TTFT_S, _PREFILL_S, _THERE_S, _PLACED = range(6)  # columns of a request
 
 
 class Placement(NamedTuple):

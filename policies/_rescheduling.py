@@ -78,7 +78,7 @@ def rebalance(residents: Residents, times: StepTimes, step_s: Floats, now_s: flo
     requests = movable(residents, tokens, overloaded, now_s, run)
     price(requests, run, step_s)
     count = 0
-    for source in np.argsort(-load, kind="mergesort"):  # which keeps the order of equal ones
+    for source in np.argsort(-load, kind="mergesort"):  # A stable sort keeps the order of equal ones.
         is_full = projected[source].max() > run.settings[FULL] * run.limit[source]
         is_noticed = is_full or step_s[source] >= run.settings[SLOW_S]
         moves = run.settings[MOVES] if overloaded[source] and is_noticed else 0
@@ -151,7 +151,7 @@ def exceeding(load: Floats, most: float, projected: Floats, limit: Floats) -> Fl
 
 @compiled
 def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: float, run: Run) -> Floats:
-    """Those that decode on overloaded instances and have not been moved lately, without prices; shape (K, 6)."""
+    """The requests that decode on overloaded instances and were not moved lately, without prices; shape (K, 6)."""
     found, count = np.empty((len(tokens), 6)), 0
     for row in range(len(tokens)):
         owner = residents.owners[row]

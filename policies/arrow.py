@@ -49,7 +49,7 @@ class Arrow(Disaggregated):
         self.high = {"prefill": 0, "decode": 0}  # periods for which the pool has been above `grow`
         self.moving: dict[int, Role] = {}  # instances on their way, and the role that they shall have
         self.taken_s = -np.inf
-        self.free_s: Floats = np.zeros(0)  # when each instance will have prefilled what was sent there
+        self.free_s: Floats = np.zeros(0)  # time at which each instance will have prefilled what was sent there
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         pool = cluster.prefill
@@ -71,7 +71,7 @@ class Arrow(Disaggregated):
             return [change(cluster, i, role) for i, role in moved.items()]
         backlog_s, held = self._backlog_s(cluster), self._resident(cluster)
         prefill, decode = cluster.prefill, cluster.decode
-        loads = {"prefill": np.inf, "decode": np.inf}  # of a pool that has crashed
+        loads = {"prefill": np.inf, "decode": np.inf}  # load of a pool that has crashed
         if len(prefill):
             loads["prefill"] = float(backlog_s[prefill.ids].mean()) / self.ttft_s
         if len(decode):

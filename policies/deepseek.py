@@ -27,7 +27,7 @@ from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec
 
 Floats = NDArray[np.float64]
 
-_STAGES = 128  # of a chunk schedule: the last chunk size holds beyond
+_STAGES = 128  # most stages of a chunk schedule: the last chunk size holds beyond
 
 
 class DeepSeek(Disaggregated):
@@ -43,7 +43,7 @@ class DeepSeek(Disaggregated):
     def __init__(self, attention_tokens: Count | None = 4096) -> None:
         self.attention_tokens = attention_tokens
         self.attention: Floats = np.zeros(0)  # core attention that each unit has yet to do, in pairs of tokens
-        self.pairs: dict[int, tuple[int, float]] = {}  # of requests that wait or prefill: unit, pairs
+        self.pairs: dict[int, tuple[int, float]] = {}  # (unit, pairs) of requests that wait or prefill
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         spec = super().layout(spec)
@@ -89,7 +89,7 @@ def _is_ranked(pool: PoolSpec) -> bool:
 
 
 def _even_chunks(tokens: int) -> ChunkSchedule:
-    """By what is prefilled of a prompt, chunks of as much core attention as its first one, which has `tokens`."""
+    """The chunks, by what is prefilled of a prompt, with as much core attention as its first, of `tokens`."""
     stage = max(tokens // 4, 1)
     done = stage * np.arange(_STAGES, dtype=np.float64)
     sizes = np.maximum(np.sqrt(done**2 + float(tokens) ** 2) - done, 1.0)

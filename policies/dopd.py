@@ -45,7 +45,7 @@ class Dopd(Disaggregated):
     ) -> None:
         self.tick_s, self.window, self.tpot_s = interval_s, window, tpot_s
         self.local_tokens, self.queue = local_tokens, queue
-        self.arrived, self.prompt_tokens, self.ended = 0, 0, 0  # in this interval; of the run
+        self.arrived, self.prompt_tokens, self.ended = 0, 0, 0  # counts of this interval, and of the run
         self.history: list[tuple[float, float, float]] = []  # requests, mean prompt and mean output of each interval
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -77,14 +77,14 @@ class Dopd(Disaggregated):
         self.history = [*self.history, (float(self.arrived), prompt, output)][-self.window :]
         self.arrived = self.prompt_tokens = 0
         count, prompt, output = (forecast([x for x in column if x == x]) for column in zip(*self.history, strict=True))
-        if count < 1 or prompt < 1 or output < 1 or not len(cluster.decode):  # which all may have crashed
+        if count < 1 or prompt < 1 or output < 1 or not len(cluster.decode):  # All of them may have crashed.
             return ()
         on = int(np.count_nonzero(cluster.instances.next_role))
         prefill = min(max(round(on * self._share(cluster, prompt, output)), 1), on - 1)
         return resize(cluster, prefill, on - prefill, "mixed", stop=False)
 
     def _share(self, cluster: Cluster, prompt: float, output: float) -> float:
-        """Of the fleet that is to prefill: P : D = concurrency / (output * TPOT / TTFT)."""
+        """The share of the fleet that is to prefill: P : D = concurrency / (output * TPOT / TTFT)."""
         pool = cluster.decode
         context = prompt + output / 2
         room = int(pool.total_blocks[0] * cluster.block_tokens / context)

@@ -34,9 +34,9 @@ from policies._scaling import (
 LOAD = {
     "queue_high": 0.5,  # prompts per prefill worker: one is added
     "queue_low": 0.2,
-    "kv_high": 0.9,  # of KV memory: a decode worker is added
+    "kv_high": 0.9,  # share of KV memory at which a decode worker is added
     "kv_low": 0.5,
-    "kv_per_waiting": 0.02,  # that a waiting request counts for
+    "kv_per_waiting": 0.02,  # share that a waiting request counts for
     "patience": 3,  # intervals of a trend, and after an addition
 }
 SLA = {"ttft_s": 0.5, "itl_s": 0.05, "window": 50}
@@ -151,7 +151,7 @@ class Dynamo(Disaggregated):
         for name in self.planning:
             rule("policy.planning", name, OPTIONS[planner])
         self.worker: dict[int, int] = {}  # the decode worker of requests that another prefills
-        self.arrived, self.prompt_tokens, self.ended = 0, 0, 0  # in this interval; of the run
+        self.arrived, self.prompt_tokens, self.ended = 0, 0, 0  # counts of this interval, and of the run
         self.history: list[tuple[float, ...]] = []  # what the planner has seen, an entry an interval
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -184,4 +184,4 @@ class Dynamo(Disaggregated):
         return worker if worker in decode.ids else decode.argmin(decode.kv_tokens + decode.incoming_kv_tokens)
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
-        return self.plan(self, cluster) if len(cluster.decode) else ()  # which all may have crashed
+        return self.plan(self, cluster) if len(cluster.decode) else ()  # All of them may have crashed.

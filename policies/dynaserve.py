@@ -104,13 +104,13 @@ class DynaServe(Aggregated):
     ) -> None:
         self.tbt_s, self.output_tokens = tbt_s, output_tokens
         self.least_part, self.least_chunk = least_part, least_chunk
-        self.parts: Integers = np.zeros((3, 0), np.int64)  # of each request: first instance, second, cut
-        self.is_divided: NDArray[np.bool_] = np.zeros(0, np.bool_)  # which have these, and have not finished
+        self.parts: Integers = np.zeros((3, 0), np.int64)  # first instance, second instance and cut of each request
+        self.is_divided: NDArray[np.bool_] = np.zeros(0, np.bool_)  # requests that have these and have not finished
         self.unfinished: Integers = np.zeros(0, np.int64)  # ids of those, as they came
         self.ended = 0
-        self.decode_s: tuple[Floats, Floats] | None = None  # of a token on each instance, and more for each of context
+        self.decode_s: tuple[Floats, Floats] | None = None  # seconds of a token on each instance, of each context token
         self.largest_step: Integers = np.zeros(0, np.int64)  # tokens of a step of each instance, whatever its limit
-        self.prompts: list[list[int]] = []  # that each instance has to compute, or a part of, in its order
+        self.prompts: list[list[int]] = []  # prompts of which each instance has to compute all or a part, in its order
         self.coming: list[list[int]] = []  # the same, of which the first part is on its way there
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
@@ -136,7 +136,7 @@ class DynaServe(Aggregated):
         return first
 
     def _whole(self, r: int, cluster: Cluster) -> int:
-        """Where a request goes that a crash took off its instance: it is not cut any more."""
+        """Route a request that a crash took off its instance; it is not cut any more."""
         for there in (self.prompts[self.parts[0, r]], self.coming[self.parts[1, r]]):
             if r in there:
                 there.remove(r)
@@ -170,7 +170,7 @@ class DynaServe(Aggregated):
     def _divide(self, request: Request, cluster: Cluster) -> tuple[int, int, int]:
         """Where the two parts of a request go, and its cut."""
         there, prompt = cluster.instances, request.input_tokens
-        load_s = np.where(there.role == OFF, np.inf, self._load_s(cluster))  # of one that has crashed
+        load_s = np.where(there.role == OFF, np.inf, self._load_s(cluster))  # inf: it has crashed
         least = int(load_s.argmin())
         if np.count_nonzero(there.role) < 2:
             return least, least, _NO_CUT
@@ -219,7 +219,7 @@ class DynaServe(Aggregated):
     # the local scheduler
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """As many tokens of prompts with the decodes as the limit allows."""
+        """A budget of as many tokens of prompts with the decodes as the limit allows."""
         there = cluster.instances
         most, running = int(self.largest_step[instance]), int(there.running[instance])
         if there.queued_tokens[instance] == 0:
@@ -246,7 +246,7 @@ class DynaServe(Aggregated):
         self.coming[instance] = [r for r in self.coming[instance] if requests.instance[r] >= 0]
         there, lacking, done = self._progress(instance, cluster)
         arrived = [r for r in self.coming[instance] if requests.instance[r] == instance]
-        if arrived:  # behind what has begun, before what has not
+        if arrived:  # It goes behind what has begun and before what has not.
             begun = int((there > 0).sum())
             self.prompts[instance][begun:begun] = arrived
             self.coming[instance] = [r for r in self.coming[instance] if r not in arrived]

@@ -80,7 +80,7 @@ class EcoServe(Aggregated):
         self.slack = rule("policy.slack", slack, SLACKS)
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
         self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
-        self.waiting: dict[int, Queue] = {}  # on each instance
+        self.waiting: dict[int, Queue] = {}  # queue of each instance
         self.taken: set[int] = set()  # requests that wait where there was room for them in all respects
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
@@ -111,7 +111,7 @@ class EcoServe(Aggregated):
     def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
         there, queue = cluster.instances, self._queue(i, cluster)
         ahead_s = queue.ahead_s + prefill_s
-        waits_s = ahead_s - np.cumsum(queue.prefill_s)  # of those that wait now, behind their own prefills
+        waits_s = ahead_s - np.cumsum(queue.prefill_s)  # waits of those that wait now, behind their own prefills
         waited_s = cluster.now_s - request.arrival_s
         tokens = there.kv_tokens[i] + there.queued_tokens[i] + request.input_tokens
         return bool(

@@ -46,7 +46,7 @@ class DecodeLoad:
     def __init__(self, decode_s: float) -> None:
         self.decode_s = decode_s
         self.coming: dict[int, tuple[float, int]] = {}  # requests not yet prefilled: when they will be, prompt tokens
-        self.since_s: NDArray[np.float64] = np.zeros(0)  # by request, from when on it decodes
+        self.since_s: NDArray[np.float64] = np.zeros(0)  # time from which each request decodes
 
     def expect(self, request: Request, ready_s: float) -> None:
         """The request has been admitted, and will be prefilled at `ready_s`."""
@@ -66,7 +66,7 @@ class DecodeLoad:
         return self._step_s(cluster, count, int(pool.kv_tokens.sum() + pool.incoming_kv_tokens.sum()))
 
     def then_s(self, cluster: Cluster, time_s: float) -> float:
-        """The same at a later time: those older than `decode_s` have left, those prefilled by then have come."""
+        """The load at a later time: those older than `decode_s` have left, those prefilled by then have come."""
         pool = cluster.decode
         ids, _ = cluster.decoding_on(pool)
         if len(ids):
@@ -141,11 +141,11 @@ def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
         inst = instance_of(engine, i)
         if inst.role & PREFILL:
             prefix, source, transfer_s = cached_on(numbers, i), -1, 0.0
-            if numbers[_LONGER] > 0.0 and longest > numbers[_LONGER] * prefix:  # also where its own is 0
+            if numbers[_LONGER] > 0.0 and longest > numbers[_LONGER] * prefix:  # Its own prefix may be 0.
                 slower = min(inst.bandwidth_bytes_s, instance_of(engine, best).bandwidth_bytes_s)
                 transfer_s = (longest - prefix) * numbers[_BYTES_PER_TOKEN] / slower
                 prefix, source = longest, best
-            if prefix != computed or inst.pool != pool:  # not again what was computed for the instance before
+            if prefix != computed or inst.pool != pool:  # What was computed for the instance before counts once.
                 alone_s = prefill_s(engine, i, prefix, prompt, int(numbers[_CHUNK_TOKENS]))
                 computed, pool = prefix, inst.pool
             ttft_s = left_s(numbers, i) + transfer_s + alone_s
@@ -191,7 +191,7 @@ def sent_to(engine: Any, numbers: Floats, r: int) -> int:
     if not is_confirmed(numbers, r) or instance_of(engine, remembered(numbers, r).instance).role & PREFILL == 0:
         remember(numbers, r, best_placement(engine, numbers, r))
         confirm(numbers, r)
-    for until_s in (now_s(engine), np.inf):  # those on their way go last: some may have been lost in a crash
+    for until_s in (now_s(engine), np.inf):  # Those on their way go last: some may have been lost in a crash.
         if is_full(numbers):
             for i in range(instances_in(numbers)):
                 inst = instance_of(engine, i)
@@ -203,7 +203,7 @@ def sent_to(engine: Any, numbers: Floats, r: int) -> int:
 
 @compiled
 def sent_from_python(engine: Any, numbers: Floats, r: int) -> int:
-    """The same, for hooks in Python."""
+    """Choose for hooks in Python."""
     return sent_to(engine, numbers, r)
 
 

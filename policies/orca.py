@@ -13,6 +13,6 @@ from policies.static import Static
 
 
 class Orca(Static):
-    """The same reservations, but mixed steps of whole prompts and decodes instead of batches."""
+    """Static reservations with mixed steps of whole prompts and decodes instead of batches."""
 
     batching_mode: ClassVar[Batching | None] = "mixed"

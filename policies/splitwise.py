@@ -20,7 +20,7 @@ from framework.system.cluster import ClusterSpec
 
 Floats = NDArray[np.float64]
 
-_KINDS = {"prefill": 0, "decode": 1, "mixed": 2}  # of machines: prompt, token, mixed
+_KINDS = {"prefill": 0, "decode": 1, "mixed": 2}  # kinds of machines: prompt, token, mixed
 
 
 @decision(observes=True)

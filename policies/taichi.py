@@ -44,7 +44,7 @@ class TaiChi(Disaggregated):
         self.chunks = {"prefill": prefill_chunk, "decode": decode_chunk}
         self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
         self.short_tokens, self.full, self.near = short_tokens, full, near
-        self.heavy: tuple[bool, ...] = ()  # of each pool: it is prefill-heavy
+        self.heavy: tuple[bool, ...] = ()  # whether each pool is prefill-heavy
         self.kinds: tuple[Integers, Integers] | None = None  # prefill-heavy and decode-heavy instances
         self.chunk_s: Floats = np.zeros(0)  # seconds of a whole chunk on each instance
 

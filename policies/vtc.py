@@ -48,7 +48,7 @@ class Vtc(Aggregated):
         self._settled = np.zeros(tenants)  # what has been charged for good: prompts, outputs of those that ended, lifts
         self._waiting = np.zeros(tenants, np.int64)  # requests that have not been admitted yet
         self._queue: set[int] = set()  # these
-        self._live: set[int] = set()  # those admitted whose outputs grow
+        self._live: set[int] = set()  # admitted requests whose outputs grow
         self._ended = 0
         self._last = 0  # the tenant whose request left the queue last
 
@@ -84,7 +84,7 @@ class Vtc(Aggregated):
         return keys
 
     def _counters(self, cluster: Cluster) -> Floats:
-        """Of each tenant, as of now: what has been charged, and what its requests under way have been emitted."""
+        """The counter of each tenant as of now: its charges, and what its requests under way have been emitted."""
         self._look(cluster)
         if not self._live:
             return self._settled

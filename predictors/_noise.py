@@ -45,7 +45,7 @@ def _uniform(key: np.uint64, index: int) -> float:
 
 
 def normals_of(keys: Keys, requests: Integers, generated: Integers, stride: int) -> Floats:
-    """Of each request the standard normal of its stride, the first being number 1 of its stream; shape (k,)."""
+    """The standard normal of each request's stride, the first being number 1 of its stream; shape (k,)."""
     drawn = np.empty(len(requests))
     _draw(keys, requests, generated, stride, drawn)
     return np.asarray(ndtri(drawn, out=drawn))
@@ -59,7 +59,7 @@ def _draw(keys: Keys, requests: Integers, generated: Integers, stride: int, unif
 
 
 def normals(keys: Keys, index: Integers) -> Floats:
-    """As `uniforms`, standard normal."""
+    """Standard normal numbers, drawn as `uniforms` draws."""
     return ndtri(uniforms(keys, index))
 
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "prune": ("framework.run.prune", "remove from a store what no run would reuse"),
     "traces": ("traces.__main__", "fetch, check, describe and fit traces"),
 }
-_GROUPS = ("policy", "trace", "model", "gpu")  # whose names may be typed without them
+_GROUPS = ("policy", "trace", "model", "gpu")  # groups whose names may be typed without them
 HELP = """servelab: replay a trace through an LLM-serving scheduler on a simulated GPU cluster.
 
   servelab policy=ares trace=mooncake              one run: a table, and its files below outputs/

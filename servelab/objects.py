@@ -134,7 +134,7 @@ def _trace(value: Any, made: dict[str, Callable[[], Any]]) -> list[str]:
     """The overrides that choose the requests."""
     if isinstance(value, Workload):
         made["trace"] = lambda: value
-        return ["trace=synthetic", "trace.limit=1"]  # which the workload replaces
+        return ["trace=synthetic", "trace.limit=1"]  # The workload replaces this trace.
     if is_frame(value):
         return _of_a_file(_written(value))
     if not isinstance(value, str | Path):
@@ -194,13 +194,13 @@ def _as_polars(frame: Any) -> pl.DataFrame:
 def _series(name: str, column: Any) -> pl.Series:
     """A column, null where it has nothing; of values that are no numbers, times or lists the text."""
     values = column.tolist() if hasattr(column, "tolist") else list(column)
-    if hasattr(column, "isna"):  # as pandas has it: NaN, NA and NaT
+    if hasattr(column, "isna"):  # A pandas column has NaN, NA and NaT.
         values = [None if gone else one for one, gone in zip(values, column.isna().tolist(), strict=True)]
     else:
         values = [None if isinstance(one, float) and math.isnan(one) else one for one in values]
     try:
         series = pl.Series(name, values, strict=False)
-        if series.dtype not in (pl.Object, pl.Struct([])):  # which files cannot hold
+        if series.dtype not in (pl.Object, pl.Struct([])):  # Files cannot hold these types.
             return series.arr.to_list() if isinstance(series.dtype, pl.Array) else series
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
         pass

@@ -20,7 +20,7 @@ NEEDED = (  # what pyproject.toml names, by the names of their modules
     *("cmaes", "highspy", "hydra", "joblib", "llvmlite", "matplotlib", "numba", "numpy", "omegaconf", "optuna"),
     *("polars", "rich", "scipy", "yaml"),
 )
-_UNSHADOWED = (sys.stdlib_module_names | {*NEEDED}) - {"test"}  # as many call the folder of their own tests
+_UNSHADOWED = (sys.stdlib_module_names | {*NEEDED}) - {"test"}  # Many call the folder of their own tests so.
 _ROOT = Path(__file__).resolve().parents[1]
 _REPORTED = "SERVELAB_HIDES"  # what this process or the one that started it has reported
 

@@ -57,7 +57,7 @@ class Run:
         return step_table(self.result)
 
     def judged_by(self, slo: Slo) -> Run:
-        """The same run under another SLO, without simulating it again."""
+        """The run under another SLO, without simulating it again."""
         return Run(self.result, replace(self.experiment, slo=slo))
 
     def compare(self, other: Run) -> pl.DataFrame:

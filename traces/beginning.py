@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_CHANGE = 0.10  # of a mean or the rate, relative
-LARGEST_POINTS = 0.05  # of the share of prompts that came before
+LARGEST_CHANGE = 0.10  # largest relative change of a mean or the rate
+LARGEST_POINTS = 0.05  # largest change of the share of prompts that came before
 ERRORS = 3.0  # standard errors: by how much as many random requests would differ
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from framework.workload import consecutive, dense
 
-_ROWS = 5_000  # whose ids are compared at once
+_ROWS = 5_000  # rows whose ids are compared at once
 
 Ids = NDArray[np.integer[Any]]
 Integers = NDArray[np.int64]

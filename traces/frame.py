@@ -68,7 +68,7 @@ class Trace:
 
     def __post_init__(self) -> None:
         """Refuse a frame that lacks a column, has one of another type, or an unknown source."""
-        object.__setattr__(self, "name", printable(self.name))  # of a file, perhaps
+        object.__setattr__(self, "name", printable(self.name))  # The name may come from a file.
         object.__setattr__(self, "notes", tuple(map(printable, self.notes)))
         if self.source not in SOURCES:
             raise InputError(f"trace {self.name}: source is {self.source!r}, must be one of {', '.join(SOURCES)}")
@@ -95,7 +95,7 @@ class Trace:
         return frozenset(self.frame.columns) & OPTIONAL.keys()
 
     def with_frame(self, frame: pl.DataFrame, note: str | None = None) -> Trace:
-        """The same trace with other rows, and a note of what was done."""
+        """The trace with other rows, and a note of what was done."""
         return replace(self, frame=frame, notes=self.notes if note is None else (*self.notes, note))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from framework.checks import at_most, require_positive, up_to
 
 MOST_REQUESTS = 10**8
-MAX_TOKENS = 10**9  # of a request
+MAX_TOKENS = 10**9  # most tokens of a request
 
 
 def require_rate(name: str, value: Any) -> None:

@@ -95,7 +95,7 @@ def ideal_hit_ratio(paths: Sequence[Sequence[int]], input_tokens: NDArray[np.flo
 def ideal_hits(
     paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int
 ) -> NDArray[np.float64]:
-    """Of each prompt (N,), the tokens that a cache without limit would hold."""
+    """The tokens of each prompt (N,) that a cache without limit would hold."""
     seen: set[int] = set()
     hits = []
     for path in paths:
@@ -107,7 +107,7 @@ def ideal_hits(
 def lru_hit_ratio(
     paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int, capacity_tokens: int
 ) -> float:
-    """The same for one cache of `capacity_tokens` that evicts the block unused for longest, leaf before root."""
+    """The hit ratio of one cache of `capacity_tokens` that evicts the block unused for longest, leaf before root."""
     capacity = capacity_tokens // block_tokens
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0.0

@@ -95,7 +95,7 @@ def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Worklo
     if sample is not None and not _same(sample, experiment.workload):
         raise InputError("variants run on different requests, which cannot be paired: leave the trace to base")
     objective = instantiate(config.objective, _convert_="all")
-    if isinstance(objective, Goodput):  # of a single run; no table asks for its bound
+    if isinstance(objective, Goodput):  # The objective is that of a single run, for no table asks for its bound.
         return experiment.workload, judged(experiment, experiment.run()).summary
     return experiment.workload, objective.measure(experiment).evaluation.summary
 

@@ -9,7 +9,7 @@ from framework.checks import require_positive
 from framework.cli.terminal import tell
 from framework.errors import InputError
 
-_MOST_POINTS = 1000  # of a series
+_MOST_POINTS = 1000  # most points of a series
 
 
 @dataclass(frozen=True)

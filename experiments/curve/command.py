@@ -40,7 +40,7 @@ _KEYS = {
     "out": "directory of the results, one of its own in outputs/ if nothing is said",
 }
 _BASIC = "hydra/launcher=basic"
-_BATCHES_A_CORE = 4  # of a launcher with workers: few enough for a progress bar, enough to keep them busy
+_BATCHES_A_CORE = 4  # batches a core: few enough for a progress bar, enough to keep workers busy
 
 
 @command(
@@ -52,7 +52,7 @@ def main(arguments: Arguments) -> int:
 
 
 def curve(arguments: Sequence[str]) -> int:
-    """The same; an exit code other than 0 if points are missing. Raises InputError, and Hydra's errors."""
+    """Run, print and draw a curve; not 0 if points are missing. Raises InputError, and Hydra's errors."""
     plan = read_plan(arguments)
     directory = plan.out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-curve-{os.getpid()}")
     before = FreshDirectory.watch(directory)
@@ -63,7 +63,7 @@ def curve(arguments: Sequence[str]) -> int:
         write_whole(directory / "curve.csv", found.runs.write_csv().encode())
         draw(found, directory)
     finally:
-        before.discard()  # if it is still empty
+        before.discard()  # It goes if it is still empty.
     tell(f"results in {directory}")
     for line in found.refusals:
         report_error(line)

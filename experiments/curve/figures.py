@@ -47,7 +47,7 @@ _COLUMNS = (
     *(*_METRICS, "load_state", "policy", "trace", "trace_source", "key"),
 )
 _SCHEMA = {name: pl.String if name in _TEXTS else pl.Int64 if name in _WHOLE else pl.Float64 for name in _COLUMNS}
-_NEAR_ITS_MOST = 0.95  # of the highest throughput
+_NEAR_ITS_MOST = 0.95  # share of the highest throughput
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Line:
         return self.levels[metric].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
     def half_width(self, metric: str) -> Floats:
-        """Of the 95 % interval (Student's t); shape (points,), NaN with fewer than two seeds."""
+        """Half the width of the 95 % interval (Student's t); shape (points,), NaN with fewer than two seeds."""
         return self.mean(_half_width(metric))
 
     @property
@@ -101,7 +101,7 @@ class Curve:
 
     @property
     def buckets(self) -> list[str]:
-        """Those that some request falls into, `all` first."""
+        """The buckets that some request falls into, `all` first."""
         return self.runs.filter(pl.col("offered") > 0)["bucket"].unique(maintain_order=True).to_list()
 
     @property

@@ -53,7 +53,7 @@ class Quantity:
 
     @property
     def limit_factor(self) -> float:
-        """By which the seconds of a limit are multiplied: the metric is in ms."""
+        """The factor from the seconds of a limit to the metric, which is in ms."""
         return 1e3 * self.factor
 
     def of(self, line: Line) -> Floats:
@@ -61,7 +61,7 @@ class Quantity:
         return self.factor * line.mean(self.metric)
 
     def half_width(self, line: Line) -> Floats:
-        """Of their intervals."""
+        """Half the widths of their intervals, shape (points,)."""
         return self.factor * line.half_width(self.metric)
 
 

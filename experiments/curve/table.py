@@ -22,7 +22,7 @@ _SATURATED = "▸"
 _AT_ONCE = 3  # buckets side by side
 _LONG_END = 0.1  # share of a run
 _HEADINGS = {"rates": "offered\nreq/s", "concurrency": "clients\n"}
-_PER_GPU = f"{HEADLINE}_per_gpu"  # of a curve's figures
+_PER_GPU = f"{HEADLINE}_per_gpu"  # key of a curve's figures
 _COLUMNS = (
     *("request_throughput", "output_throughput", HEADLINE, _PER_GPU, "slo_attainment"),
     *("median_ttft_ms", "p95_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p95_tpot_ms", "p99_tpot_ms", "p99_e2el_ms"),

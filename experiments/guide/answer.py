@@ -22,8 +22,8 @@ from framework.errors import InputError
 from framework.workload import Workload, rate_rps
 
 _KNOBS = ("chunked", "disaggregated")  # families whose knob is moved; so is the batch, of the best aggregated too
-_CELL_VALUES = 5  # of an axis
-_COMPARED = 2  # of each cell, on fresh samples: those that tuned best
+_CELL_VALUES = 5  # values of an axis
+_COMPARED = 2  # families compared in each cell on fresh samples: those that tuned best
 
 
 @dataclass(frozen=True)

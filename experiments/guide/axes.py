@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of mean lengths
-_LIMITS = (0.4, 0.7, 1.0, 1.5, 2.5)  # of the SLO
+_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # factors of mean lengths
+_LIMITS = (0.4, 0.7, 1.0, 1.5, 2.5)  # factors of the limits of the SLO
 _HITS = (0.0, 0.25, 0.5, 0.75, 0.9)  # share of a prompt that is cached
-_LINKS_GB_S = (0.5, 2.0, 5.0, 20.0, None)  # of an instance, each direction; None: the ports of its GPUs
-_LONG = "trace.tile=8"  # of a run at one rate: an overload takes time to show
-_LOADS = (0.3, 0.6, 0.8, 0.95, 1.15)  # of the highest rate of the best
+_LINKS_GB_S = (0.5, 2.0, 5.0, 20.0, None)  # of an instance in each direction; None: the ports of its GPUs
+_LONG = "trace.tile=8"  # length of a run at one rate: an overload takes time to show
+_LOADS = (0.3, 0.6, 0.8, 0.95, 1.15)  # loads, as shares of the highest rate of the best
 TITLES = {
     "load": "load (share of the\nhighest rate)",
     "prompt": "prompt length\n(mean, tokens)",

@@ -46,5 +46,5 @@ def guide(arguments: Sequence[str]) -> None:
         write_whole(plan.out / "guide.json", text_of(answer).encode())
         draw(answer, plan.out)
     finally:
-        before.discard()  # if it is still empty
+        before.discard()  # It goes if it is still empty.
     tell(f"results in {plan.out}")

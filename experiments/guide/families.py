@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_ROUTER = "policy.routing=least_queued"  # of prompts, for all families
-_SEQUENCES = "engine.max_batch=1024"  # on an instance, so that memory and limits decide
+_ROUTER = "policy.routing=least_queued"  # router of prompts, the same for all families
+_SEQUENCES = "engine.max_batch=1024"  # seats of an instance: so many that memory and limits decide
 _BETWEEN = "engine.asynchronous=false"
-_PROMPTS = "engine.token_budget=8192"  # of a step that prefills alone
+_PROMPTS = "engine.token_budget=8192"  # token budget of a step that prefills alone
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def described(settings: Mapping[str, Any]) -> str:
 
 
 def short(settings: Mapping[str, Any]) -> str:
-    """The same in the few letters of a map's cell: TP only beyond 1."""
+    """The settings in the few letters of a map's cell: TP only beyond 1."""
     if "cluster.prefill" in settings:
         degrees = settings["cluster.prefill_tp"], settings["cluster.decode_tp"]
         found = f"{settings['cluster.prefill']}:{settings['cluster.decode']}"

@@ -10,7 +10,7 @@ from experiments.guide.axes import Axis, Value
 from experiments.guide.ranking import Ranking
 from experiments.guide.tuning import Trial
 
-Bests = Mapping[str, Trial]  # by the names of families
+Bests = Mapping[str, Trial]  # the best trial of each family, by name
 Asked = Callable[[tuple[str, ...], Bests], tuple[Ranking | None, Bests]]
 
 

@@ -15,7 +15,7 @@ from experiments.guide.tuning import Task, tuned
 from framework.metrics.statistics import Estimate, estimate
 from framework.run.store import Record
 
-SHARE = 0.5  # of the highest rate of the best
+SHARE = 0.5  # share of the highest rate of the best
 
 
 @dataclass(frozen=True)

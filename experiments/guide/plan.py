@@ -11,7 +11,7 @@ from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
 from framework.errors import InputError
 
-PARTS = ("knobs", "batch", "map", "hits", "limits")  # in addition to the ranking, which is always there
+PARTS = ("knobs", "batch", "map", "hits", "limits")  # parts in addition to the ranking, which is always there
 AXES = ("load", "prompt", "output", "slo", "link", "hits")
 OWN = {
     "preset": "a load of conf/guide, in place of trace= and slo.*",
@@ -31,7 +31,7 @@ GROUPS = (
 )
 _FEWEST = 4  # replicates: fewer never show a difference at 5 %
 _CAPACITY = ("objective=capacity", "objective.tolerance=0.03", "objective.most_requests=160000")
-_SERVER = ("server=vllm_v1", "engine.transfers=sent")  # of all families, unless the user says otherwise
+_SERVER = ("server=vllm_v1", "engine.transfers=sent")  # server of all families, unless the user chooses another
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def most_requests(self) -> int:
-        """Of a run of a search."""
+        """The most requests of a run of a search."""
         given = [word.partition("=")[2] for word in self.capacity if word.startswith("objective.most_requests=")]
         return int(given[-1])
 

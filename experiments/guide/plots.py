@@ -35,9 +35,9 @@ from experiments.plot.style import (
 )
 
 _DPI = 150
-_ROW_IN = 0.62  # of the map
+_ROW_IN = 0.62  # height of a row of the map
 _PANEL_IN = 2.1
-_TINT = 0.38  # of a family's colour, on white: black letters stay readable
+_TINT = 0.38  # share of a family's colour on white: black letters stay readable
 _NONE = "0.93"
 _COLUMNS = 5
 _ABOVE = 1.05  # times the largest value: room for the mark there
@@ -58,7 +58,7 @@ def draw(answer: Answer, directory: Path) -> list[Path]:
 
 
 def look(name: str) -> dict[str, Any]:
-    """Of a family, in all pictures."""
+    """The look of a family in all pictures."""
     return series_style([family.name for family in FAMILIES].index(name))
 
 

@@ -21,7 +21,7 @@ from experiments.guide.ranking import Difference, Entrant
 from experiments.tune.base import Configuration
 from framework.report.arms import Arm, unlike
 
-UNSETTLED = "*"  # behind a rate
+UNSETTLED = "*"  # mark behind a rate
 
 
 def report(answer: Answer) -> RenderableType:

@@ -32,7 +32,7 @@ class Runs:
         return self._spaces[family.name][0]
 
     def feasible(self, family: Family) -> Feasibility:
-        """Of all cells together: no axis of the map changes what fits."""
+        """What fits in all cells together: no axis of the map changes it."""
         return self._spaces[family.name][1]
 
     @property

@@ -12,7 +12,7 @@ from experiments.guide.runs import Runs, first_step, starting_at
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
-_BLOCKS = "trace.resample_s=300"  # by which a recording has other samples
+_BLOCKS = "trace.resample_s=300"  # block that makes further samples of a recording
 _NEAR = 1.1  # first step of a search from a rate that was found on another sample
 
 

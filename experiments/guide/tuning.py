@@ -118,13 +118,13 @@ class _Trials:
 
     def __init__(self, runs: Runs, family: Family, task: Task, begin: Trial | None) -> None:
         self._runs, self._family, self._task, self._begin = runs, family, task, begin
-        self._leader: Record | None = None  # of the races
+        self._leader: Record | None = None  # leader of the races
         self.tried: dict[tuple[str, ...], Trial] = {}
 
     def best_of(self, points: Sequence[Point]) -> Point | None:
         """The best of these points, each of which is tried if it was not; None where none can be run."""
         new = list({point.overrides: point for point in points if point.overrides not in self.tried}.values())
-        alone = 1 if self._task.start_rps is not None and self._leader is None else 0  # there is none to race yet
+        alone = 1 if self._task.start_rps is not None and self._leader is None else 0  # 1: the first has nobody to race
         for some in (new[:alone], new[alone:]):
             self._try(some)
         known = [self.tried[point.overrides] for point in points]

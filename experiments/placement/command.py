@@ -112,7 +112,7 @@ def _one_token_each(experiment: Experiment) -> Experiment:
 
 
 def _best(rows: Sequence[Found], rate: float) -> Found:
-    """Of which the fewest GPUs serve the rate, and of these the one with the highest rate per GPU."""
+    """The placement whose fewest GPUs serve the rate; of several the one with the highest rate per GPU."""
     able = [row for row in rows if row.capacity_rps > 0]
     if not able:
         reasons = "; ".join(dict.fromkeys(row.refusal or "its limit is missed at any rate" for row in rows))

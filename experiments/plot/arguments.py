@@ -59,7 +59,7 @@ class Request:
 
     @property
     def width_in(self) -> float:
-        """Of the picture, in inches."""
+        """The width of the picture, in inches."""
         return COLUMN_IN[self.own["width"]]
 
     @property

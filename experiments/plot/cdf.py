@@ -33,9 +33,9 @@ from framework.report.load_words import is_overloaded
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
-_POINTS = 160  # of a line
+_POINTS = 160  # points of a line
 _MARKED = (0.5, 0.9, 0.99)
-_ENDS = (0.002, 0.998)  # of what the axis shows
+_ENDS = (0.002, 0.998)  # quantiles at which the axis ends
 _FAR = 20.0  # times the end: limits beyond are left out
 _HOW = "every run leaves it; in a sweep add force=true"
 _HOW_GAPS = "run it with output.gaps=true, or take metric=tbt_p99"
@@ -79,7 +79,7 @@ class _Distribution(NamedTuple):
         return 100 * np.append(0.0, self.shares)[places]
 
     def quantiles(self, shares: Sequence[float]) -> Floats:
-        """Of those that came."""
+        """The quantiles of the values that came."""
         last = len(self.values) - 1
         at = np.searchsorted(self.shares, self.shares[-1] * np.asarray(shares))
         return self.values[np.minimum(at, last)]

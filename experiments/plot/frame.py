@@ -26,7 +26,7 @@ from framework.run.store import Record
 _PANEL_IN = {True: 1.85, False: 2.05}  # height of a panel in a picture of one column, and of two
 _LEGEND_ROW_IN, _NOTE_ROW_IN = 0.19, 0.13
 _ACROSS = {1: 1, 2: 2, 3: 3, 4: 2}  # panels side by side in a picture of two columns
-_LETTER_EM = 0.56  # of a text on average
+_LETTER_EM = 0.56  # mean width of a letter
 
 
 @dataclass(frozen=True)

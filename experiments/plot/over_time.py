@@ -23,9 +23,9 @@ from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 _HOW = "run it with output.series_s=10 (in a sweep with force=true)"
-_MARKS = 8  # of a line
+_MARKS = 8  # marks of a line
 _NEEDED = ("start_s", "window_s", "pool")
-_UNITS = ((10_000.0, 3600.0, "h"), (600.0, 60.0, "min"), (0.0, 1.0, "s"))  # from so many seconds, its length, its name
+_UNITS = ((10_000.0, 3600.0, "h"), (600.0, 60.0, "min"), (0.0, 1.0, "s"))  # least seconds, length in seconds, name
 
 
 @dataclass(frozen=True)

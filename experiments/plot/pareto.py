@@ -36,7 +36,7 @@ from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 _FAR = 30.0  # highest / lowest, from which an axis is logarithmic
-_REACH = (1.0, 2.5, 4.5)  # of labels
+_REACH = (1.0, 2.5, 4.5)  # distances of labels
 _OF_LOAD = ("trace.", "trace_source", "load.", "slo.")
 
 

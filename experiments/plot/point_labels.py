@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Box = tuple[float, float, float, float]
 _OFFSETS = ((-1, 1), (1, -1), (1, 1), (-1, -1), (0, 1), (0, -1))  # (right, up): off a rising line if there is room
 _GAP_PT = 3.5  # between a point and its label
-_RADIUS_PT = 2.4  # of a marker
+_RADIUS_PT = 2.4  # radius of a marker
 _ONE_PT = 5.0  # points that are no farther apart are read as one
 
 

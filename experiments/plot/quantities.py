@@ -41,7 +41,7 @@ class Latency:
 
     @property
     def title(self) -> str:
-        """Of its axis."""
+        """The title of its axis."""
         return f"{self.text} ({self.unit})"
 
     @property
@@ -110,7 +110,7 @@ def _readable(metric: Metric, records: Sequence[Record]) -> Metric:
 
 
 def setting_title(key: str) -> str:
-    """Of the axis of a setting."""
+    """The title of the axis of a setting."""
     return _SETTINGS.get(key) or legible(key)
 
 
@@ -123,5 +123,5 @@ def level(records: Sequence[Record], metric: Metric) -> Estimate:
 
 
 def scaled(found: Estimate, factor: float) -> Estimate:
-    """The same in another unit."""
+    """The estimate in another unit."""
     return replace(found, mean=found.mean * factor, half_width=found.half_width * factor)

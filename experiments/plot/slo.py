@@ -144,7 +144,7 @@ def attained(source: Source, record: Record) -> Floats:
     columns = [*{_COLUMNS[name] for own in limits.values() for name in own}, "state", "ttft_s"]
     columns += ["slo_class"] if len(limits) > 1 else []
     table = source.table(record, "requests.parquet", columns, _HOW)
-    worst = np.zeros(len(table))  # by which factor all limits would have to be larger
+    worst = np.zeros(len(table))  # factor by which all limits would have to be larger
     for name in _COLUMNS:
         limit = _limit_of_each(table, limits, name)
         if np.isfinite(limit).any():

@@ -21,7 +21,7 @@ from framework.run.job import chosen
 from framework.run.store import Record
 
 _OPTIONS = Path(".hydra") / "hydra.yaml"
-_LOAD = ("trace", "trace_source", "trace.rate", "trace.rate_scale", "load.concurrency")  # that runs must share
+_LOAD = ("trace", "trace_source", "trace.rate", "trace.rate_scale", "load.concurrency")  # keys that runs must share
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Source:
 
     @property
     def policies(self) -> list[str]:
-        """Of all runs, by name: the order in which they get their colours."""
+        """The policies of all runs, by name: the order in which they get their colours."""
         return sorted({policy_of(record) for record in self.records})
 
     def table(self, record: Record, name: str, columns: Sequence[str], how: str) -> pl.DataFrame:

@@ -25,7 +25,7 @@ from framework.cli.files import write_whole
 from framework.cli.safe_text import printable
 
 Floats = NDArray[np.float64]
-COLUMN_IN = {"single": 3.3, "double": 7.0}  # of a paper in two columns
+COLUMN_IN = {"single": 3.3, "double": 7.0}  # widths of a picture in a paper of two columns
 WIDTH_IN = COLUMN_IN["double"]
 SMALL_PT = 6.5
 GREY = "0.45"
@@ -33,7 +33,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)))
 HATCHES = ("", "///", "..", "xx", "--", "++", "oo")
-_FONT = "DejaVu Sans"  # which comes with matplotlib: the same letters everywhere
+_FONT = "DejaVu Sans"  # the font that comes with matplotlib: the same letters everywhere
 _LEGEND_PT = 7.5
 _HANDLE = 3.2  # length of a line in the legend, in font sizes
 _BETWEEN = 1.6  # columns of the legend, in font sizes
@@ -72,8 +72,8 @@ RING: dict[str, Any] = {"marker": "o", "markersize": 8.5, "fillstyle": "none", "
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "linestyle": ""}  # marks of overloaded runs
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")  # 0.5 and 20, not powers of ten
 _WIDE_RANGE = 8.0  # largest / smallest, from which an axis is logarithmic
-_MANY_DECADES = 3.0  # from which only powers of ten have ticks
-_FEW_DECADES = 2.3  # up to which the narrower axes of a paper have three ticks a decade
+_MANY_DECADES = 3.0  # decades from which only powers of ten have ticks
+_FEW_DECADES = 2.3  # decades up to which the narrower axes of a paper have three ticks a decade
 _LONGEST = 48  # letters of a name
 FORMATS = tuple(_NO_DATES)
 DPI = 300.0
@@ -100,7 +100,7 @@ def variant_style(index: int, variant: int, variants: int) -> dict[str, Any]:
     own = series_style(index)
     if variants == 1:
         return own
-    share = variant / (variants - 1)  # from darker to lighter than the colour itself
+    share = variant / (variants - 1)  # 0 is darker than the colour itself, 1 lighter
     rgb = np.asarray(to_rgb(own["color"]))
     mixed = rgb * (0.65 + 0.35 * min(1.0, 2 * share)) + (1 - rgb) * max(0.0, 0.8 * share - 0.4)
     marker = _MARKERS[(_MARKERS.index(own["marker"]) + variant) % len(_MARKERS)]

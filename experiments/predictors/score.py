@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from framework.policy.predictor import Floats, Integers, Predictions, Predictor
 from framework.workload import Workload
 
-PROGRESS = (0.0, 0.25, 0.5, 0.75)  # of a request's own output
+PROGRESS = (0.0, 0.25, 0.5, 0.75)  # shares of a request's own output
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _WARNING = "bold black on yellow"
 _FITTED = "fitted trace, not a recording"
 _BEST = "▸"
 _BETWEEN = 2  # blanks, one of them the box's
-_NARROWEST = 24  # that a column of labels is folded to
+_NARROWEST = 24  # least width to which a column of labels is folded
 _MARKDOWN = {sign: f"\\{sign}" for sign in "\\`*_|<>[]"}
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
@@ -74,7 +74,7 @@ def _as_rich(sheet: Sheet, width: int) -> RenderableType:
 
 
 def _label_widths(sheet: Sheet, width: int) -> list[int]:
-    """Of the columns of labels; the widest is folded where they would take more than half of the terminal."""
+    """The widths of the columns of labels; the widest is folded where all would take more than half of the terminal."""
     rows = [row for section in sheet.sections for row in section.rows]
     widths = [
         max(cell_len(text) for text in (heading, *(row[0][place] for row in rows)))

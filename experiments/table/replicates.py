@@ -12,7 +12,7 @@ from experiments.table.select import ABSENT, shown, value_of
 from framework.cli.conf import CONF
 from framework.run.store import Record
 
-Runs = Mapping[Any, Record]  # by replicate
+Runs = Mapping[Any, Record]  # runs by replicate
 _TRANSFORMS = CONF / "trace" / "_transforms.yaml"
 _KINDS = {"twin": "fresh samples of the fitted trace", "synthetic": "fresh samples of the synthetic load"}
 

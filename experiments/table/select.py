@@ -17,7 +17,7 @@ Label = tuple[Any, ...]  # the values of an axis' keys
 Place = tuple[Label, Label]  # row, column
 _PROVENANCE = ("version", "gpus", "load", "trace_source", "trace_sha256", "timing_source", "git_revision")
 _OF_ONE_SAMPLE = re.compile(r", this run: [^);]*|(?<=calibration left out): [^);]*")  # how far its load lies
-_DIFFERENT_RUNS = ("trace_source", "timing_source")  # of which a mean would mean nothing
+_DIFFERENT_RUNS = ("trace_source", "timing_source")  # keys whose values must not be averaged over
 _TOLD = 6  # keys, and values, that an error lists
 ABSENT = "–"  # a key that a run does not have
 
@@ -224,7 +224,7 @@ def _varying(runs: Sequence[Record], replicates: Collection[str]) -> list[str]:
         return tuple(value_of(record, key) for record in runs)
 
     if "version" not in replicates and len(set(column("version"))) > 1:
-        return ["version"]  # another version names its settings and classes otherwise
+        return ["version"]  # Another version names its settings and classes differently.
     groups = {key: None for record in runs for key in record.choices}
     settings = {key: None for record in runs for key in record.config if key not in groups}
     found = [key for key in groups if len(set(column(key))) > 1]

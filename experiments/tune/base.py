@@ -33,7 +33,7 @@ class Configuration:
 
     @functools.cached_property
     def config(self) -> DictConfig:
-        """As a job gets it: without Hydra's own part, which would not resolve outside a run."""
+        """The configuration as a job gets it: without Hydra's own part, which would not resolve outside a run."""
         return OmegaConf.masked_copy(self._composed, [str(name) for name in self._composed if name != "hydra"])
 
     @functools.cached_property

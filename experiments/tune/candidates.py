@@ -11,7 +11,7 @@ from experiments.tune.feasible import Feasibility
 from experiments.tune.space import Point, Space
 from experiments.tune.surrogate import Surrogate, Tried
 
-_DRAWS = 500  # of a continuum
+_DRAWS = 500  # draws from a continuum
 _BEST, _NEARBY = 5, 40  # points that others are looked for around, and how many of these
 
 

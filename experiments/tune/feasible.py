@@ -17,7 +17,7 @@ _SHAPING = ("model", "gpu", "cluster", "timing", "engine.kv_fraction")  # settin
 
 
 class Feasibility:
-    """By how much a point is infeasible: what it misses of the space's requirements, or of memory.
+    """The amount by which a point is infeasible: what it misses of the space's requirements, or of memory.
 
     A model that does not fit counts 1 + the share of the usable memory that is missing; whatever else an experiment
     refuses about its model, GPUs and cluster counts 1. `base`: what all points share.
@@ -25,7 +25,7 @@ class Feasibility:
 
     def __init__(self, space: Space, base: Configuration) -> None:
         self._space = space
-        self._configured = functools.cache(base.with_overrides)  # by the config groups that a point chooses
+        self._configured = functools.cache(base.with_overrides)  # configuration of the groups that a point chooses
         self._refused: dict[tuple[str, ...], tuple[float, str]] = {}
 
     def violation(self, point: Point) -> float:

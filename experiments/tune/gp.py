@@ -13,11 +13,11 @@ from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
 _LENGTH, _LENGTH_SPREAD = 0.5, 1.0  # prior of a length scale, in widths of the range: median, spread of the logarithm
-_NOISE, _NOISE_SPREAD = 1e-3, 1.5  # of the noise's share of the variance, likewise
-_BOUNDS = ((-3.0, 4.0), (-4.0, 4.0), (-14.0, 0.0))  # of the logarithms of lengths, variance and noise
+_NOISE, _NOISE_SPREAD = 1e-3, 1.5  # mean and spread of the log of the noise's share of the variance
+_BOUNDS = ((-3.0, 4.0), (-4.0, 4.0), (-14.0, 0.0))  # bounds of the logarithms of lengths, variance and noise
 _ITERATIONS = 30
 _JITTER = 1e-9
-_SCALINGS = (0.5, 1.0, 2.0)  # of the length scales: how smooth the function is, few observations cannot tell
+_SCALINGS = (0.5, 1.0, 2.0)  # factors of the length scales: few observations do not show how smooth the function is
 
 
 class GaussianProcess:

@@ -16,7 +16,7 @@ from experiments.tune.result import Findings, Row
 from experiments.tune.space import Dimension
 from framework.cli.files import write_whole
 
-Axes = Any  # of matplotlib, which may not be there
+Axes = Any  # matplotlib's type; matplotlib may be missing
 _POINT = {"s": 16, "linewidths": 0, "color": "tab:blue", "alpha": 0.5}
 _BEST = {"s": 60, "marker": "*", "color": "tab:red", "zorder": 4}
 _COLUMNS = 3

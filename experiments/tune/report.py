@@ -22,7 +22,7 @@ from framework.report.numbers import NONE, number
 
 _TOP = 10
 _FRONT = 20
-_FLAT_SHARE = 0.5  # of the trials that are near the best
+_FLAT_SHARE = 0.5  # share of the trials that are near the best
 _FLAT_ATTAINMENT = 0.97
 _BAR = 30
 _MARGIN = 12
@@ -123,7 +123,7 @@ class _Column:
     @property
     def width(self) -> int:
         lines = [line for text in (self.heading, *self.cells) for line in text.splitlines()]
-        return max(map(len, lines)) + 1  # with the gap
+        return max(map(len, lines)) + 1  # One more is the gap.
 
 
 def _figures(found: Findings, rows: Sequence[Row]) -> list[_Column]:
@@ -151,7 +151,7 @@ def _settings(found: Findings, rows: Sequence[Row]) -> dict[str, _Column]:
 
 
 def _fitting(found: Findings, settings: Mapping[str, _Column], room: int) -> set[str]:
-    """Those that find room, the most important first; what follows from others comes before them all."""
+    """The settings that find room, the most important first; what follows from others comes before them all."""
     fitting: set[str] = set()
     for name in sorted(settings, key=lambda name: found.importances.get(name, 1.0), reverse=True):
         if settings[name].width <= room:

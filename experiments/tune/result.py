@@ -17,7 +17,7 @@ from experiments.tune.space import Point, Space
 from experiments.tune.study import REFUSAL, counts
 from experiments.tune.surrogate import Tried
 
-_NEAR = 0.01  # of the best: as good, for most purposes
+_NEAR = 0.01  # distance from the best that is as good for most purposes
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Findings:
 
     @functools.cached_property
     def front(self) -> list[Row]:
-        """Those of `ranked` that no other is at least as good as in every goal, and better in one."""
+        """The trials of `ranked` that no other is at least as good as in every goal, and better in one."""
         return [row for row in self.ranked if not any(self._dominates(other, row) for other in self.ranked)]
 
     @property

@@ -28,8 +28,8 @@ from framework.checks import require_choice
 from framework.errors import InputError
 
 SAMPLERS = ("tpe", "gp", "cmaes", "nsga", "nsgaiii", "random", "qmc", "grid")
-DEFAULT = "tpe"  # in a space of thousands of points gp finds more in few trials
-_GENERATION = 20  # of NSGA
+DEFAULT = "tpe"  # default sampler; in a space of thousands of points gp finds more in few trials
+_GENERATION = 20  # trials of a generation of NSGA
 _ATTEMPTS = 20  # draws before the nearest is taken; many would mean little: the sampler insists on what it has seen
 
 

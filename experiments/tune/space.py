@@ -16,11 +16,11 @@ from experiments.tune.expression import Expression, is_number
 
 Distribution = IntDistribution | FloatDistribution | CategoricalDistribution
 Drawn = Mapping[str, Any]  # the parameters of an Optuna trial
-_MOVED, _STEP = 1 / 3, 0.1  # of a point nearby: share of its dimensions, share of the range
+_MOVED, _STEP = 1 / 3, 0.1  # a point nearby: share of its dimensions that move, share of the range
 _EPSILON = 1e-9
 PREFILL_GPUS = "load_prefill_gpus"  # what a start may use in addition to constants: see `demand.with_demand`
 _PARTS = 10
-_DIGITS = 4  # of a number that is drawn from a range
+_DIGITS = 4  # digits of a number that is drawn from a range
 _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 
 
@@ -134,7 +134,7 @@ class Space:
 
     @property
     def distributions(self) -> dict[str, Distribution]:
-        """For `Study.ask`."""
+        """The distributions that `Study.ask` takes."""
         return {dimension.label: dimension.distribution for dimension in self.dimensions}
 
     @property

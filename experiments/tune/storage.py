@@ -154,7 +154,7 @@ def _started(pid: int) -> str:
 
 
 def _journal(path: Path) -> BaseStorage:
-    path = path.absolute()  # else nobody can tell how old a lock is, which is a link to it, and a dead process' stays
+    path = path.absolute()  # A lock links to this path; an absolute path shows its age when its process has died.
     require_writable(path.parent)
     try:
         with warnings.catch_warnings():
@@ -175,7 +175,7 @@ def _database(url: str, engine: dict[str, Any]) -> BaseStorage:
         except (IntegrityError, OperationalError, ProgrammingError) as error:
             if not any(word in str(error) for word in ("already exists", "duplicate key", "UNIQUE constraint")):
                 raise
-        time.sleep(pause_s)  # another process makes the same tables
+        time.sleep(pause_s)  # Another process makes the same tables.
     return RDBStorage(url, engine_kwargs=engine)
 
 

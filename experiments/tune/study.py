@@ -22,9 +22,9 @@ from framework.metrics.figures import HEADLINE
 from framework.run.sweep import Outcome, Sweep
 
 OVERRIDES, REFUSAL = "overrides", "refusal"  # user attributes of a trial
-SHOWN = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "cost_usd")  # and these
+SHOWN = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "cost_usd")  # keys shown after the goals
 _VIOLATION = "violation"
-_REFUSED = 30  # and nothing else: the space is hopeless
+_REFUSED = 30  # refused trials in a row after which the space is hopeless
 _POLL_S = 0.2
 
 
@@ -78,7 +78,7 @@ class Search:
             batch = self._ask(trials, int(min(room, workers - len(known) % workers))) if room > 0 else []
             if batch:
                 self._evaluate(batch)
-            elif running or len(self._known()) > len(known):  # in other processes
+            elif running or len(self._known()) > len(known):  # Trials run in other processes.
                 time.sleep(_POLL_S)
             else:
                 return
@@ -178,7 +178,7 @@ class Search:
         return violation > 0
 
     def _promoted(self, asked: Sequence[Asked], rung: Rung) -> list[Asked]:
-        """Those that go on after running `rung`."""
+        """The points that go on after running `rung`."""
         jobs = [(*point.overrides, f"trace.limit={rung.requests}") for _, point in asked]
         left = []
         for (trial, point), outcome in zip(asked, self._sweep.run(jobs), strict=True):

@@ -16,8 +16,8 @@ from experiments.tune.space import Point, Space
 Floats = NDArray[np.float64]
 _STARTUP = 10  # observations before there is a model
 _SPREAD_OVER = 30  # candidates of which the one farthest from all others is tried meanwhile
-_OBSERVED = 300  # of which a model is made, the best and the latest: its cost grows with the cube
-_FLOOR = 0.01  # of the best: what is worse counts as this bad
+_OBSERVED = 300  # observations in a model, the best and the latest: its cost grows with the cube
+_FLOOR = 0.01  # share of the best, as which anything worse counts
 _AUGMENTATION = 0.05
 
 

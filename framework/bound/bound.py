@@ -55,7 +55,7 @@ class Bound:
         return goodput / self.goodput if self.goodput > 0 else 1.0
 
     def describe(self, goodput: float) -> str:
-        """For a reader: "91 % of what any schedule could reach (prefill GPU time)"."""
+        """The sentence for a reader: "91 % of what any schedule could reach (prefill GPU time)"."""
         return f"{100 * self.share(goodput):.0f} % of what any schedule could reach ({self.limit})"
 
 

@@ -41,7 +41,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
 
 
 def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str, NDArray[Any]]:
-    """Those of `Demand` by name, of all requests, but for a few."""
+    """The fields of `Demand` by name, of all requests, but for a few."""
     workload, prefixes = setting.workload, needs.prefixes
     prompts, later = workload.input_tokens, setting.decode_steps
     tokens, none = prompts.astype(np.float64), np.zeros_like(prompts)
@@ -176,7 +176,7 @@ def least_chain_s(setting: Setting, needs: Needs) -> float:
 
 Integers = NDArray[np.int64]
 
-_SLACK = 1e-9  # of a deadline: sums of times in another order
+_SLACK = 1e-9  # slack of a deadline, for sums of times in another order
 
 
 def most_in_time(ready_s: Floats, due_s: Floats, work_s: Floats) -> int:

@@ -21,7 +21,7 @@ from framework.bound.steps import PoolSteps, Prices
 
 Floats = NDArray[np.float64]
 
-_ROUNDS, _CLOSE = 10, 1e-3  # of solving; and how close prices of seconds must come to what all steps ask for
+_ROUNDS, _CLOSE = 10, 1e-3  # rounds of solving; how close prices of seconds must come to what all steps ask for
 _FLAT = 1e-150
 _GRID = 256  # lengths of prompts for which a price is worked out
 

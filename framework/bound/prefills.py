@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 Names = NDArray[np.integer[Any]]
 Small = NDArray[np.int32]
 Held = tuple[Integers, Integers, Names]  # `blocks`, `begins` and `names` of Prefixes
-Found = tuple[Small, Small, Small, Flags]  # of each name: how many hold it, the first two of them, whether it is free
+Found = tuple[Small, Small, Small, Flags]  # for each name: how many hold it, the first two of them, whether it is free
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Attention:
         return self.tokens_s[np.minimum(tokens, len(self.tokens_s) - 1)]
 
     def prompt_s(self, cached: Integers, tokens: Integers) -> Floats:
-        """Of prompts of so many tokens, of which the first `cached` are there already."""
+        """The seconds of prompts of so many tokens, of which the first `cached` are there already."""
         tokens, cached = (np.minimum(which, len(self.last) - 1) for which in (tokens, cached))
         squares = tokens.astype(np.float64) ** 2 - cached.astype(np.float64) ** 2
         if self.whole:
@@ -52,10 +52,10 @@ class Attention:
 
 
 def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Attention:
-    """For targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
+    """The attention of targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)
-    if row.waste is not None:  # of a chunk that ends there, whatever its length
+    if row.waste is not None:  # A chunk that ends there has waste, whatever its length.
         rate *= min(row.waste.values) / curve_at(row.waste, ends)
     ahead = _least_ahead(rate, longest if whole else int(min(chunk, longest)))
     tokens_s = np.cumsum((2 * ends - 1) * ahead)
@@ -99,7 +99,7 @@ class Prefixes:
         return run * self.block_tokens
 
     def charged(self, upto: Callable[[Integers], Floats], tokens: Integers) -> Floats:
-        """For each request its part of a cost of which the first x tokens of any prompt make `upto(x)`, (N,)."""
+        """The part of each request in a cost of which the first x tokens of any prompt make `upto(x)`, (N,)."""
         edges = upto(np.arange(int(self.blocks.max(initial=0)) + 1) * self.block_tokens)
         parts = np.zeros(len(tokens))
         _add_parts((self.blocks, self.begins, self.names), self.part, np.diff(edges), parts)
@@ -127,7 +127,7 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
 
 
 def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:
-    """The same of KV blocks that are shared from their allocation on; those that a turn before generates are free."""
+    """The prefixes of KV blocks shared from their allocation on; those that a turn before generates are free."""
     own, offsets = block_names(workload, block_tokens)
     names = dense(own)
     blocks = np.minimum(np.diff(offsets), workload.input_tokens // block_tokens)
@@ -144,7 +144,7 @@ def _saved(workload: Workload, due_s: Floats | None, size: int, held: Held, free
     run = np.minimum(blocks, (workload.input_tokens - 1) // size)  # one token at least is left to compute
     due_s = np.full(len(blocks), np.inf) if due_s is None else due_s
     _cut_missing(held, (holders, first, second, free), workload.arrival_s, due_s, run)
-    del first, second  # there may be as many names as blocks
+    del first, second  # There may be as many names as blocks.
     part = holders.astype(np.float64)
     np.maximum(part, 1.0, out=part)
     np.divide(1.0, part, out=part)

@@ -68,7 +68,7 @@ class Duals:
     again: float = 0.0
 
     def of_steps(self, demand: Demand) -> Prices:
-        """As steps see them: each second that a request decodes uses what lasts."""
+        """The prices as steps see them: each second that a request decodes uses what lasts."""
         pace = self.pace + float(self.use[demand.lasting].sum())
         return Prices(self.token, self.decode, self.context, pace, self.again)
 
@@ -163,7 +163,7 @@ class Program:
             own_s = demand.again_s[k] if again else demand.extra_s[k]
             there = np.isfinite(own_s)
             tokens, extra_s = needed, np.where(there, own_s, 0.0)
-            own = demand.alone[k] & (not pool.mixes)  # else steps that decode ride along with would be missed
+            own = demand.alone[k] & (not pool.mixes)  # Otherwise steps that decode ride along with would be missed.
             if own.any():
                 tokens = np.where(own, 0.0, needed)
                 extra_s[own] += pool.chunks.step_s(demand.computed[own])

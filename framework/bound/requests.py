@@ -20,7 +20,7 @@ Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _SLACK = 1e-9  # sums of times in another order
-_ROUNDED_S = 2.0**-31  # that a copy may take less, as times of copies are rounded
+_ROUNDED_S = 2.0**-31  # seconds that a copy may take less, as times of copies are rounded
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def make_pools(setting: Setting) -> list[Pool]:
         batching = engine.batching_of(spec)
         budget = engine.budget_of(spec) + stages - 1
         whole = batching not in ("decode_first", "unified", "concurrent", "chunks_first")
-        if ranks > 1 and not whole:  # where one rank has decodes beyond its share, others have all of theirs
+        if ranks > 1 and not whole:  # Where one rank has decodes beyond its share, others have all of theirs.
             budget += batch
         if not engine.chunked_prefill and not whole:  # a prompt may be longer than the budget
             budget = max(budget, stages * extent.kv_tokens)
@@ -133,7 +133,7 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
     prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.prefills], axis=0)
     again_s = np.full(len(workload), np.inf)
     recomputes = setting.recomputes
-    if recomputes:  # after the first prefill a cache may save all but one token of another
+    if recomputes:  # After the first prefill a cache may save all but one token of another.
         again_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
@@ -166,7 +166,7 @@ class _LoneDecodes:
     """Least times of decoding a request alone, over the tokens that a step reads."""
 
     def __init__(self, pools: list[Pool], prompts: Integers, later: Integers) -> None:
-        """For the requests with those prompts and numbers of tokens after the first."""
+        """Prepare for the requests with those prompts and numbers of tokens after the first."""
         self._low = int(prompts.min()) + 1 if len(prompts) else 1
         contexts = np.arange(self._low, int((prompts + later).max(initial=self._low)) + 1, dtype=np.float64)
         steps = [pool.steps.decodes for pool in pools if pool.steps.decodes is not None]
@@ -207,7 +207,7 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
 
 
 def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
-    """Of the KV that each prompt has alone, or its last layer, over the best links to where it is unpacked fastest."""
+    """The seconds of the KV that each prompt has alone, or of its last layer, over the best links."""
     pools = setting.cluster.pools
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]

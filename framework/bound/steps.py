@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_ROUNDS, _EXACT = 40, 1e-12  # of the search for a largest ratio
+_ROUNDS, _EXACT = 40, 1e-12  # rounds and accuracy of the search for a largest ratio
 _ROUNDING = 1e-9
 _PAYING = 1 - 1e-4  # share of their time that steps are worth which pay
 
@@ -69,7 +69,7 @@ class Chunks:
         return np.interp(tokens, self.tokens, self.linear_s)
 
     def step_s(self, tokens: Floats) -> Floats:
-        """Of a step with so many prefill tokens and nothing else, also beyond the budget."""
+        """The seconds of a step with so many prefill tokens and nothing else, also beyond the budget."""
         return self.start_s + self.token_s * tokens + self.linear(tokens)
 
     @property
@@ -113,7 +113,7 @@ class Decodes:
     full_context: float
 
     def alone_s(self, batch: float, context: float) -> float:
-        """Of a step of the largest batch on the grid that is not larger."""
+        """The seconds of a step of the largest batch on the grid that is not larger."""
         at = max(int(np.searchsorted(self.batches, batch, side="right")) - 1, 0)
         return float(np.interp(context, self.contexts[at], self.pure_s[at]))
 
@@ -198,7 +198,7 @@ class PoolSteps:
 
 
 def _best_mixed(chunks: Chunks, decodes: Decodes, prices: Prices) -> Steps:
-    """For each batch of decodes the step with chunks that is worth most a second, by Dinkelbach's iteration.
+    """The step with chunks that is worth most a second for each batch of decodes, by Dinkelbach's iteration.
 
     W. Dinkelbach, "On nonlinear fractional programming", Management Science 13(7), 1967. For given tokens of a step its
     time is affine in the decodes among them.

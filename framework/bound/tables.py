@@ -100,7 +100,7 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
 
 
 def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats) -> tuple[Floats, Floats]:
-    """Of steps of decodes, and what decodes add to a step that has chunks, its linear layers apart; each (D, C)."""
+    """Seconds of steps of decodes, and what decodes add to one with chunks, its linear layers apart; each (D, C)."""
     attention_s = _surface(row.decode, batches, contexts) + row.per_context_token_s * contexts
     logits_s, each_s = curve_at(row.logits, batches), _each_s(row) * batches
     beside_s = np.minimum.accumulate(logits_s[::-1])[::-1] + each_s
@@ -114,7 +114,7 @@ def _each_s(row: StepRow) -> float:
 
 
 def _times_on_ranks(row: StepRow, batches: Floats, contexts: Floats, ranks: int) -> tuple[Floats, Floats]:
-    """The same where the slowest rank counts, from what is convex below each part: it is no less than the mean.
+    """The times where the slowest rank counts, from what is convex below each part: it is no less than the mean.
 
     A rank's part is that of as many ranks like it, so that the grids go up to so many times the largest step. With
     chunks some ranks may have no decodes.

@@ -42,7 +42,7 @@ from framework.timing.measured import Measured
 from framework.timing.shipped.profile_files import cache_directory
 
 _DEFAULTS = {"policy": "vllm_v1", "cluster": "mixed", "cluster.instances": "1"}
-_SERVERS = {"trtllm": "trtllm", "sglang": "sglang"}  # of a backend, where it is not the default
+_SERVERS = {"trtllm": "trtllm", "sglang": "sglang"}  # servers of backends that do not use the default
 _SET = {
     **{name: f"cluster.{name}" for name in ("tp", "pp", "dp", "ep", "instances")},
     **{name: f"model.{name}" for name in ("dtype", "kv_dtype")},
@@ -69,7 +69,7 @@ class _Command:
 
     files: Mapping[str, Mapping[str, Any]]
     parts: Mapping[str, Any]
-    backend: str | None  # of measured profiles; None: step times of another source
+    backend: str | None  # backend of measured profiles; None: step times of another source
     by: str | None
     seed: int
     out: Path | None  # None: nothing is written

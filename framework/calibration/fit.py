@@ -28,7 +28,7 @@ Chosen = NDArray[np.int64]
 
 LEAST_REQUESTS = 12
 _GROUP = 10  # requests at least
-_GROUPS = 8  # of one kind at most
+_GROUPS = 8  # most groups of one kind
 _POINTS = 4  # simulations for each coefficient of a surface
 
 
@@ -66,7 +66,7 @@ class Groups:
     def __init__(self, observed: Observed, chosen: Chosen) -> None:
         tpot_s = observed.times.tpot_s
         kinds = [observed.benchmark.input_tokens]
-        if observed.sent.by != "drawn":  # else the load at one time is not the load that it was
+        if observed.sent.by != "drawn":  # Otherwise the load at one time is not the load that was.
             kinds.append(np.arange(len(observed.benchmark)))
         self._ttft = [group for kind in kinds for group in _split(chosen, kind)]
         finite = chosen[np.isfinite(tpot_s[chosen])]

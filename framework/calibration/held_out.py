@@ -15,7 +15,7 @@ from framework.load import Closed, Open
 from framework.timing.calibration_terms import Calibration
 from framework.timing.fit_domain import Domain, Place
 
-_SHARE = 1 / 3  # of a single run
+_SHARE = 1 / 3  # share of a single run
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,14 @@ from framework.errors import InputError
 Floats = NDArray[np.float64]
 Predict = Callable[[Mapping[str, float]], Floats]  # values of the terms -> predicted log times, (M,)
 
-_FIRST_RADIUS, _LAST_RADIUS = 1.0, 0.5  # of the box, in widths of the prior
-_MOVES = 8  # of the box at most
-POINTS = 6  # of a box, for each coefficient of a surface
-_FIRST_NOISE = 0.02  # of a log time, while the box is large: little, lest the prior hold back the search
-_MARGIN = 0.25  # of a box's width, within which earlier simulations count for it
-_FAR = 0.9  # of the radius: a best point farther from the centre is on the edge, and the box has to move on
+_FIRST_RADIUS, _LAST_RADIUS = 1.0, 0.5  # radii of the box, in widths of the prior
+_MOVES = 8  # most moves of the box
+POINTS = 6  # points of a box for each coefficient of a surface
+_FIRST_NOISE = 0.02  # noise of a log time while the box is large: the prior must not hold back the search
+_MARGIN = 0.25  # share of a box's width within which earlier simulations count for it
+_FAR = 0.9  # share of the radius beyond which a best point is on the edge, so that the box has to move on
 _NOISE_SETTLED = 0.2
-_KNOWN = 0.5  # of the prior's width: a term with a standard error above it was determined by the prior, not by the data
+_KNOWN = 0.5  # share of the prior's width: a larger standard error means that the prior determined the term
 _ALIKE = 0.95  # correlation of two terms that the data hardly tell apart
 
 

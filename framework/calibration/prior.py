@@ -19,7 +19,7 @@ _FACTORS = (
     Term("compute", 1.0, width=0.15, lowest=0.5, highest=2.0, factor=True),
     Term("communication", 1.0, width=0.3, lowest=0.2, highest=5.0, factor=True),
 )
-_WIDTHS = {  # and the most that they can be, in seconds
+_WIDTHS = {  # terms, and the most that they can be, in seconds
     "step_s": (1e-3, 0.05),
     "message_s": (4e-6, 1e-4),
     "host_s": (2e-3, 0.05),

@@ -108,7 +108,7 @@ def load_of(benchmark: Benchmark) -> str:
 
 
 def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
-    """The same requests, to be sent as `by` (one of LOADS) says; `seed` is that of drawn sending times.
+    """The requests, to be sent as `by` (one of LOADS) says; `seed` is that of drawn sending times.
 
     Raises InputError where the benchmark lacks what that needs.
     """

@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 
 _STEPS, _STILL = 50, 1e-3  # Gauss-Newton steps on the surfaces, and the last one's length
 _ON_BOUND = 1e-6
-_CUT_VARIANCE = 0.9205  # of a unit normal whose values beyond 2 count as 2
-_LEAST_NOISE = 0.002  # of a log time
+_CUT_VARIANCE = 0.9205  # variance of a unit normal whose values beyond 2 count as 2
+_LEAST_NOISE = 0.002  # least noise of a log time
 
 
 @dataclass(frozen=True)

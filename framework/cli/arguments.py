@@ -23,7 +23,7 @@ from framework.cli.conf import CONF
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # to Hydra
+_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # no text
 _NO_NAME = "{$['\""  # settings written out, a reference to another setting, a list, a quoted name
 _QUOTES = ("'", '"')
 _OF_HYDRA = "hydra/"
@@ -38,7 +38,7 @@ def program() -> str:
 
 
 def name_files(overrides: Sequence[str], conf: Path = CONF) -> list[str]:
-    """The same overrides, as Hydra wants them; several names for a sweep may stand where one may.
+    """The overrides as Hydra takes them; several names for a sweep may stand where one may.
 
     Raises InputError for one that cannot be meant.
     """

@@ -84,7 +84,7 @@ def _folding(column: Column) -> Column:
 
 
 def _part(table: Table, columns: Sequence[Column]) -> Table:
-    """The same rows of these columns alone."""
+    """The rows with these columns alone."""
     part = Table(
         box=table.box,
         show_header=table.show_header,

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from framework.errors import InputError
 
-_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")  # by `write_whole`, and by number of process
+_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")  # names by `write_whole`, and by number of process
 _ABANDONED_S = 3600.0
 
 

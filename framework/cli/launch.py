@@ -44,11 +44,11 @@ from framework.errors import InputError, chain, hook_noted, text_of
 from framework.version import VERSION
 
 USER_ERROR = 2
-INTERRUPTED = 130  # as shells say that SIGINT ended a command, and SIGPIPE
+INTERRUPTED = 130  # exit code that shells give for SIGINT, and for SIGPIPE
 BROKEN_PIPE = 141
 _INTERRUPTED_AGAIN_S = 0.05
 _NO_CLASS = re.compile(r"Expected a callable target, got '(.*)' of type ")
-_NO_HOME = "Could not determine home directory."  # as Path.expanduser says it
+_NO_HOME = "Could not determine home directory."  # message of Path.expanduser
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # The groups of conf/ of which every run has a choice.
 _GROUPS = [
@@ -142,7 +142,7 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
         if reader_has_gone(error):
             drop_output()
             return BROKEN_PIPE
-        if any(isinstance(link, KeyboardInterrupt) for link in chain(error)):  # in a callback, or while importing
+        if any(isinstance(link, KeyboardInterrupt) for link in chain(error)):  # It came in a callback or an import.
             return _interrupted(interrupted)
         line = explain(error)
         if line is None:

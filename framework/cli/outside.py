@@ -24,7 +24,7 @@ from framework.errors import InputError, instead_of, is_of_a_library, text_of
 _GROUPS = ("policy", "predictor")
 _FILE = ".py"
 _MARK = f"{_FILE}:"
-_CLUSTER = "# @package _global_\ndefaults:\n  - override /cluster: {}\n\n"  # as in the YAMLs of conf/policy
+_CLUSTER = "# @package _global_\ndefaults:\n  - override /cluster: {}\n\n"  # head of the YAMLs of conf/policy
 
 
 def with_files(arguments: Sequence[str]) -> list[str]:
@@ -168,13 +168,13 @@ def _module(file: Path, changed_ns: int | None) -> ModuleType:
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     known = importlib.util.find_spec(file.stem)
-    name = file.stem if known is None or known.origin == str(file) else f"{file.stem}_"  # another module has its name
+    name = file.stem if known is None or known.origin == str(file) else f"{file.stem}_"  # Another module has its name.
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(name)
-    sys.modules[name] = module  # where dataclasses, and numba, look for it
+    sys.modules[name] = module  # Dataclasses and numba look for it there.
     try:
         spec.loader.exec_module(module)
     except KeyboardInterrupt:

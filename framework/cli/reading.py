@@ -35,8 +35,8 @@ _ZSTD_BLOCK = 1 << 17  # a block of zstd holds at most so many bytes (RFC 8878, 
 _NOT_A_SEPARATOR = "\x1e"  # stands in no text
 _LONGEST_YAML, _DEEPEST_YAML, _MOST_ALIASES = 1_000_000, 50, 30
 _MOST_REPEATED = 10_000  # values that aliases stand for, together
-_REFERENCE = "${"  # to another setting
-_MOST_REFERENCES = 100_000  # that a chain of all texts may lead to
+_REFERENCE = "${"  # beginning of a reference to another setting
+_MOST_REFERENCES = 100_000  # most references that a chain of all texts may lead to
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -131,7 +131,7 @@ def panics_withheld() -> Iterator[None]:
     """
     try:
         terminal = os.dup(_STDERR)
-    except OSError:  # there is none
+    except OSError:  # There is none.
         yield
         return
     with tempfile.TemporaryFile() as written, os.fdopen(terminal, "wb", buffering=0) as kept:
@@ -165,7 +165,7 @@ def parsed_yaml(text: str) -> Any:
 def _require_small(events: Iterable[yaml.Event]) -> None:
     """Raise ValueError for what nests too deep, and for aliases that stand for themselves, or for too much."""
     sizes: dict[str, int] = {}  # values below each anchor, all aliases followed
-    within: list[tuple[str | None, int]] = []  # of what is open: its anchor, and the values seen before it
+    within: list[tuple[str | None, int]] = []  # what is open: its anchor, and the values seen before it
     seen = aliases = repeated = 0
     texts: list[str] = []
     for event in events:

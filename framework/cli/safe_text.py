@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 MASK = "***"
 _URL = re.compile(r"(?P<scheme>(?:[A-Za-z][A-Za-z0-9+.-]*)?)://(?P<rest>\S*?)(?=['\"`)\],;:.]*(?:\s|$))")
-_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}(?=>)")  # of an object that has no text of its own
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}(?=>)")  # address of an object that has no text of its own
 _LONGEST = 1_500  # characters of a line
-_LONGEST_WORD = 400  # of these that are not parted by blanks
+_LONGEST_WORD = 400  # longest run of letters without a blank
 _LEAST_SECRET = 3  # characters: shorter ones are parts of other words
 
 

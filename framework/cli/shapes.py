@@ -54,7 +54,7 @@ def numbers_of(
 def whole_numbers_of(
     where: str, value: Any, shape: tuple[int | None, ...], least: float, most: float
 ) -> NDArray[np.int64]:
-    """As `numbers_of`, of whole numbers."""
+    """The whole numbers, read as `numbers_of` reads numbers."""
     found = numbers_of(where, value, shape, least, most)
     if (found != np.floor(found)).any():
         raise InputError(f"{where} must hold whole numbers")

@@ -64,5 +64,5 @@ def report_error(line: str) -> None:
     """Print `line` to stderr as the one line about a mistake."""
     with suppress(InputError, OSError, ValueError):
         flush_output()
-    with suppress(OSError, ValueError):  # there is nowhere left to say it
+    with suppress(OSError, ValueError):  # There is nowhere left to say it.
         print(f"error: {one_line(line)}", file=sys.stderr, flush=True)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-_ALIKE = 0.75  # as difflib measures it: one or two letters of a word
+_ALIKE = 0.75  # least likeness by difflib: one or two letters of a word
 _BEGINNING, _FEW = 3, 3  # letters of a beginning, and the most words that it may stand for
 _MOST = 12
 _HIDDEN = ("hydra", "_convert_")

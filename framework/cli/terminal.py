@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from framework.cli.console import SafeConsole
 from framework.cli.safe_text import one_line, printable
 
-_LEAST_COLUMNS = 40  # below that a terminal breaks lines itself
-_FILE_COLUMNS = 160  # of a table that goes into a file or a pipe; $COLUMNS says otherwise
+_LEAST_COLUMNS = 40  # columns below which a terminal breaks lines itself
+_FILE_COLUMNS = 160  # columns of a table that goes into a file or a pipe; $COLUMNS overrides it
 
 
 def results_console() -> Console:

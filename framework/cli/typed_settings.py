@@ -61,7 +61,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return is_number(value)
     if hint is str:
         return isinstance(value, str) and value.isprintable() and value.strip() != ""
-    if hint is Path:  # of a file, whose name may hold anything
+    if hint is Path:  # The name of a file may hold anything.
         return isinstance(value, str | Path)
     return _fits_container(value, hint if origin is None else origin, get_args(hint))
 

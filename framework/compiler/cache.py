@@ -180,7 +180,7 @@ def cache_directory(source: Path) -> Path | None:
 
 
 def _key(source: Path) -> str:
-    """The same for equal contents at equal places of the project, wherever it is."""
+    """The key, the same for equal contents at equal places of the project, wherever it is."""
     own = f"{place(source, _PROJECT)} {source_hash(import_closure(source, _PROJECT), _PROJECT)}"
     return hashlib.sha256(f"{own} numba {numba.__version__} llvmlite {llvmlite.__version__}".encode()).hexdigest()[:24]
 

@@ -83,7 +83,7 @@ def inner(function: F) -> F:
 
 
 def either(plain: Callable[..., Any] | None = None) -> Callable[[F], F]:
-    """The same as `inner`, for what Python calls too: it then gets `plain`, or the function as it is written."""
+    """Mark a function as `inner` does that Python calls too: it gets `plain`, or the function as it is written."""
 
     def declare(function: F) -> F:
         if numba_config.DISABLE_JIT:

@@ -146,7 +146,7 @@ class Inner(CPUDispatcher):
 
 
 def _declared_kind(function: Callable[..., Any], parameter: str) -> Any:
-    """As `_annotated`, of a function whose parameters all have annotations."""
+    """The kind that `_annotated` gives, for a function whose parameters all have annotations."""
     if function.__annotations__.get(parameter) is None:
         raise TypeError(f"{function.__qualname__}: {parameter} has no annotation, which an inner function needs")
     return _annotated(function, parameter)

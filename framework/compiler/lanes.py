@@ -1,4 +1,4 @@
-"""The same few operations on many integers at once: in vector registers, which numba does not use by itself."""
+"""A few operations on many integers at once, in vector registers, which numba does not use by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 from framework.compiler.dispatchers import numba_config
 
 MANY = 64  # values, of each of which one bit is left
-_LANES = 16  # of 32 bits in the widest register
+_LANES = 16  # lanes of 32 bits in the widest register
 _WIDE, _PART, _WORD = ir.IntType(64), ir.IntType(_LANES), ir.IntType(32)
 _VECTOR = ir.VectorType(_WORD, _LANES)
 

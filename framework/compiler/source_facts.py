@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from framework.compiler.user_cache import user_directory, write_whole
 
-_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements have statements
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # fields of a statement that hold statements
 _SETTLED_NS = 2_000_000_000  # a file that was just written may change again at the same time
 
 

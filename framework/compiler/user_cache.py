@@ -25,7 +25,7 @@ def user_directory(name: str) -> Path | None:
 
 @functools.cache
 def _writable(numba_directory: str | None, user_directory: str | None, name: str) -> Path | None:
-    base = os.path.expanduser(numba_directory or user_directory or "~/.cache")  # as it is where no home is known
+    base = os.path.expanduser(numba_directory or user_directory or "~/.cache")  # ~ stays where no home is known
     own = Path(base) / _NAME / name
     if not base.startswith("~") and _is_writable(own) and _is_own(own.parent) and _is_own(own):
         return own.absolute()

@@ -35,13 +35,13 @@ from framework.system.cluster import ClusterSpec, LinkSpec
 FASTER = 10.0  # times as fast as it is counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
 _ENDLESS_BYTES_S = 1e18
-_NO_LIMIT_S = 1e6  # of TTFT, as a key of a queue
-_MOST_TICKS = 5_000  # of a run
+_NO_LIMIT_S = 1e6  # a TTFT limit, as a key of a queue, that stands for none
+_MOST_TICKS = 5_000  # most ticks of a run
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a run: how long it lasted, and the `decodes` that its steps had on average."""
+    """How long a run lasted, and the `decodes` that its steps had on average."""
 
     duration_s: float
     decodes: float
@@ -51,7 +51,7 @@ Change = Callable[[Experiment, Seen], Experiment | None]
 
 
 def fresh(experiment: Experiment) -> Experiment:
-    """The same, with a policy and a predictor that have served no run."""
+    """The experiment with a policy and a predictor that have served no run."""
     return experiment.on(experiment.workload)
 
 
@@ -109,7 +109,7 @@ def memory_is_endless(experiment: Experiment, seen: Seen) -> Experiment:
 
 
 def batch_is_endless(experiment: Experiment, seen: Seen) -> Experiment:
-    """As many requests on an instance at once as there is memory for."""
+    """The experiment with as many requests on an instance at once as there is memory for."""
     pools = tuple(replace(pool, max_batch=None) for pool in experiment.cluster.pools)
     engine = replace(experiment.engine, max_batch=max(experiment.engine.max_batch, len(experiment.workload)))
     return replace(fresh(experiment), cluster=replace(experiment.cluster, pools=pools), engine=engine)

@@ -12,7 +12,7 @@ from framework.metrics.phases import DecodeClock
 from framework.result import Result
 
 Floats = NDArray[np.float64]
-_LEAST_STEPS = 4  # of a request without prefills, to know how long its own steps are
+_LEAST_STEPS = 4  # least steps without prefills that show how long a request's own steps are
 _LONG = 64  # steps of a request that tell how its gaps change
 _LOW = 5.0  # percentile of steps with prefills that stands for steps without, where there are none
 
@@ -103,7 +103,7 @@ def _tokens(pure: NDArray[Any]) -> Floats:
 
 
 def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) -> Floats:
-    """Of pools whose decode steps all hold prefills, the shortest of these stand for decodes alone."""
+    """The seconds of decode steps: of pools whose steps all hold prefills, those of the shortest."""
     found = step_s.copy()
     for index in np.flatnonzero(np.isnan(step_s)):
         own_s = leaps["first_s"][pool[leaps["instance"]] == index]
@@ -112,7 +112,7 @@ def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) ->
 
 
 def _interference(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
-    """Of each row of the token log the seconds that prefills add to its decode steps; and how gaps grow (`growth`).
+    """The seconds that prefills add in each row of the token log to its decode steps; and how gaps grow (`growth`).
 
     `step_s` (M,): a decode step without prefills, for a request that has had few of them.
     """

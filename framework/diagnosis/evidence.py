@@ -42,7 +42,7 @@ class _Case:
         return None if steps is None or np.isnan(steps.step_s) else steps
 
     def mean_s(self, column: str) -> float:
-        """Of the requests for which it is defined."""
+        """The mean over the requests for which it is defined."""
         mean = self.requests[column].mean()
         return float(mean) if isinstance(mean, float) else float("nan")
 

@@ -15,8 +15,8 @@ from framework.metrics.summary import Evaluation
 from framework.result import Result
 
 Flags = NDArray[np.bool_]
-LEAST_SHARE, LEAST = 0.01, 3  # of the offered requests, and requests, that a cause must cost to be reported
-_NORMAL = 0.05  # at most this share of the requests missed a limit: it is normal
+LEAST_SHARE, LEAST = 0.01, 3  # share of the offered requests, and count, that a cause must cost to be reported
+_NORMAL = 0.05  # share of missed limits that is normal
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Finding:
 
     cause: str
     lost: int
-    share: float  # of the offered requests
+    share: float  # share of the offered requests
     title: str
     evidence: str
     settings: str

@@ -1,4 +1,4 @@
-"""Of each request that missed its SLO, the one cause that the times of its phases point to.
+"""The one cause that the times of its phases point to, for each request that missed its SLO.
 
 What a phase by itself takes beyond the limit is held against each thing that came on top (a queue, a transfer, steps
 that held prefills of others): the largest is the cause. A request that missed both limits counts for the one that it
@@ -90,7 +90,7 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
 
 
 def _seconds(result: Result, table: pl.DataFrame, steps: DecodeSteps | None) -> dict[str, Floats]:
-    """Of each request, what each cause took of its time, NaN for one that did not finish.
+    """What each cause took of the time of each request, NaN for one that did not finish.
 
     "decode": decode steps as long as they are without prefills; "interference": what steps with prefills take more, and
     the waiting for steps of prefills alone.

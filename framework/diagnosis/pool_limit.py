@@ -34,7 +34,7 @@ def pool_limits(result: Result, evaluation: Evaluation) -> Iterator[PoolLimit]:
 
 
 def pool_limit(pool: Mapping[str, Any], queue_s: float, prefill_s: float) -> PoolLimit:
-    """Of a row of the pool table whose requests wait `queue_s` for a prefill of `prefill_s`, on average.
+    """The limit of a row of the pool table whose requests wait `queue_s` for a prefill of `prefill_s`, on average.
 
     capacity: 80 % of the KV memory are in use. Else compute or bandwidth, where instances are in steps for half of the
     time: the peak that these steps come nearer to. Else queue, where requests wait longer than their prefills take.

@@ -13,7 +13,7 @@ from framework.policy.rules import DECODE_RULES, ORDERS, PREFILL_RULES
 
 Settings = Mapping[str, Any]
 MOST = 24  # remedies of a run
-_LARGE_FRACTION = 0.95  # of GPU memory
+_LARGE_FRACTION = 0.95  # share of GPU memory
 _OFTEN = (4.0, 16.0, 64.0)  # times as many ticks
 _ANY = "any"  # cause
 
@@ -27,7 +27,7 @@ class Remedy:
 
     @property
     def text(self) -> str:
-        """As on a command line."""
+        """The setting as on a command line."""
         return " ".join(f"{name}={_text(value)}" for name, value in self.settings.items())
 
 

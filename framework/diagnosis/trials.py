@@ -22,7 +22,7 @@ from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, shortest_s
 
-_NEARLY = 0.9  # of the largest worth, from which a cause that a setting can fix comes before faster hardware
+_NEARLY = 0.9  # share of the largest worth from which a cause that a setting can fix comes before faster hardware
 Compose = Callable[[Mapping[str, Any]], Experiment]
 
 
@@ -185,7 +185,7 @@ def _with_each(
 
 
 def _ranked(better: Sequence[tuple[str, Trial]], base: Trial) -> list[tuple[str, Trial]]:
-    """By what each is worth; of those that are worth nearly as much as the best, what takes the least away first."""
+    """The causes by what each is worth; of those nearly as good as the best, what takes the least away comes first."""
     if not better:
         return []
     ordered = sorted(better, key=lambda one: -one[1].worth(base))

@@ -12,16 +12,16 @@ from framework.result import Result
 
 Floats = NDArray[np.float64]
 _CELLS, _MOST_WINDOWS = 2_000_000, 8_000  # windows times instances: short windows, for queues are short
-_FEW_WINDOWS = 400  # for what changes slowly
+_FEW_WINDOWS = 400  # windows for what changes slowly
 _FULL = 0.8  # share of the KV memory that decodes read, from which admissions wait for it
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
-_IDLE = 0.5  # of the other instances, with which a queue is one of routing
+_IDLE = 0.5  # share of busy time of the other instances below which a queue is one of routing
 
 
 @dataclass(frozen=True)
 class Room:
-    """Of the pool where it is fullest, `pool`, the share of the KV memory that decodes read, and of the seats of its
+    """In the pool where it is fullest, `pool`: the share of the KV memory that decodes read, and of the seats of its
     batches that they take: means over time in which requests wait, weighted by how many do.
     """
 

@@ -20,7 +20,7 @@ from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Shortest = Callable[[Flags], float]  # of some requests of a run (N,): the least time in which any schedule serves them
+Shortest = Callable[[Flags], float]  # requests of a run (N,) -> the least time in which any schedule serves them
 ALLOWED, SHORTEST = "what the SLO allows one request", "shortest time for all that was offered"
 _SHORT = 5.0  # windows of fewer of the SLO's own latencies are mostly a system that fills up
 

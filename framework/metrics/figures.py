@@ -15,7 +15,7 @@ from typing import Any
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_LONG_MS = 1000.0  # from which a latency reads better in seconds
+_LONG_MS = 1000.0  # milliseconds from which a latency reads better in seconds
 _IN_WORDS = {"req/s": "requests/s", "tok/s": "tokens/s"}
 _OF_TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(\w+)")
 
@@ -72,7 +72,7 @@ class Metric:
         return f" ({_IN_WORDS.get(self.unit, self.unit)})" if self.unit else ""
 
     def readable(self, value_ms: float) -> Metric:
-        """The same, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
+        """The metric, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
         if not self.is_latency:
             return self
         unit, scale = ("s", 1e-3) if value_ms >= _LONG_MS else ("ms", 1.0)
@@ -96,10 +96,10 @@ def _renamed(found: Metric, key: str, rename: Callable[[str], str]) -> Metric:
 
 
 def direction(key: str, where: str, advice: str) -> Better:
-    """Which way a key is better, never NEITHER.
+    """The better side of a key, HIGHER or LOWER.
 
-    Raises InputError where neither way is, or where nothing is known of the key; its line has `where` the key was
-    given, and `advice` on what to give instead.
+    Raises InputError for a key without a better side, and for an unknown one. The line names `where` the key was given
+    and ends with `advice` on what to give instead.
     """
     known = metric(key)
     if known.better is not Better.NEITHER:
@@ -316,5 +316,5 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
 )}
 # fmt: on
 
-HEADLINE = "goodput_rps"  # by which runs are ranked
-HEADLINE_PER_GPU = "goodput_per_gpu"  # and runs on unlike numbers of GPUs
+HEADLINE = "goodput_rps"  # key by which runs are ranked
+HEADLINE_PER_GPU = "goodput_per_gpu"  # key by which runs on unlike numbers of GPUs are ranked

@@ -24,8 +24,8 @@ from framework.result import STATES, Result
 Floats = NDArray[np.float64]
 
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
-_PARTS = 20  # of the window
-_LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # with arrivals, and of these; with fewer nothing is said
+_PARTS = 20  # parts of the window
+_LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # least parts with arrivals, least requests in them
 _STUDENT = 2.1  # 97.5 % quantile of Student's distribution with _PARTS - 2 degrees of freedom
 _GROWTH = 0.01  # seconds a second, from which on time in the system grows
 _LAST = 3  # parts, at the end
@@ -105,12 +105,12 @@ def _grows_at_last(at_s: Floats, waited_s: Floats, arrivals: NDArray[np.int64], 
 
 
 def _rise(at_s: Floats, waited_s: Floats) -> float:
-    """Of the wait over the last parts, seconds a second."""
+    """The growth of the wait over the last parts, seconds a second."""
     return float((waited_s[-1] - waited_s[-_LAST]) / (at_s[-1] - at_s[-_LAST]))
 
 
 def _slope(x: Floats, y: Floats) -> tuple[float, float]:
-    """Of the least-squares line, and the half width of its 95 % interval."""
+    """The slope of the least-squares line, and the half width of its 95 % interval."""
     x, y = x - x.mean(), y - y.mean()
     slope = float(x @ y / (x @ x))
     rest = y - slope * x

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from framework.metrics.statistics import estimate
 
 Floats = NDArray[np.float64]
-_BATCHES, _FEWEST = 30, 10  # of requests
+_BATCHES, _FEWEST = 30, 10  # batches, and fewest requests in one
 _LONG = 10  # requests of a batch, at least
 
 

@@ -24,7 +24,7 @@ class Seconds:
 
 
 def figures(own: pl.DataFrame, seconds: Seconds, statistics: Sequence[str] = STATISTICS) -> dict[str, Any]:
-    """Of some rows of a request table (`framework.metrics.summary.request_table`), with these of STATISTICS.
+    """The figures of some rows of a request table (`framework.metrics.summary.request_table`), with these STATISTICS.
 
     Rates are over the run's time, so that those of all parts of a run add up. None where undefined.
     """

@@ -64,7 +64,7 @@ def phase_table(result: Result, clock: DecodeClock | None = None) -> pl.DataFram
 
 @dataclass(frozen=True)
 class _Decoding:
-    """Of each request, shape (N,): when its first decode step began, NaN if none did, and its seconds in steps."""
+    """When the first decode step of each request began, NaN if none did, and its seconds in steps; shape (N,)."""
 
     joined_s: Floats
     steps_s: Floats
@@ -97,7 +97,7 @@ def _decoding(result: Result, clock: DecodeClock) -> _Decoding:
 
 
 class Moment(NamedTuple):
-    """Of decode steps of instances, shape (N,): the time, and what each instance has spent in decode steps by then.
+    """The time of decode steps of instances, shape (N,), and what each instance has spent in decode steps by then.
 
     `mixed_s`, `mixed_steps`: of these in steps that have prefills too.
     """

@@ -150,7 +150,7 @@ def _steps(result: Result, windows: Windows) -> dict[str, Any]:
 
 
 def integral(windows: Windows, begin_s: Floats, end_s: Floats, height: Floats, group: Ints, groups: int) -> Floats:
-    """Of `height` from `begin_s` to `end_s`, all (N,), by group and window: shape (groups, windows)."""
+    """The integral of `height` from `begin_s` to `end_s`, all (N,), by group and window: shape (groups, windows)."""
     edges_s, count = windows.edges_s, windows.count
     first, last = windows.index(begin_s), windows.index(end_s)
     within = first == last
@@ -226,7 +226,7 @@ def _lasting_s(leaps: NDArray[Any], steps: NDArray[Any]) -> Floats:
 
 
 def _first_covered(instance: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
-    """Of each leap the part in which no earlier leap of its instance runs: time in two streams counts once."""
+    """The part of each leap in which no earlier leap of its instance runs: time in two streams counts once."""
     order = _in_turn(instance, begin_s, end_s)
     if order is not None:
         same = np.append(False, instance[order][1:] == instance[order][:-1])
@@ -268,7 +268,7 @@ def _total(by_pool: Floats) -> Floats:
 
 
 def _lengths_s(windows: Windows) -> Floats:
-    """Of windows, 1 for one without length: nothing lasts in it."""
+    """The lengths of windows, 1 for one without length: nothing lasts in it."""
     lengths_s = np.diff(windows.edges_s)
     return np.where(lengths_s > 0, lengths_s, 1.0)
 

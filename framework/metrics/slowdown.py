@@ -69,12 +69,12 @@ class Slowdown:
 
 
 def alone_s(row: StepRow, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
-    """The same by the step times of one instance: the prompt in one step, each further token in another."""
+    """The seconds by the step times of one instance: the prompt in one step, each further token in another."""
     tables = stack([row])
     lengths, which = np.unique(prompts, return_inverse=True)
     low, high = int(lengths[0]), int((prompts + outputs).max())
     ttft_s, steps_s = _steps_s(tables, np.ascontiguousarray(lengths), low + 1, high)
-    until_s = np.concatenate([[0.0], np.cumsum(steps_s)])  # of the steps with contexts low + 1, low + 2, ...
+    until_s = np.concatenate([[0.0], np.cumsum(steps_s)])  # ends of the steps with contexts low + 1, low + 2, ...
     return ttft_s[which], until_s[prompts + outputs - 1 - low] - until_s[prompts - low]
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
-LEVEL = 1 - CONFIDENCE  # of a test
+LEVEL = 1 - CONFIDENCE  # level of a test
 _ENUMERATED = 9  # differences of which every resample is counted (24,310 of them); more are sampled
 _RESAMPLES = 9_999
 _SEED = 0

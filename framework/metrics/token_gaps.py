@@ -95,7 +95,7 @@ def gap_shares(leaps: Records, memberships: Records, output_tokens: Ints, instan
 
 
 class GapReducer:
-    """The same statistics from a log that is handed over in pieces and then forgotten.
+    """The statistics of gaps from a log that is handed over in pieces and then forgotten.
 
     Per-request values are exact; percentiles over all gaps come from a histogram whose bins are 0.4 % wide.
     """
@@ -210,7 +210,7 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, 
     found[size], weights[size] = 0.0, zeros
     size += 1
     order = np.argsort(found[:size], kind="stable")
-    found, running = found[order], weights[order]  # of all gaps in a few bins: those unsorted are needed no more
+    found, running = found[order], weights[order]  # The unsorted gaps of a few bins are needed no more.
     del order, weights
     np.cumsum(running, out=running)
     unmarked = np.cumsum(np.where(marked, 0, counts))

@@ -25,10 +25,10 @@ STRETCH = np.dtype(  # a leap with decodes: step j of it, from 0, ends a gap aft
         ("first_s", "f8"),
         ("increment_s", "f8"),
         ("opening_s", "f8"),  # gap 0; gap j > 0 is first_s + j * increment_s
-        ("step0", "i8"),  # of the instance's decode steps
+        ("step0", "i8"),  # number of the first step among the instance's decode steps
         ("steps", "i4"),
         ("batch", "i4"),
-        ("joined", "i4"),  # of the batch, those that began with step 0: gap 0 is none of theirs
+        ("joined", "i4"),  # requests of the batch that began with step 0: gap 0 is none of theirs
     ],
     align=True,
 )
@@ -171,7 +171,7 @@ def _gap_s(row: np.void, j: int) -> float:
 
 @inner
 def _largest_s(row: np.void) -> float:
-    """Of all its gaps, of which 1, 2, ... rise or fall."""
+    """The largest of all its gaps, seconds; gaps 1, 2, ... rise or fall."""
     if row["steps"] == 1:
         return row["opening_s"]
     return max(row["opening_s"], _gap_s(row, 1), _gap_s(row, row["steps"] - 1))
@@ -201,7 +201,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
         value = row["opening_s"] if j == 0 else _gap_s(row, j)
         if size == len(heap) and value <= heap[0]:
             if row["increment_s"] >= 0.0:
-                j = min(j, max(low, 1))  # those between are no larger
+                j = min(j, max(low, 1))  # Those between are no larger.
             continue
         size = _push(heap, size, value)
     return size
@@ -249,7 +249,7 @@ def count_values(values: Floats, counts: Ints, sums: Floats) -> None:
 
 @compiled
 def count_steps(known: Stretches, until: Ints, counts: Ints, sums: Floats) -> None:
-    """The same for the gaps of steps [counted, until) of each instance, each as often as it has decodes."""
+    """Count the gaps of steps [counted, until) of each instance, each as often as it has decodes."""
     total, squares = sums[0], sums[1]
     for i in range(len(until)):
         for k in range(known.at[i], known.at[i + 1]):
@@ -293,7 +293,7 @@ def gather_values(
 
 @compiled
 def gather_steps(known: Stretches, marked: Flags, mean: float, found: Floats, weights: Ints) -> tuple[int, float]:
-    """The same for the gaps of all steps, each as often as it has decodes, from the first place on."""
+    """Gather the gaps of all steps, each as often as it has decodes, from the first place on."""
     size, squares = 0, 0.0
     for k in range(len(known.rows)):
         row = known.rows[k]

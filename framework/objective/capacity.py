@@ -24,7 +24,7 @@ from framework.workload import rate_rps, repeated
 _NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
 _FAR = 2.0  # the same of bisection as far as progress is reported
 _CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to the capacity
-_LEAST = 1e-9  # of the first rate; below, the search gives up
+_LEAST = 1e-9  # share of the first rate below which the search gives up
 _CONFIDENCE = 0.95
 _Tolerance = Annotated[float, at_least(1e-6)]
 _Replicates = Annotated[int, up_to(1_000, least=0)]
@@ -141,7 +141,7 @@ class Search:
         self._bisect()
 
     def find_above(self, least_rps: float, step: float) -> None:
-        """The same for capacities from `least_rps` on: where that rate fails, no other is tried."""
+        """Search for capacities from `least_rps` on: where that rate fails, no other is tried."""
         self._narrow(least_rps)
         if self.low_rps > 0:
             self._rise(step)
@@ -231,7 +231,7 @@ def _found(aim: Capacity, experiment: Experiment, search: Search, others: Sequen
 
 
 def _half_width(others: Sequence[Search]) -> float | None:
-    """Of Student's 95 % interval around one capacity, from the spread of those of other samples of the same length."""
+    """Half of Student's 95 % interval around one capacity, from the spread over other samples of the same length."""
     if not others:
         return None
     from scipy.special import stdtrit  # scipy takes a while to import, and most runs search for no capacity

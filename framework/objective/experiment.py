@@ -32,7 +32,7 @@ class Experiment(Setting):
     sample: Callable[[int, float], Workload]
 
     def on(self, workload: Workload) -> Experiment:
-        """The same on another workload and the same cluster, with a policy and a predictor of its own."""
+        """The experiment on another workload and the same cluster, with a policy and a predictor of its own."""
         policy, predictor = self.renew()
         return replace(self, workload=workload, policy=policy, predictor=predictor)
 
@@ -41,20 +41,20 @@ class Experiment(Setting):
         return self.on(at_rate(self.workload, rate_rps)).sized().placed()
 
     def sized(self) -> Experiment:
-        """The same on a cluster whose split, where that is automatic, is the one that the load asks for."""
+        """The experiment on a cluster whose split, where that is automatic, is the one that the load asks for."""
         return replace(self, cluster=sized(self.cluster, self.setting)) if self.cluster.auto else self
 
     def placed(self) -> Experiment:
-        """The same with step times that know where its load lies relative to those that they were fitted to."""
+        """The experiment with step times that know where its load lies relative to those that they were fitted to."""
         cluster = self.setting.cluster
         pool = cluster.pools[cluster.entrance]
-        instances = pool.instances // pool.group  # as step times were fitted to whole groups of ranks
+        instances = pool.instances // pool.group  # Step times were fitted to whole groups of ranks.
         place = Place.of(self.workload, self.load, instances, prefix_cache=bool(self.engine.prefix_cache))
         return replace(self, timing=placed(self.timing, place))
 
     @property
     def setting(self) -> Setting:
-        """The same on the cluster as the policy lays it out."""
+        """What the run is given: the cluster is as the policy lays it out."""
         return replace(self, cluster=lay_out(self.policy, self.cluster))
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Result:

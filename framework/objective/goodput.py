@@ -47,7 +47,7 @@ class Measurement:
 class Objective(ABC):
     """A figure of an experiment, and how it is found."""
 
-    key: ClassVar[str]  # of the summary
+    key: ClassVar[str]  # key of the summary
 
     @abstractmethod
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:

@@ -14,7 +14,7 @@ from framework.objective.stability import GROWING, MISSED, SUSTAINED, Reading, r
 from framework.result import Result
 from framework.workload import first, repeated
 
-_PASSES = 2  # of the shortest run
+_PASSES = 2  # passes of the shortest run
 _UNDIMINISHED = 0.5  # over twice the time growth keeps this share of its pace: it is not that of a system filling up
 
 

@@ -18,7 +18,7 @@ from framework.metrics.slo import Slo, judge
 from framework.result import FINISHED, Result
 
 SUSTAINED, MISSED, GROWING, UNDECIDED = "sustained", "SLO missed", "queue grows", "undecided"
-_BATCHES = 20  # of successive requests; their means are taken to be independent
+_BATCHES = 20  # batches of successive requests, whose means are taken to be independent
 _CONFIDENCE = 0.95
 _STRAGGLERS = 0.01  # share of requests
 
@@ -70,8 +70,8 @@ def undisturbed_misses(result: Result, slo: Slo, requests: int) -> float:
     arrival_s, end_s = result.requests["arrival_s"], result.requests["end_s"]
     order = np.argsort(arrival_s, kind="stable")
     arrival_s = arrival_s[order]
-    empty = np.append(True, arrival_s[1:] >= np.fmax.accumulate(end_s[order])[:-1])  # as the request arrives
-    period = np.cumsum(empty) - 1  # in which the system is never empty
+    empty = np.append(True, arrival_s[1:] >= np.fmax.accumulate(end_s[order])[:-1])  # empty on arrival
+    period = np.cumsum(empty) - 1  # number of the period in which the system is never empty
     first_s, last_s = arrival_s[empty], arrival_s[np.append(empty[1:], True)]
     undisturbed = np.zeros(len(order), np.bool_)
     undisturbed[order] = (first_s == last_s)[period]

@@ -13,8 +13,8 @@ from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
 from framework.result import Result
 
-_LOOSEST = 1e6  # of the limits as they are; the tightest is as far on the other side
-_RESOLUTION = 1e-4  # of the factor that is found
+_LOOSEST = 1e6  # loosest factor of the limits; the tightest is its inverse
+_RESOLUTION = 1e-4  # resolution of the factor that is found
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
 
 _WHOLE = 100  # percent
-_MOST_PLANS = 256  # that are remembered
+_MOST_PLANS = 256  # most plans that are remembered
 _PLANS = f"one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99"
 
 
@@ -66,11 +66,11 @@ class Answers:
     def __init__(self, policy: Policy, cluster: Cluster) -> None:
         self.reasons = list(REASONS)
         self.actions: list[ActionRow] = []
-        self._plans: dict[int, tuple[Any, int]] = {}  # those that have been looked at, with their numbers
+        self._plans: dict[int, tuple[Any, int]] = {}  # plans that have been looked at, with their numbers
         self._policy = policy
         self._cluster = cluster
         self._instances = len(cluster.instances)
-        self._seats = cluster.instances.max_batch.tolist()  # of each instance, at most
+        self._seats = cluster.instances.max_batch.tolist()  # most seats of each instance
 
     def asker(self, hook: Hook) -> Callable[[Any], Any]:
         """A function of a request, an instance or a tick that asks the hook and answers with an int; of the ids of a
@@ -233,7 +233,7 @@ class Answers:
         return self._unusable_rest(action)
 
     def _unusable_rest(self, action: Action) -> str:
-        """The same of what is neither its request nor its instance."""
+        """What is wrong with the parts of an action other than its request and its instance."""
         if isinstance(action, (Migrate, Resume)):
             return ""
         if isinstance(action, Preempt):

@@ -23,7 +23,7 @@ from framework.policy.predictor import given_name
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
-_NEARLY = 0.8  # as difflib measures it: a letter or two
+_NEARLY = 0.8  # least likeness by difflib: a letter or two
 # What each method is called with.
 _PASSED = {
     "layout": ("spec",),
@@ -120,9 +120,9 @@ decode_least_kv = Decision(_least_kv, observes=True, index="least_kv")
 class Policy:
     """Base of all policies: override what is new. `self` holds the configured values and may keep counters."""
 
-    roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # of instances it can use
+    roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # roles of instances that it can use
     suggested_cluster: ClassVar[str] = "mixed"
-    batching_mode: ClassVar[Batching | None] = None  # of its pools, None: the engine's
+    batching_mode: ClassVar[Batching | None] = None  # batching mode of its pools; None: the engine's
     tick_s: float | None = None  # period of on_tick, None: never
     changes_roles: bool = False  # on_tick and decide may return SetRole
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent

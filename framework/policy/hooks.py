@@ -51,8 +51,8 @@ NO_INSTANCE = -1
 # What `route_decode` answers to turn a request away: this less the number of its reason.
 REFUSED = -(2**40)
 
-MOST_ACTIONS = 1 << 16  # of one answer
-_MODES = 8  # of batching, at most
+MOST_ACTIONS = 1 << 16  # most actions of one answer
+_MODES = 8  # most modes of batching
 _SHARE = 1 << 48
 MOST_TOKENS = _SHARE // _MODES  # a token budget is less
 

@@ -26,7 +26,7 @@ class View(NamedTuple):
     sim: NDArray[np.void]  # (1,): the clock, `now_s`, and counters
     requests: NDArray[np.void]  # (N,)
     instances: NDArray[np.void]  # (M,)
-    engine: Any = np.zeros(0, np.int64)  # for the functions of `framework.replay.lookups`
+    engine: Any = np.zeros(0, np.int64)  # address of the engine for the functions of `framework.replay.lookups`
 
 
 class Inspection(Protocol):

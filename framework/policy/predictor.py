@@ -79,7 +79,7 @@ class Predictions:
         return self._answers(ids, generated, self._spread)
 
     def _answers(self, ids: Integers, generated: Integers, kept: Floats) -> Floats:
-        """Those kept of these requests, after the predictor has been asked about all that are out of date."""
+        """The predictions kept of these requests, after the predictor has been asked about all that are out of date."""
         ids, generated = np.asarray(ids, np.int64), np.asarray(generated, np.int64)
         answers = np.empty(len(ids))
         if self._predictor is None:

@@ -29,7 +29,7 @@ Keys = Callable[[NDArray[np.int64], Cluster], Any]
 
 @decision(observes=False)
 def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """Of those that prefill the one with the least 4 * waiting + running requests, as vLLM's front end chooses a
+    """Choose, of those that prefill, the one with least 4 * waiting + running requests, as vLLM's front end chooses a
     data-parallel rank (vllm/v1/engine/core_client.py, DPLBAsyncMPClient). Those on their way there wait too.
     """
     best, least = -1, 0
@@ -43,7 +43,7 @@ def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64],
 
 @decision(observes=False)
 def decode_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """The same of those that decode."""
+    """Choose, of those that decode, the one with the least 4 * waiting + running requests."""
     best, least = -1, 0
     for i in range(len(view.instances)):
         inst = view.instances[i]
@@ -68,7 +68,7 @@ _OF_RANKS = {  # what routes to ranks that are instances where a policy does not
     "route_decode": (decode_least_waiting, ("mixed", "decode")),
 }
 
-AGING_TOKENS_PER_S = 15.0  # of prompt, as Nexus has it (arXiv 2507.06608, section on prefill scheduling)
+AGING_TOKENS_PER_S = 15.0  # prompt tokens a second, as in Nexus (arXiv 2507.06608, section on prefill scheduling)
 
 
 def shortest_prompt(queue: NDArray[np.int64], cluster: Cluster) -> Any:
@@ -120,7 +120,7 @@ def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
 
 
 def reserving(spec: ClusterSpec, tokens: int) -> ClusterSpec:
-    """The same pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
+    """The pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
     pools = (replace(pool, reserve_tokens=pool.reserve_tokens or tokens) for pool in spec.pools)
     return replace(spec, pools=tuple(pools))
 

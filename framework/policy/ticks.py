@@ -5,7 +5,7 @@ from __future__ import annotations
 from framework.checks import MOST_S, require_number
 
 LEAST_TICK_S = 1e-5
-MOST_QUIET_TICKS = 1000  # in a row that are asked though nothing can follow but an arrival or the end of a copy
+MOST_QUIET_TICKS = 1000  # most ticks in a row with nothing to follow but an arrival or the end of a copy
 
 
 def require_tick(policy: str, tick_s: float) -> None:

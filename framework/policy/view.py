@@ -31,7 +31,7 @@ _REQUEST_COLUMNS = (
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory, contiguous, through which nothing can be written: `setflags(write=True)` is refused, too."""
+    """A contiguous view of the memory through which nothing can be written: `setflags(write=True)` is refused, too."""
     return np.frombuffer(array.view(np.uint8).data.toreadonly(), array.dtype)
 
 
@@ -243,7 +243,7 @@ class Cluster:
         self.view = engine.view  # what compiled rules are handed
         self.predictions = predictions
         self.block_tokens = engine.block_tokens
-        self.kv_bytes_per_token = engine.copy_bytes_per_token  # of a copy between instances
+        self.kv_bytes_per_token = engine.copy_bytes_per_token  # bytes of a token's KV in a copy between instances
 
     def follow_roles(self) -> None:
         """Let `prefill` and `decode` be those that take such work now."""
@@ -255,7 +255,7 @@ class Cluster:
             self.decode = Instances(self._engine, np.flatnonzero(roles & DECODE))
 
     def finished(self, after: int) -> Finished:
-        """Those that have finished, but for the `after` first ones."""
+        """The requests that have finished, but for the `after` first ones."""
         ids = self._engine.finished[after:].copy()
         requests = self._engine.requests
         emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]

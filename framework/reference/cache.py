@@ -85,7 +85,7 @@ class Copy:
 
 
 class BlockCache(Cache):
-    """As `Cache`, but a block whose name is known already enters too, behind the other."""
+    """A `Cache` that a block whose name is known already enters too, behind the other."""
 
     def __init__(self, total: int, blocks_per_id: int) -> None:
         super().__init__(total, blocks_per_id)

@@ -24,7 +24,7 @@ def break_circle(s: Simulation) -> bool:
 
 
 def held_on(s: Simulation, i: Instance) -> list[Request]:
-    """Those whose KV, all computed, stays on i until there is room where they go."""
+    """The requests whose KV, all computed, stays on i until there is room where they go."""
     return [r for d in s.instances for r in d.incoming if r.source is i and r not in i.prefilling]
 
 
@@ -112,7 +112,7 @@ def waits_for_one(s: Simulation, i: Instance, there: list[Instance]) -> bool:
 
 
 def places(s: Simulation) -> Iterator[tuple[Request, Instance]]:
-    """Those that have come and not ended, each with the instance that it waits for."""
+    """The requests that have come and not ended, each with the instance that it waits for."""
     for i in s.instances:
         for _, _, r in [*i.waiting, *i.inbox]:
             yield r, i

@@ -23,7 +23,7 @@ from framework.reference.roles import set_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
 
-Action = tuple[Any, ...]  # as `Hooks.on_tick` has it
+Action = tuple[Any, ...]  # an action of `Hooks.on_tick`
 
 
 def decision_is_due(s: Simulation, i: Instance) -> bool:
@@ -208,7 +208,7 @@ def cancel(s: Simulation, i: Instance, r: Request, reason: str) -> None:
         i.kept.remove(r)
         free_kv(s, i, r)
     elif not r.suspended:
-        return  # in the front end, or its client is about to send it again
+        return  # It is in the front end, or its client is about to send it again.
     r.swapped_out = False
     d, r.suspended, r.source, r.destination = r.destination, False, None, None
     s.end_request(r, CANCELLED, reason)

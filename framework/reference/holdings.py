@@ -6,7 +6,7 @@ from framework.reference.state import Instance, Request
 
 
 def kv_tokens(i: Instance) -> int:
-    """Of all KV that it holds."""
+    """The tokens of all KV that it holds."""
     tokens = 0  # loops, as the lists are mostly short and the clock asks whenever it goes on
     for r in i.running:
         tokens += r.kv
@@ -34,7 +34,7 @@ def queued_tokens(i: Instance) -> int:
 
 
 def incoming_kv_tokens(i: Instance) -> int:
-    """Of all KV that is on its way here."""
+    """The tokens of all KV that is on its way here."""
     return sum(r.migration.copied if r.migration else r.coming_kv for r in i.incoming + i.reserved)
 
 

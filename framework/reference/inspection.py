@@ -100,7 +100,7 @@ class ReferenceInspection:
         options, clock = np.zeros(1, _record(("block_tokens", "i8"))), np.zeros(1, _record(("now_s", "f8")))
         options["block_tokens"] = self.block_tokens
         self.view = View(options, clock, self.requests, self.instances)
-        self._ended = 0  # of those that have ended, how many rows are written for good
+        self._ended = 0  # rows of ended requests that are written for good
         self.refresh()
 
     def refresh(self) -> None:

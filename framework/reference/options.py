@@ -52,18 +52,18 @@ class Spec:
     token_budget: int
     max_batch: int
     mode: str = "decode_first"
-    reserve_blocks: int | None = None  # of every request, whatever its tokens
-    spares_idle: bool = False  # there is no watermark where nothing runs
+    reserve_blocks: int | None = None  # blocks reserved for every request, whatever its tokens
+    spares_idle: bool = False  # true: there is no watermark where nothing runs
     pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
-    chunk_sizes: tuple[int, ...] = ()  # by stage of a prompt
+    chunk_sizes: tuple[int, ...] = ()  # chunk size by stage of a prompt
     stage_tokens: int = 1
     ranks: int = 1  # data-parallel, each with requests of its own
-    stages: int = 1  # of a pipeline
+    stages: int = 1  # stages of a pipeline
     group: int = 1  # instances that step together
-    rank_choice: str = "kv"  # or requests, round_robin
+    rank_choice: str = "kv"  # kv, requests or round_robin
     bandwidth_bytes_s: float = 2.0**60
     host_bytes_s: float = math.inf
-    unpack_s: float = 0.0  # of each token that arrives from another instance
+    unpack_s: float = 0.0  # seconds for each token that arrives from another instance
     memory_bytes_s: float = math.inf  # inf: decodes do not feel a prefill step concurrent with them
 
 
@@ -74,7 +74,7 @@ class Drafts:
     acceptance: float = 0.0
     depth: int = 0
     adaptive: bool = False
-    cost: float = 0.0  # of a drafted token, in decode steps of the same batch
+    cost: float = 0.0  # cost of a drafted token, in decode steps of the same batch
     seed: int = 0
 
     def right(self, request: int, token: int) -> bool:
@@ -117,18 +117,18 @@ class Options:
     prefix_cache: bool = False
     shares_blocks: bool = False
     first_token: str = "prefill"
-    kv_bytes_per_token: float = 1.0  # in memory
-    copy_bytes_per_token: float | None = None  # on a link, None: the same
+    kv_bytes_per_token: float = 1.0  # bytes of a token's KV in memory
+    copy_bytes_per_token: float | None = None  # bytes of a token's KV on a link; None: the same
     attention_overlap: float = 0.0
     max_context: int = 1 << 40
     latency_s: float = 0.0
-    link_sharing: str = "fair"  # or fifo
-    fabric_bytes_s: float | None = None  # of all copies together
+    link_sharing: str = "fair"  # fair or fifo
+    fabric_bytes_s: float | None = None  # bandwidth of all copies together
     layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
     layers: int = 1
     request_s: float = 0.0  # between a client's sending a request and its arrival
-    intake_s: float = 0.0  # that the front end takes for each request, one after another ...
-    intake_token_s: float = 0.0  # ... and for each token of its prompt
+    intake_s: float = 0.0  # seconds that the front end takes for each request, one after another
+    intake_token_s: float = 0.0  # seconds that it takes for each token of the prompt
     asynchronous: bool = False  # a step is formed while the one before it runs
     admission_wait_steps: int = 0
     drafts: Drafts = field(default_factory=Drafts)
@@ -138,11 +138,11 @@ class Options:
     start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
     horizon_s: float = math.inf  # arrivals from this time on are not sent
-    backoff_s: float = 0.0  # that a client stays away after a request was turned away
-    prefill_percent: int = 50  # of the SMs, where prefills run concurrently with decodes, until a plan says otherwise
-    prefill_slowdown: Sequence[float] = (1.0,) * 101  # by the percent of the SMs
+    backoff_s: float = 0.0  # seconds that a client stays away after a request was turned away
+    prefill_percent: int = 50  # percent of the SMs for prefills concurrent with decodes, until a plan says otherwise
+    prefill_slowdown: Sequence[float] = (1.0,) * 101  # slowdown by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0
-    crashes: Sequence[Crash] = ()  # by time
+    crashes: Sequence[Crash] = ()  # crashes by time
     engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
-    chosen_share: float = 0.0  # of a layer's experts that one token chooses, 0: there are no experts
+    chosen_share: float = 0.0  # share of a layer's experts that one token chooses; 0: there are no experts

@@ -36,7 +36,7 @@ def may_join(i: Instance) -> bool:
 
 
 def join(s: Simulation, i: Instance) -> Request:
-    """The first whose KV has come to i decodes there, or goes on with its prefill."""
+    """Let the first request whose KV has come to i decode there, or go on with its prefill."""
     r = i.joining.pop(0)
     s.give_admission_number(r)
     i.take_in(r)

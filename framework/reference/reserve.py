@@ -33,7 +33,7 @@ def declared(s: Simulation, r: Request) -> int:
 
 
 def present_ratio(s: Simulation, i: Instance) -> float:
-    """Of what is to come of those that decode, the share that is reserved."""
+    """The reserved share of what is to come of those that decode."""
     options = s.options.engine.output_reserve
     ratio, since = i.ratio_set
     steps = int(i.totals["decode_steps"]) - since

@@ -67,7 +67,7 @@ class Hooks:
         return ()
 
     def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
-        """The same, before i schedules."""
+        """Ask the policy to decide before i schedules."""
         return ()
 
 
@@ -104,28 +104,28 @@ class Simulation:
         self._later_turns = {}
         if workload.previous is not None and workload.think_s is not None:
             self._later_turns = {int(r): later for later, r in enumerate(workload.previous) if r >= 0}
-        self.channels: dict[tuple[int, int], Channel] = {}  # by source and target: where copies flow
+        self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
         self.now_s = 0.0
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
-        self.far_off = 0  # of these, arrivals and ends of copies
+        self.far_off = 0  # arrivals and ends of copies among these
         self.quiet_ticks = 0  # ticks in a row with nothing between them, and nothing to follow but what is far off
         self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
-        self.ended: list[Request] = []  # in the order of their ends
-        self.parked: list[Request] = []  # to be routed once each phase has an instance
+        self.ended: list[Request] = []  # ended requests in the order of their ends
+        self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
         self.crash_log: list[tuple[float, float, int, int]] = []  # time, return, instance, instances: see `crash`
         self.drops: list[tuple[int, int, int]] = []  # row of that, request, tokens lost
-        self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for ...
-        self.marks: list[list[dict[str, float]]] = []  # ... and those of all that are past
+        self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for
+        self.marks: list[list[dict[str, float]]] = []  # marks that are past
         # Numbers given so far.
         self.crashes = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
@@ -237,7 +237,7 @@ class Simulation:
         return any(self.recomputes_here(r) for _, _, r in i.waiting)
 
     def give_admission_number(self, r: Request) -> None:
-        """Of those that may be preempted, the one with the largest number is."""
+        """Number the admission of r: of those that may be preempted, the one with the largest number is."""
         self.admissions += 1
         r.admission = self.admissions
 

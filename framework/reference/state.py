@@ -21,7 +21,7 @@ INSTANCE_TOTALS = (
 
 @dataclass
 class Migration:
-    """Of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
+    """The migration of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
 
     target: Instance
     copied: int  # KV tokens
@@ -39,8 +39,8 @@ class Request:
     emitted: int = 0
     state: int = PENDING
     reason: str = ""
-    instance: int = -1  # where it waits, prefills, decodes, or holds KV
-    key: float = 0.0  # by which it waits, or has waited last but for preemptions
+    instance: int = -1  # instance where it waits, prefills, decodes, or holds KV
+    key: float = 0.0  # key by which it waits, or has waited last but for preemptions
     queue_number: int = 0
     place: tuple[float, int] = (0.0, 0)  # key and queue number with which it was queued last
     # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
@@ -53,13 +53,13 @@ class Request:
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
     destination: Instance | None = None
-    rank: int = 0  # of the instance that it prefills or decodes on
+    rank: int = 0  # rank of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
     rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed where it is routed
-    copy: Copy | None = None  # of its KV, or of a prefix
-    sent_ahead: bool = False  # that copy began before its prefill had ended
-    fetch: tuple[Instance, list[int]] | None = None  # where a prefix of it is being copied, and which blocks
+    copy: Copy | None = None  # copy of its KV, or of a prefix
+    sent_ahead: bool = False  # true: that copy began before its prefill had ended
+    fetch: tuple[Instance, list[int]] | None = None  # place where a prefix of it is being copied, and its blocks
     transferred: bool = False
     decoded: bool = False
     first_token_recomputed: bool = False  # token 1 is computed at its destination
@@ -92,7 +92,7 @@ class Request:
 
     @property
     def sent_kv(self) -> int:
-        """Of a transfer: the KV tokens that come to the other instance."""
+        """The KV tokens of a transfer that come to the other instance."""
         return self.kv - self.first_token_recomputed
 
     @property
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def coming_kv(self) -> int:
-        """Of a transfer: what a prompt whose prefill has not ended will have then."""
+        """The KV that a prompt of a transfer whose prefill has not ended will have then."""
         return (self.prefill_until if self.sent_ahead else self.kv) - self.first_token_recomputed
 
 
@@ -138,11 +138,11 @@ class Step:
     chunks: list[Chunk]
     context: int
     depth: int = 0
-    bubble_s: float = 0.0  # that the stages of a pipeline wait, in sum
+    bubble_s: float = 0.0  # seconds that the stages of a pipeline wait, in sum
     beyond: float = 0.0  # how far it lies past what was measured; at most 1: within
-    micro_batches: int = 1  # that hold something
+    micro_batches: int = 1  # micro-batches that hold something
     is_concurrent: bool = False  # a prefill step concurrent with the decodes
-    attention_share: float = 0.0  # of a prefill step concurrent with the decodes: of its time alone on all SMs
+    attention_share: float = 0.0  # share of attention in the time of a concurrent prefill step alone on all SMs
     dropped: list[Request] = field(default_factory=list)  # preempted while it ran
 
     @property
@@ -160,7 +160,7 @@ class Instance:
     watermark: int
     prefill_percent: int = 50
     begin_s: float = 0.0
-    group: list[Instance] = field(init=False)  # those that step together with it, itself included
+    group: list[Instance] = field(init=False)  # instances that step together with it, itself included
     token_budget: int = field(init=False)
     max_batch: int = field(init=False)
     mode: str = field(init=False)
@@ -168,7 +168,7 @@ class Instance:
     role: int = field(init=False)
     draining_role: int = field(init=False)
     next_role: int = field(init=False)
-    next_plan: tuple[int, str, int] | None = None  # that comes with the change of role under way
+    next_plan: tuple[int, str, int] | None = None  # plan that comes with the change of role under way
     change_event: int | None = None  # its event
     off_since_s: float | None = field(init=False)
     off_s: float = 0.0
@@ -185,7 +185,7 @@ class Instance:
     joining: list[Request] = field(default_factory=list)
     # by its prefill stream; they decode from the next boundary on, ...
     computed: list[Request] = field(default_factory=list)
-    known: int = 0  # ... so many of them, of the others its next step does not know yet
+    known: int = 0  # first ones that its next step knows of
     swapped: list[Request] = field(default_factory=list)
     incoming: list[Request] = field(default_factory=list)
     # copies under way to this instance hold a seat and blocks here
@@ -195,7 +195,7 @@ class Instance:
     # prefilled or handed over, their KV kept here until a copy has ended
     leaving: list[Request] = field(default_factory=list)
     kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
-    busy: bool = False  # in a step
+    busy: bool = False  # true: in a step
     changed: bool = False
     asked: bool = False  # the policy has decided before the step that is formed next
     woken: bool = False  # it schedules at this time
@@ -211,9 +211,9 @@ class Instance:
     next_rank: int = 0  # rank that comes next where they take turns
     egress_free_s: float = 0.0  # time at which its sending side is free, where copies wait for each other
     ingress_free_s: float = 0.0
-    load_s: float = 0.0  # of what the step being formed finds in stores
+    load_s: float = 0.0  # seconds that the step being formed spends on what stores hold
     stores: list[Store] = field(default_factory=list)  # the fastest first
-    hit_tokens: list[int] = field(default_factory=list)  # by store, of first admissions
+    hit_tokens: list[int] = field(default_factory=list)  # tokens found by first admissions, by store
     loaded_bytes: list[float] = field(default_factory=list)
     closed: bool = False  # a request found no room, and none has come free since
     # for KV that came free: 1, or 2 where its next step cannot count on that

@@ -45,12 +45,12 @@ from framework.result import CRASHED, DROPPED, OUTCOME, Gaps, mark_of
 
 _EVENTS_BETWEEN_REPORTS = 200_000
 
-_ENDS = np.zeros(128, np.int8)  # by the engine's states, those of results
+_ENDS = np.zeros(128, np.int8)  # states of results by the engine's states
 _ENDS[[FINISHED, REJECTED, FAILED, CANCELLED, UNSENT]] = 1, 2, 3, 4, 5
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
 _WINDOWS, _GROWTH = 32, 4  # room for the log: windows of it at first, then times as many rows as it has
-_LARGE_BYTES = 1 << 27  # of all requests, from which on their memory is given back as their outcomes are taken
+_LARGE_BYTES = 1 << 27  # bytes of all requests from which on their memory is given back as their outcomes are taken
 
 
 class CompiledEngine:
@@ -223,7 +223,7 @@ class _ReducedLog:
         self._reducer.add(self._memory.step_log[:step_rows], self._memory.token_log[:token_rows], keep_from_step)
 
     def next(self, memory: Memory) -> Memory:
-        """The same memory: rows that have been reduced are written over."""
+        """The log in the same memory: rows that have been reduced are written over."""
         return memory
 
     def finish(self, step_rows: int, token_rows: int) -> _Log:
@@ -252,7 +252,7 @@ def _end_off_time(memory: Memory) -> None:
 
 def _outcomes(memory: Memory) -> NDArray[np.void]:
     requests = memory.requests
-    outcomes = np.empty(len(requests), OUTCOME)  # of zeros the system would make small pages, which take longer
+    outcomes = np.empty(len(requests), OUTCOME)  # The system would make zeros of small pages, which take longer.
     for first in range(0, len(requests), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         _fill(outcomes[part], requests[part])

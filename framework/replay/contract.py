@@ -13,7 +13,7 @@ from framework.policy.inspection import Inspection
 from framework.policy.view import Cluster
 from framework.result import Gaps
 
-Progress = Callable[[int, int], None]  # of requests: ended, total
+Progress = Callable[[int, int], None]  # counts of requests: ended, total
 
 
 class Replayed(NamedTuple):

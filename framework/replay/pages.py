@@ -9,7 +9,7 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-_DONTNEED = 4  # of madvise(2) on Linux
+_DONTNEED = 4  # number of that advice to madvise(2) on Linux
 
 
 def give_back(records: NDArray[np.void]) -> None:

@@ -20,8 +20,8 @@ _NAMES = {
 }
 _FIRST = ("server", "router", "router to decode", "prefix cache", "cluster", "predictor", "transfers")
 _SAME_AS = ("timing.server.", "cluster.gpu.")  # settings that repeat others
-_REPEATED = ("server.asynchronous", "server._target_", "objective._target_")
-_IN_PART = ("engine", "server", "cluster")  # whose settings are named one by one; of other groups the group is
+_REPEATED = ("server.asynchronous", "server.seats", "server._target_", "objective._target_")
+_IN_PART = ("engine", "server", "cluster")  # groups whose settings are named one by one; others are named as a group
 _POOLS = {"mixed": ("instances",), "disaggregated": ("prefill", "decode")}
 _PARALLEL = ("tp", "pp", "ep", "dp")
 _SHAPE = (
@@ -29,7 +29,7 @@ _SHAPE = (
     *(f"cluster.{pool}{name}" for pool in ("", "prefill_", "decode_") for name in _PARALLEL),
 )
 _ROUTERS = ("policy.routing", "policy.placement")
-_OWN_ROUTER = "its own"  # of a policy whose source says how it routes
+_OWN_ROUTER = "its own"  # router of a policy whose source says how it routes
 _UNSEEN = "\0"  # what follows distinguishes values, and is not shown
 _MOST_ITEMS, _MOST_LABELS, _MOST_VALUES = 12, 3, 4
 

@@ -12,7 +12,7 @@ from framework.report.numbers import number
 
 Summary = Mapping[str, Any]
 MARKS = {OVERLOADED: "‡", BACKLOGGED: "†"}
-IN_LEGEND = "overloaded, grows with the run"  # of a latency
+IN_LEGEND = "overloaded, grows with the run"  # state of an overloaded run, next to a latency
 SHORT, SHORT_MEANS = "§", "window too short: the start from empty flatters all figures"
 STYLES = {STABLE: "green", BACKLOGGED: "yellow", OVERLOADED: "bold red"}
 _ORDER = (STABLE, BACKLOGGED, OVERLOADED)

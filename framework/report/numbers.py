@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-NONE = "–"  # where a figure is not defined
+NONE = "–"  # sign of a figure that is not defined
 
 
 def side_by_side(headings: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from framework.result import Result
 _NS = 1e9
 _ROWS_AT_ONCE = 100_000
 _ROUNDING_NS = 1  # between the end of a leap and the start of the one that follows at once
-_COUNTERS = {"batch": "requests", "context": "tokens"}  # and their units, which a viewer shows next to the name
+_COUNTERS = {"batch": "requests", "context": "tokens"}  # counters, and units that a viewer shows
 ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
 

@@ -140,7 +140,7 @@ def arrows(result: Result, window_s: Window) -> pl.DataFrame:
         "to_s": requests["transfer_end_s"][moved],
     }
     first = _first_places(result)
-    if first is not None:  # where it decoded first, which is not where it decoded last if it moved
+    if first is not None:  # A request that moved decoded first elsewhere than last.
         known = first[moved] >= 0
         transfers["to_instance"] = np.where(known, first[moved], transfers["to_instance"])
     parts = [_named("transfer", transfers), _named("migration", _migrations(result))]

@@ -77,7 +77,7 @@ def _parts(figures: StepFigures) -> Table:
 
 
 def _compared(figures: StepFigures) -> str:
-    """The same step without, or with, what was fitted."""
+    """The step without, or with, what was fitted."""
     if figures.calibrated_ms is None:
         return ""
     if figures.step_ms == figures.calibrated_ms:
@@ -171,14 +171,14 @@ class _Roofline:
             column = round((power - self._left) / (self._right - self._left) * self._columns)
             marks[column] = "┬"
             label = f"{10.0**power:,.6g}"
-            if column == 0 or ticks[column - 1] == " ":  # else the label before reaches here
+            if column == 0 or ticks[column - 1] == " ":  # Otherwise the label before reaches here.
                 ticks[column : column + len(label)] = label
         yield Text(f"{'TFLOP/s':>7} └{''.join(marks)}", style="dim")
         yield Text(f"{'':>7}  {''.join(ticks).rstrip()}  FLOP/byte", style="dim")
 
 
 def _decimals(value_ms: float) -> str:
-    """As many decimals as tell a part of a step from nothing, two at most."""
+    """The number of decimals that tell a part of a step from nothing, two at most."""
     return f"{value_ms:,.{2 if value_ms < 10 else 1 if value_ms < 100 else 0}f}"
 
 

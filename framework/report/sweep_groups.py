@@ -51,7 +51,7 @@ def rows_of(runs: Sequence[tuple[str, Summary]]) -> list[SweepRow]:
 
 
 def in_groups(rows: Sequence[SweepRow]) -> list[SweepRow]:
-    """The same, those of one group together, otherwise in their order."""
+    """The runs with those of one group together, otherwise in their order."""
     groups = list(dict.fromkeys(row.group for row in rows))
     return sorted(rows, key=lambda row: groups.index(row.group))
 

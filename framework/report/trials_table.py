@@ -75,7 +75,7 @@ def units(trials: Trials) -> str:
 
 
 def removed_rows(trials: Trials) -> Iterator[tuple[str, str, Removed]]:
-    """Of each cause, what a run without it has, what that is worth, and the cause."""
+    """What a run without each cause has, what that is worth, and the cause."""
     for one in trials.removed:
         yield one.cause.without, signed(one.trial.worth(trials.base)), one
 

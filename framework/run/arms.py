@@ -21,7 +21,7 @@ def ran_settings(directory: Path) -> dict[str, Any]:
 
 
 def decided(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with what the requests of the run decided, which its summary says."""
+    """The settings with what the requests of the run decided, which its summary says."""
     found = {CACHE: summary["prefix_cache"]} if "prefix_cache" in summary else {}
     return {**settings, **found}
 

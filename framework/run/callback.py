@@ -34,7 +34,7 @@ from framework.errors import InputError, hook_noted
 from framework.report.sweep_groups import Ended, in_groups, rows_of
 
 _MOST = 40  # runs that a table at the end of a sweep shows all of
-_BEST = 20  # of more than that
+_BEST = 20  # rows shown where there are more
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
@@ -75,7 +75,7 @@ class Runs(Callback):
         if directory is not None:
             self._refusals = Refusals(directory / "refused")
             self._refusals.clear()
-            atexit.register(self._tell)  # also when a bug ends the sweep
+            atexit.register(self._tell)  # It also runs when a bug ends the sweep.
             self._unfinished = directory, runs_of(config.hydra.overrides.task)
             clear_after_killed(directory)
             atexit.register(self._tell_what_is_kept)
@@ -137,7 +137,7 @@ class Runs(Callback):
         if not self._hold(fresh.path):
             report_error(f"{fresh.path}: another {what} writes there now; choose another with {key}=DIR")
             sys.exit(USER_ERROR)  # Hydra makes a warning of an error here
-        atexit.register(fresh.discard)  # also after an interrupt, or when Hydra itself refuses the sweep
+        atexit.register(fresh.discard)  # It also runs after an interrupt, or when Hydra itself refuses the sweep.
         return fresh.path
 
     def _hold(self, directory: Path) -> bool:
@@ -227,7 +227,7 @@ class FreshDirectory:
         for folder in self.missing:
             try:
                 folder.rmdir()
-            except OSError:  # another run lives there
+            except OSError:  # Another run lives there.
                 return
 
 

@@ -24,7 +24,7 @@ from framework.run.job import chosen as chosen_options
 from framework.run.job import done, sweep_job
 
 _LEAST_LOST = 0.01  # share of the requests
-_LONG_S = 1.0  # of hooks: what is worth a note
+_LONG_S = 1.0  # seconds of hooks that are worth a note
 _OWN = ("policy.", "cluster=", "cluster.prefill", "cluster.decode")  # settings that others need not have
 _RIVALS = ("chunked", "distserve")  # one that mixes both phases on its instances, one that keeps them apart
 

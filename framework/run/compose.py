@@ -37,7 +37,7 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
     ("slo", Slo),
     ("cluster", ClusterSpec),
     ("policy", Policy),
-    ("predictor", None),  # which may be null
+    ("predictor", None),  # It may be null.
 )
 
 
@@ -93,7 +93,7 @@ def fitting_parts(config: DictConfig, given: Given = NOTHING) -> dict[str, Any]:
         fitting = engine.kv_fraction, engine.memory_share(model)
         kv_capacity_tokens(model, pool.gpu, pool.parallelism, *fitting)  # refuses a model that does not fit
         _require_speed(pool, model)
-        _require_short_steps(pool, parts["timing"].row(model, pool.gpu, pool.parallelism))  # which may have no times
+        _require_short_steps(pool, parts["timing"].row(model, pool.gpu, pool.parallelism))  # It may have no times.
     _require_links(cluster, engine)
     if overrides(parts["policy"], "fetch_prefix") and not engine.prefix_stores.tiers:
         raise InputError(

@@ -17,7 +17,7 @@ from framework.run.arms import decided, ran_settings
 
 _MOST_ROWS = 100_000_000
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens", "state", "ttft_s", "tpot_s", "e2e_s", "good")
-_WORDS = Path(".hydra") / "overrides.yaml"  # of each run
+_WORDS = Path(".hydra") / "overrides.yaml"  # overrides of each run
 _SAID = 2  # settings that a label has, at most
 _OF_A_SUMMARY = ("policy", "trace", "gpus", "duration", *CURVES)  # keys that pages cannot do without
 

@@ -28,8 +28,8 @@ from framework.run.run_key import run_key
 from framework.run.store import Record, Store
 
 _LONGEST_SLO_S = 600.0
-CACHE = "engine.prefix_cache"  # which the requests of a run decide where it is `auto`
-_NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go changes none of them
+CACHE = "engine.prefix_cache"  # setting that the requests of a run decide where it is `auto`
+_NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def flattened(config: DictConfig) -> dict[str, Any]:
 
 
 def settings_of(config: DictConfig, experiment: Experiment) -> dict[str, Any]:
-    """The same of a configuration that makes this experiment, with what its requests decide (`auto`)."""
+    """The settings of a configuration that makes this experiment, with what its requests decide (`auto`)."""
     return flattened(config) | {CACHE: experiment.engine.prefix_cache}
 
 

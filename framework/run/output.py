@@ -22,7 +22,7 @@ from framework.metrics.token_gaps import gap_shares
 from framework.report.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
 
-_ROOM_BYTES = 1 << 16  # with less a disk counts as full
+_ROOM_BYTES = 1 << 16  # bytes below which a disk counts as full
 
 
 def write(

@@ -22,8 +22,8 @@ from framework.workload import Workload
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DIGITS = 32
-_CODE_DIGITS = 8  # of them
-_LIBRARIES = ("numpy", "numba", "polars", "scipy")  # another release of these may round otherwise
+_CODE_DIGITS = 8  # digits of a code
+_LIBRARIES = ("numpy", "numba", "polars", "scipy")  # libraries of which another release may round differently
 
 
 def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:

@@ -44,7 +44,7 @@ class Record:
 
     @property
     def version(self) -> str:
-        """Of the project, which made it; records say so since 0.2."""
+        """The version of the project that made it; records say so since 0.2."""
         return str(self.summary.get("versions", {}).get("servelab", UNSTAMPED))
 
 

@@ -21,7 +21,7 @@ from framework.objective.goodput import Measurement, Progress
 from framework.run.compose import compose_on
 from framework.workload import Workload
 
-_KEPT = Path(".hydra") / "config.yaml"  # in the directory of a run
+_KEPT = Path(".hydra") / "config.yaml"  # configuration in the directory of a run
 
 
 def config_of(directory: Path) -> DictConfig:

@@ -31,7 +31,7 @@ from framework.system.split import Split
 from framework.timing.table import StepTables, base_s, chunk_s, stack, step_s
 from framework.workload import ids_in_order, rate_rps, within_context
 
-_LENGTHS = 256  # of prompts, as quantiles, for which seconds are worked out
+_LENGTHS = 256  # quantiles of prompts for which seconds are worked out
 _KEPT = 0.1  # quantile of limits: nine requests in ten have no tighter one
 _BUSIEST = 0.7  # share of its time that a pool may prefill, or a link copy: arrivals are more bunched than by chance
 _TAIL = math.log(10.0)  # times the mean, nine waits in ten are shorter
@@ -197,7 +197,7 @@ class _Decodes:
         self._steps = float((outputs - 1).mean()) / accepted
         # While a request decodes: those with long outputs are there for longer.
         self._context = float((outputs * (inputs + outputs / 2)).sum() / outputs.sum())
-        self.limit_s = _limit_s(setting, "tpot_s") * accepted  # of a step
+        self.limit_s = _limit_s(setting, "tpot_s") * accepted  # limit of a step
         self._memory = max(int(setting.kv_blocks(pool) * setting.engine.block_tokens / self._context), 1)
         self._seats = setting.engine.seats_of(pool)
 

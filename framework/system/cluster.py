@@ -19,7 +19,7 @@ from framework.system.split import Auto, Split, counted
 
 Role = Literal["mixed", "prefill", "decode", "off"]
 Batching = Literal["decode_first", "prefill_first", "mixed", "static", "unified", "concurrent", "chunks_first"]
-Phase = Literal["decode_only"]  # of a plan that changes with time; configured, it would never prefill
+Phase = Literal["decode_only"]  # mode of a plan that changes with time; configured, it would never prefill
 BATCHINGS: tuple[str, ...] = get_args(Batching)
 PLANS: tuple[str, ...] = (*BATCHINGS, "decode_only")
 RankChoice = Literal["even", "kv", "requests", "round_robin", "routed"]
@@ -68,7 +68,7 @@ class PoolSpec:
     token_budget: Count | None = None
     max_batch: Count | None = None
     batching: Batching | None = None
-    link_bytes_s: Positive | None = None  # of an instance, each direction
+    link_bytes_s: Positive | None = None  # bandwidth of an instance in each direction
     reserve_tokens: Count | None = None
     chunk_schedule: ChunkSchedule | None = None
     rank_choice: RankChoice = "even"
@@ -161,7 +161,7 @@ class ClusterSpec:
         return sum(pool.gpus for pool in self.pools)
 
     def divided(self, split: Split) -> ClusterSpec:
-        """The same instances, so many of which prefill and so many decode."""
+        """The cluster with so many of its instances that prefill and so many that decode."""
         counts = {"prefill": split.prefill, "decode": split.decode}
         pools = (
             replace(pool, instances=counts.get(pool.name, 0) * pool.group or pool.instances) for pool in self.pools

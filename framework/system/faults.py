@@ -14,7 +14,7 @@ from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
-MOST_CRASHES = 100_000  # of a run
+MOST_CRASHES = 100_000  # most crashes of a run
 
 
 @dataclass(frozen=True, order=True)
@@ -102,11 +102,12 @@ class Crashes(Faults):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrashes(Faults):
-    """Each GPU fails at random, on average every `gpu_mtbf_s` seconds that it is up, up to `until_s` from the start of
-    the trace; its instance is then down for `down_s`. The same `seed` gives the same crashes.
+    """Crashes drawn at random: a GPU fails every `gpu_mtbf_s` seconds that it is up, on average.
 
-    Times between failures are exponential, so that an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. Ranks
-    that step together are one instance here. Raises InputError for a value out of range.
+    The instance of a failed GPU is down for `down_s`. No GPU fails later than `until_s` after the start of the trace.
+    Times between failures are exponential, so an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. Ranks that
+    step together count as one instance. The same `seed` gives the same crashes. Raises InputError for a value out of
+    range.
     """
 
     gpu_mtbf_s: Positive

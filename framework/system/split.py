@@ -10,7 +10,7 @@ from framework.errors import InputError
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-INSTANCES = 5  # where nothing is said
+INSTANCES = 5  # instances where nothing is said
 
 
 class Counts(NamedTuple):

@@ -24,7 +24,7 @@ from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
 _KINDS = ("dense", "moe")
-COMPUTE_TOKENS = 128.0  # of a step whose linear layers still take what it takes to read the weights
+COMPUTE_TOKENS = 128.0  # tokens of a step whose linear layers still take what it takes to read the weights
 # Of a server's work; framework.timing.server says what they are.
 SERVER_TERMS = ("step_s", "message_s", "host_s", "host_sequence_s", "eager_layer_s", "request_s", "token_s")
 

@@ -34,7 +34,7 @@ def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int
 
 @compiled
 def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: int, context: int) -> float:
-    """The same by table k, for an instance of so many pipeline stages."""
+    """The seconds by table k, for an instance of so many pipeline stages."""
     time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
     if prompt > 0:
         time_s += stages * chunk_s(tables, k, 0, prompt)

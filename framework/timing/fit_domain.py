@@ -24,7 +24,7 @@ from framework.load import Closed, Load
 from framework.workload import Workload, dense, rate_rps
 
 Range = tuple[float, float]
-_SHARE_BEYOND = 0.5  # of prompt tokens in the cache, beyond what a fit saw, from which on it does not count
+_SHARE_BEYOND = 0.5  # share of prompt tokens in the cache, beyond what a fit saw, from which on the fit does not count
 _FACTOR_BEYOND = 8.0  # times the longest, or the shortest, prompts of a fit: as far as it was tried
 _WITHIN = 1.05  # what a mean may be off a range and still lie in it
 
@@ -46,7 +46,7 @@ class Place:
 
     @classmethod
     def of(cls, workload: Workload, load: Load, instances: int, *, prefix_cache: bool) -> Place:
-        """Of a workload on so many instances that take prompts."""
+        """The place of a workload on so many instances that take prompts."""
         closed = load.concurrency / instances if isinstance(load, Closed) else None
         return cls(
             prompt_tokens=float(workload.input_tokens.mean()),

@@ -204,7 +204,7 @@ class Measured:
         return Entry(parts, gpu.name, found.origin, fit, name, joint, linked)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:
-        """Of the GPU with most tokens, by `experts`."""
+        """The load of the GPU with most tokens, by `experts`."""
         if not isinstance(self.experts, ExpertLoad) or model.experts is None:
             return 1.0
         if parallelism.ep <= NODE_GPUS:
@@ -254,7 +254,7 @@ class Measured:
 
 
 def placed(timing: Timing, place: Place) -> Timing:
-    """The same step times for a run whose load lies at `place`; sources that are not fitted have the same for all."""
+    """The step times for a run whose load lies at `place`; sources that are not fitted have the same for all."""
     return replace(timing, place=place) if isinstance(timing, Measured) and timing.calibrated else timing
 
 

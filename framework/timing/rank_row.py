@@ -10,15 +10,15 @@ from framework.timing.curves import Curve, Surface
 from framework.timing.step_row import StepRow, Timing
 
 # What the fields of a StepRow are for a rank. D ranks that are alike have D times the tokens of one: what costs
-# something for each token or sequence costs D times as much for one of a rank, ...
+# something for each token or sequence costs D times as much for one of a rank.
 EACH = (
     *("per_prefill_token_s", "attention", "prefill_quadratic_s", "masked_s", "per_context_token_s", "per_sequence_s"),
     *("between_sequence_s", "skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
 )
-OVER_SIZES = ("linear", "decode", "logits", "decode_limits")  # ... a size of all is reached by a D-th of it on each,
-# ... and a limit of all is a D-th for each.
+# A size of all ranks is reached by a D-th of it on each, and a limit of all is a D-th for each.
+OVER_SIZES = ("linear", "decode", "logits", "decode_limits")
 LIMITS = ("tokens_limit", "sampled_limit", "decode_limits", "decodes_at_once")
-# Of a step, of a prompt, of a request, of a kernel, or of a rank's own host.
+# These are of a step, a prompt, a request, a kernel, or a rank's own host.
 THE_SAME = (
     *("prefill_step_s", "waste", "decode_rows", "head_group", "base_s", "request_s", "intake_s", "intake_token_s"),
     *("host_s", "host_sequence_s", "eager_s", "graph_tokens", "length_limit"),
@@ -48,7 +48,7 @@ def _scaled(value: float | Curve, factor: float) -> float | Curve:
 
 
 def _nearer(value: Curve | Surface, ranks: int) -> Curve | Surface:
-    """The same values at sizes that are so many times smaller."""
+    """The values at sizes that are so many times smaller."""
     if isinstance(value, Curve):
         return replace(value, knots=_divided(value.knots, ranks))
     return replace(value, batches=_divided(value.batches, ranks), contexts=_divided(value.contexts, ranks))

@@ -17,9 +17,9 @@ from framework.timing.curves import Curve
 from framework.timing.joint_attention import decode_rows
 from framework.timing.step_row import StepRow
 
-_REDUCTIONS_PER_LAYER = 2  # after attention and after the MLP
+_REDUCTIONS_PER_LAYER = 2  # all-reduces: after attention and after the MLP
 _ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
-_LARGEST_STEP_LOG2 = 16  # beyond 65,536 tokens all experts have long been chosen
+_LARGEST_STEP_LOG2 = 16  # largest step: beyond 65,536 tokens all experts have long been chosen
 
 
 def ridge_flops_per_byte(peak_flops: float, bandwidth_bytes_s: float) -> float:

@@ -9,7 +9,8 @@ Every term is a piece of work that can be named, in the order of its place:
   step that runs. `host_by_tp` has both past one GPU, where reaching several processes costs more: that of the largest
   tensor-parallel degree that is not above the instance's;
 - the host launches a step. Where CUDA graphs hold it that is part of `host_s`; a step of more than `graph_tokens`
-  tokens is launched kernel by kernel, `eager_layer_s` a layer, and takes at least as long as that;
+  tokens, or of more than `graph_tokens_per_seat` for each of its `seats`, is launched kernel by kernel,
+  `eager_layer_s` a layer, and takes at least as long as that;
 - `step_s` of each step is GPU time that no kernel table has (copies of inputs, sampling, gaps between graphs);
 - `message_s` is what GPUs wait for each other at each of the two collectives of a layer, which tables measure of GPUs
   that begin together: so much for each doubling of the GPUs of a stage.
@@ -29,20 +30,22 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import SERVER_TERMS, Calibration
 from framework.timing.step_row import StepRow
 
-_COLLECTIVES = 2  # of a layer: after attention, and after the feed-forward part
+_COLLECTIVES = 2  # collectives of a layer: after attention, and after the feed-forward part
 
 
 @dataclass(frozen=True)
 class Server:
     """What the server of one version does, and what its work costs where nothing was fitted; see the module.
 
-    `name` is shown next to results. `graph_tokens` None: graphs hold every step. Raises InputError for values that
-    cannot be.
+    `name` is shown next to results. `graph_tokens` None: graphs hold every step; `graph_tokens_per_seat` None: however
+    few seats there are. Raises InputError for values that cannot be.
     """
 
     name: str = "none"
     asynchronous: bool = False
     graph_tokens: Count | None = None
+    graph_tokens_per_seat: Count | None = None
+    seats: Count | None = None
     step_s: NotNegative = 0.0
     message_s: NotNegative = 0.0
     host_s: NotNegative = 0.0
@@ -81,10 +84,17 @@ class Server:
             host_s=host_s if self.asynchronous else between_s,
             host_sequence_s=host_sequence_s,
             eager_s=layers * self.eager_layer_s,
-            graph_tokens=np.inf if self.graph_tokens is None else float(self.graph_tokens),
+            graph_tokens=self._largest_graph(),
             request_s=self.request_s,
             intake_token_s=self.token_s,
         )
+
+    def _largest_graph(self) -> float:
+        """Tokens of the largest step that a graph launches."""
+        of_any = np.inf if self.graph_tokens is None else float(self.graph_tokens)
+        if self.graph_tokens_per_seat is None or self.seats is None:
+            return of_any
+        return min(of_any, float(self.graph_tokens_per_seat * self.seats))
 
     def _host(self, parallelism: Parallelism) -> tuple[float, float]:
         """Seconds of the host for a step and for each decode in it."""

@@ -29,7 +29,7 @@ _LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
 _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
 _HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, in addition to its kernels
-_LIMIT = {"part": "", "adds": False, "scales": False}  # where measurement ends
+_LIMIT = {"part": "", "adds": False, "scales": False}  # limit where measurement ends
 _KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # how a kernel is built
 
 
@@ -74,7 +74,7 @@ class StepRow:
     # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
     logits: Curve | None = field(default=None, metadata=_LOGITS)
     per_sampled_s: float = field(default=0.0, metadata=_LOGITS)
-    # Every step.
+    # These are of every step.
     base_s: float = field(default=0.0, metadata=_OVERHEAD)
     # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
     # in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token.

@@ -40,7 +40,7 @@ from framework.timing.step_row import StepRow as StepRow
 from framework.timing.step_row import Timing as Timing
 
 _SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
-_FIRST_BUCKET = 1023 << 3  # of 1.0
+_FIRST_BUCKET = 1023 << 3  # bucket of 1.0
 
 
 _TYPES = get_type_hints(StepRow)
@@ -109,7 +109,7 @@ def _axis(knots: tuple[float, ...]) -> NDArray[np.float64]:
     last = int(np.float64(knots[-1]).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
     edges = (np.arange(_FIRST_BUCKET, _FIRST_BUCKET + max(last, 0) + 1) << _SHIFT).view(np.float64)
     starts = np.maximum(np.searchsorted(knots, edges, side="right") - 1, 0)
-    starts[0] = 0  # also holds what lies below 1
+    starts[0] = 0  # The first bucket also holds what lies below 1.
     return np.concatenate([[len(starts)], starts, knots, [np.inf]])
 
 
@@ -172,7 +172,7 @@ def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) 
 def _surface_line(
     data: NDArray[np.float64], row: Any, batch: float, context: float
 ) -> tuple[float, float, float, float, float]:
-    """The same as (low, high, knot, value, slope): value + slope * (x - knot) at all x with low <= x < high."""
+    """The line as (low, high, knot, value, slope): value + slope * (x - knot) at all x with low <= x < high."""
     stride = row["decode_stride"]
     if stride == 0 or batch == 0.0:
         return -np.inf, np.inf, 0.0, 0.0, 0.0

@@ -31,6 +31,7 @@ from servelab.testing.recording import (
     LearnedMean,
     Record,
     Rule,
+    Shown,
     first_change,
     first_difference,
     in_machine_code,
@@ -39,7 +40,7 @@ from servelab.testing.recording import (
 )
 from servelab.testing.worlds import CLUSTERS, CRASHES, MODEL, SCENARIOS, STORMS, TIMING, Scenario, with_other_lengths
 
-_WRONG: tuple[Any, ...] = (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True)  # in a number's place
+_WRONG: tuple[Any, ...] = (None, "text", "", [1], {"a": 1}, float("nan"), float("inf"), True)  # no numbers
 _ONE_SEED = "draw random numbers from a numpy Generator that __init__ seeds; keep counts on self, not on the class"
 
 each_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
@@ -124,7 +125,7 @@ class PolicyConformance:
 
     def test_numeric_settings_refuse_what_is_no_number(self) -> None:
         """Null, texts, lists and numbers that are none: one line, whichever numeric argument gets them."""
-        if self.policy_name is None:  # there is no YAML whose settings could be wrong
+        if self.policy_name is None:  # There is no YAML whose settings could be wrong.
             return
         parameters = inspect.signature(type(self.new_policy())).parameters
         own = DictConfig(OmegaConf.to_container(configuration(self.policy_name, self.config_dir), resolve=True))
@@ -169,17 +170,35 @@ class PolicyConformance:
         """What instances had that crash is served elsewhere, or once one is back: nobody is sent where one is down."""
         for title, cluster in self.usable_clusters().items():
             with _titled(f"{scenario}, crashes {crashes}", title):
-                world = {**SCENARIOS, **{f"storm: {name}": storm for name, storm in STORMS.items()}}[scenario]
+                world = _world(scenario)
                 faults = CRASHES[crashes](self.new_policy().layout(cluster))
                 result = self._played_if_it_can(replace(world, engine=replace(world.engine, faults=faults)), cluster)
                 if result is not None:
                     check_result(result)
                     _require_finished_or_rejected(result)
 
-    def _played_if_it_can(self, scenario: Scenario, cluster: ClusterSpec) -> Result | None:
+    @pytest.mark.parametrize("crashes", CRASHES)
+    @pytest.mark.parametrize("scenario", ["roomy", "storm: swap"])
+    def test_no_view_shows_an_instance_that_is_down(self, scenario: str, crashes: str) -> None:
+        """It takes no work, has none, and has nothing in its memory, in each view and column at each question."""
+        for title, cluster in self.usable_clusters().items():
+            with _titled(f"{scenario}, crashes {crashes}", title):
+                world, shown, policy = _world(scenario), Shown(), self.new_policy()
+                laid_out = policy.layout(cluster)
+                world = replace(world, engine=replace(world.engine, faults=CRASHES[crashes](laid_out)))
+                Record(in_machine_code, look=shown.note).attach(policy)
+                result = self._played_if_it_can(world, cluster, policy)
+                for crash in () if result is None else result.crashes:
+                    for i in range(crash["instance"], crash["instance"] + crash["instances"]):
+                        seen = shown.at(i, crash["at_s"], crash["back_s"])
+                        assert not seen, f"instance {i} is down, and yet views show {seen[0]}, and {len(seen) - 1} more"
+
+    def _played_if_it_can(
+        self, scenario: Scenario, cluster: ClusterSpec, policy: Policy | None = None
+    ) -> Result | None:
         """The run; None where the engine's options and the batching mode of the policy exclude each other."""
         try:
-            return self.play(scenario, cluster)
+            return self.play(scenario, cluster, policy)
         except InputError as refusal:
             if "do not go together" not in str(refusal):
                 raise
@@ -268,6 +287,11 @@ def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) 
     """The run and the decisions of a policy where no length was changed: each kind of change is compared with them."""
     case = suite()
     return case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], in_plain_python)
+
+
+def _world(name: str) -> Scenario:
+    """One of the scenarios, or of the storms."""
+    return {**SCENARIOS, **{f"storm: {storm}": world for storm, world in STORMS.items()}}[name]
 
 
 def _require_ends_in_place(result: Result, *, changes_roles: bool) -> None:

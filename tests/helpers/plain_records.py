@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 
 from framework.reference import loop
+from framework.reference.faults import crashes
 from framework.reference.simulation import Simulation
-from framework.reference.state import UNSENT, Instance, Step
+from framework.reference.state import UNSENT, Instance, Request, Step
 from framework.reference.steps import step_end
 from framework.reference.steps.totals import count_step
-from tests.helpers.reported import StepNote
+from tests.helpers.reported import CrashNote, StepNote
 from tests.helpers.rulers import RuledHooks, Ruler
 from tests.helpers.scenarios import Scenario
 
 
 @dataclass(frozen=True)
 class Records:
-    """Of each request that was sent its number and end; by instance its steps, what it held from when to when, and for
-    how long it was off.
+    """Of each request that was sent its number and end; by instance its steps, what it held from when to when, for how
+    long it was off, when it was down, and when it was in steps that a crash cut; and the crashes.
     """
 
     simulation: Simulation
@@ -29,6 +30,9 @@ class Records:
     steps: list[list[StepNote]]
     held: list[list[tuple[float, float, int]]]
     off_s: list[float]
+    down: list[list[tuple[float, float]]]
+    cut: list[list[tuple[float, float]]]
+    crashes: list[CrashNote]
 
 
 def records(scenario: Scenario) -> Records:
@@ -37,7 +41,11 @@ def records(scenario: Scenario) -> Records:
     s.marks_s = ()  # what is made of the window is to be noted from the notes
     steps: list[list[StepNote]] = [[] for _ in s.instances]
     held: list[list[tuple[float, float, int]]] = [[] for _ in s.instances]
-    advance = loop.advance
+    down: list[list[tuple[float, float]]] = [[] for _ in s.instances]
+    cut: list[list[tuple[float, float]]] = [[] for _ in s.instances]
+    had: dict[int, int | None] = {}
+    taken: list[tuple[float, float, Instance, dict[int, int | None]]] = []
+    advance, crash, settle = loop.advance, crashes.crash, crashes.settle
 
     def note_step(s: Simulation, i: Instance, step: Step) -> None:
         before = dict(i.totals)
@@ -47,15 +55,49 @@ def records(scenario: Scenario) -> Records:
     def note_time(s: Simulation, time_s: float) -> None:
         for i in s.instances:
             held[i.id].append((s.now_s, time_s, i.cache.used))
+            down[i.id] += [(s.now_s, time_s)] * i.down
         advance(s, time_s)
+
+    def note_crash(s: Simulation, i: Instance) -> None:
+        had.update({r.id: _prefilled(s, r) for r in s.present.values()})
+        begun = [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
+        was_up, back_s = not i.down, s.options.crashes[s.crashes].back_s
+        taken.append((s.now_s, back_s, i, {}))
+        crash(s, i)
+        if not (was_up and i.down):
+            taken.pop()
+            return
+        for one, start_s in begun:
+            cut[one].append((start_s, s.now_s))
+
+    def note_drop(s: Simulation, r: Request) -> None:
+        taken[-1][3][r.id] = had[r.id]
+        settle(s, r)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_end, "count_step", note_step)
         patch.setattr(loop, "advance", note_time)
+        patch.setattr(loop, "crash", note_crash)
+        patch.setattr(crashes, "settle", note_drop)
         loop.run(s)
     rows = [r for r in s.requests if r.state != UNSENT]
     off_s = [i.off_s_at(s.now_s) for i in s.instances]
-    return Records(s, [r.id for r in rows], [r.end_s for r in rows], steps, held, off_s)
+    sent = [r.id for r in rows]
+    noted = [
+        CrashNote(at_s, back_s, i.id, len(i.group), {sent.index(r): tokens for r, tokens in lost.items()})
+        for at_s, back_s, i, lost in taken
+    ]
+    return Records(s, sent, [r.end_s for r in rows], steps, held, off_s, down, cut, noted)
+
+
+def _prefilled(s: Simulation, r: Request) -> int | None:
+    """What is computed or cached of a prompt that waits or is under way; None where it is all computed."""
+    waits = any(r is other for i in s.instances for _, _, other in i.waiting + i.inbox)
+    if waits or r.fetch is not None:
+        return 0
+    prefills = any(r in i.prefilling for i in s.instances)
+    decodes = any(r in i.running for i in s.instances)
+    return r.prefilled if prefills or (r.emitted == 0 and not decodes) else None
 
 
 def _note(s: Simulation, step: Step, added: dict[str, Any]) -> StepNote:

@@ -9,26 +9,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
 from itertools import pairwise
 
 from framework.metrics.slo import Slo
 from tests.helpers.recomputed_clock import Clock, clock
+from tests.helpers.recomputed_crashes import crash_figures
 from tests.helpers.recomputed_load import load
 from tests.helpers.recomputed_tenants import fairness, reader_wait_s
 from tests.helpers.recomputed_work import hardware, mechanisms, work_of
-from tests.helpers.reported import Row, Run, Summary, share
+from tests.helpers.reported import Row, Run, Summary, percentile, share
 from tests.helpers.scenarios import Scenario
-
-
-def percentile(values: Iterable[float], percent: int) -> float:
-    """By linear interpolation between order statistics, of which the least is the 0th percentile."""
-    ordered = sorted(values)
-    rank = Fraction(percent, 100) * (len(ordered) - 1)
-    low = math.floor(rank)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + float(rank - low) * (ordered[high] - ordered[low])
-
 
 _STATISTICS: Mapping[str, Callable[[list[float]], float]] = {
     "mean": statistics.fmean,
@@ -285,6 +275,7 @@ def summary(run: Run) -> Summary:
         **_classes(run, good, over),
         **_tenants(run, good, over),
         **_of_readers(run, over),
+        **crash_figures(run),
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,

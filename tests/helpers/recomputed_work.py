@@ -39,16 +39,16 @@ def work_of(run: Run, instance: int, from_s: float = -math.inf, to_s: float = ma
     unchosen = 1.0 if experts is None else 1 - experts.per_token / experts.count
     busy_s, until_s, bubble_s, reads, batch_s, begun_s = 0.0, from_s, 0.0, 0.0, 0.0, from_s
     steps = passes = prefill_tokens = decodes = drafts = context = attended = 0
-    rows = [row for row in run.steps if row["instance"] == instance]
+    rows = [row for row in run.steps if row["instance"] == instance] + _cut(run, instance)
     for row in sorted(rows, key=lambda row: float(row["start_s"])):
         batch, chunks, depth, time_s = row["batch"], row["prefill_tokens"], row.get("depth", 0), row["start_s"]
         for j in range(row["steps"]):
-            end_s = boundary_s(row, j + 1)
+            end_s = row["cut_s"] if "cut_s" in row else boundary_s(row, j + 1)
             busy_s += max(0.0, min(end_s, to_s) - max(time_s, until_s))
             until_s, read = max(until_s, end_s), row["context"] + j * batch
             if end_s > from_s:
                 begun_s = min(begun_s, time_s)
-            if from_s < end_s <= to_s:
+            if from_s < end_s <= to_s and "cut_s" not in row:
                 steps, prefill_tokens, decodes = steps + 1, prefill_tokens + chunks, decodes + batch
                 drafts, context = drafts + batch * depth, context + read
                 attended += read * (1 + depth)
@@ -62,6 +62,14 @@ def work_of(run: Run, instance: int, from_s: float = -math.inf, to_s: float = ma
             time_s = end_s
     counts = (steps, prefill_tokens, decodes, drafts, context, attended, passes)
     return Work(busy_s, batch_s, *counts, reads, bubble_s, begun_s)
+
+
+def _cut(run: Run, instance: int) -> list[Row]:
+    """Steps that a crash cut, in which time passed and nothing was done; steps.parquet does not have them."""
+    nothing = dict.fromkeys(("batch", "prefill_tokens", "context"), 0)
+    return [
+        {"start_s": begin_s, "cut_s": end_s, "steps": 1, **nothing} for begin_s, end_s in run.unreported.cut[instance]
+    ]
 
 
 def boundary_s(row: Row, steps: int) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +33,21 @@ class StepNote:
 
 
 @dataclass(frozen=True)
+class CrashNote:
+    """A crash that has happened: of `instance` and those that step together with it, `instances` in all.
+
+    `prefilled`: the requests that it took off their instances, by place among those sent, each with the tokens of its
+    prompt that were computed or found in a cache; None: all of it, and those that it had emitted.
+    """
+
+    at_s: float
+    back_s: float
+    instance: int
+    instances: int
+    prefilled: dict[int, int | None]
+
+
+@dataclass(frozen=True)
 class Unreported:
     """What the summary depends on and no file reports.
 
@@ -40,7 +57,8 @@ class Unreported:
     `end_s`: when each of them ended, in any way. `steps`: of each instance. `held`: of each instance, how many blocks
     from when to when. `off_s`: of each instance. `extrapolation`: of each instance, seconds and how far. `hit_tokens`
     and `loaded_bytes`: of all stores of a tier, by its name. `shortest_s`: of some of the requests that were sent, the
-    least time in which any schedule serves them.
+    least time in which any schedule serves them. `crashes`: in order. `down`: of each instance, from when to when.
+    `cut`: of each instance, from when to when it was in a step that a crash cut.
     """
 
     token_s: list[list[float]]
@@ -54,6 +72,9 @@ class Unreported:
     hit_tokens: dict[str, int]
     loaded_bytes: dict[str, float]
     shortest_s: Callable[[Sequence[bool]], float]
+    crashes: list[CrashNote]
+    down: list[list[tuple[float, float]]]
+    cut: list[list[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
@@ -100,6 +121,7 @@ class Run:
     def is_undisturbed(self) -> bool:
         """Whether each request computed its prompt once, and emitted all its tokens, on the instances that it chose."""
         calm = all(row["preemptions"] == 0 and row["migrations"] == 0 for row in self.requests)
+        calm = calm and not self.unreported.crashes
         return calm and not self.scenario.rules.split_at and self._has_served_or_refused
 
     @property
@@ -119,3 +141,12 @@ def lasting_s(rows: Sequence[Row], end_s: Sequence[float]) -> float:
 
 def share(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
+
+
+def percentile(values: Iterable[float], percent: int) -> float:
+    """By linear interpolation between order statistics, of which the least is the 0th percentile."""
+    ordered = sorted(values)
+    rank = Fraction(percent, 100) * (len(ordered) - 1)
+    low = math.floor(rank)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + float(rank - low) * (ordered[high] - ordered[low])

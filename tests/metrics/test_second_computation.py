@@ -35,12 +35,12 @@ from tests.helpers.differences import has_near_tie, run_engine
 from tests.helpers.drawing import Draw
 from tests.helpers.families import FAMILIES
 from tests.helpers.plain_records import Records, records
-from tests.helpers.recomputed import gaps_s, percentile, summary, verdicts
+from tests.helpers.recomputed import gaps_s, summary, verdicts
 from tests.helpers.recomputed_clock import clock
 from tests.helpers.recomputed_tenants import reader_wait_s
 from tests.helpers.recomputed_work import of_pools
 from tests.helpers.recovery import token_times
-from tests.helpers.reported import Alone, Run, Summary, Unreported
+from tests.helpers.reported import Alone, Run, Summary, Unreported, percentile
 from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
 from tests.helpers.scenarios import RowTiming, Scenario
 
@@ -57,8 +57,7 @@ _NOTHING = 1e-12  # absolute
 _BIN = 0.004  # relative width of a bin of the histogram that a reduced log leaves
 _LEAST_MS = (1 + _BIN) * 2.0**-40 * 1e3  # of its bins
 _FIRST, _SEEDS = 328, 2  # seeds that draw what is rare: drafts of varying depth, closed loads, classes
-_LOGGED = tuple(family for family in FAMILIES if family != "crashing")  # no row tells of a step that a crash cuts
-_CASES = [*((family, True) for family in _LOGGED), *((family, False) for family in ("scenarios", "severed", "shared"))]
+_CASES = [*((family, True) for family in FAMILIES), *((family, False) for family in ("scenarios", "severed", "shared"))]
 _ENDINGS = {"first to last arrival", "first to last opening of a session", "duration of the load"}
 _ENDINGS |= {"longer for what was not served"}
 _BEGINNINGS = {"what the SLO allows one request", "shortest time for all that was offered", "first to last request"}
@@ -71,19 +70,13 @@ _NOTED = {  # by the names of requests.parquet
     **{name: name for name in ("preemptions", "migrations")},
     "predicted_output_tokens": "predicted_tokens",
 }
-# Worked out in test_crash_figures.py.
-_BY_HAND = (
-    "availability",
-    "dropped",
-    "lost_tokens",
-    "median_recovery_s",
-    "p99_recovery_s",
-    "crashes",
+_OF_THE_LOG = (
+    *("mean_prefill_batch_tokens", "idle_seat_share", "jain_index", "service_difference"),
+    *("median_recovery_s", "p99_recovery_s"),
 )
-_OF_THE_LOG = ("mean_prefill_batch_tokens", "idle_seat_share", "jain_index", "service_difference")
 _SHARES = (
     *("slo_attainment", "mfu", "mbu", "kv_utilization", "utilization", "bubble_share", "idle_seat_share"),
-    *("out_of_memory_rate", "preempted_rate", "cache_hit_rate"),
+    *("out_of_memory_rate", "preempted_rate", "cache_hit_rate", "availability"),
 )
 
 
@@ -113,7 +106,7 @@ def test_a_second_computation_from_the_files(family: str, exact: bool, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", _LOGGED)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_second_computation_of_many_more(family: str, tmp_path: Path) -> None:
     for seed in range(_SEEDS, 40):
         compare(family, seed, True, tmp_path)
@@ -155,9 +148,10 @@ def test_a_reduced_log_leaves_the_same_but_for_percentiles(family: str, tmp_path
     found, _ = write_files(tmp_path / "reduced", scenario, reduced, settings)
     again = summary(run) | names(scenario)
     again |= {key: None for key in _OF_THE_LOG if key in again}
+    for crash in again.get("crashes", []):
+        crash["settled_s"] = None
     for own in again.get("tenants", {}).values():
         own.pop("served_tokens"), own.pop("asked_tokens")
-    found = {key: value for key, value in found.items() if key not in _BY_HAND}
     wrong = unlike_summary(found, again, from_histogram=True)
     assert not wrong, "\n".join(wrong)
 
@@ -348,6 +342,9 @@ def told_by(directory: Path, scenario: Scenario, result: Result, settings: Setti
             name: sum(result.tiers["loaded_bytes"][k :: len(tiers)].tolist()) for k, name in enumerate(tiers)
         },
         shortest_s=lambda some: shortest_s(scenario, result, settings.slo, some),
+        crashes=noted.crashes,
+        down=noted.down,
+        cut=noted.cut,
     )
     return Run(requests, steps, scenario, settings.slo, settings.alone, settings.edges, unreported)
 

@@ -49,6 +49,25 @@ def test_steps_that_no_graph_holds_are_launched_layer_by_layer() -> None:
     assert host_s(stack([WORK.overheads(10, ONE)]), 0, 9, 2) == 1.0 + 4.0 + 2 * 0.5 + 20.0
 
 
+@pytest.mark.parametrize(
+    ("of_any", "per_seat", "seats", "largest"),
+    [(512, 2, 128, 256), (512, 2, 1000, 512), (None, 2, 8, 16), (512, None, 8, 512), (512, 2, None, 512)],
+)
+def test_the_largest_graph_grows_with_the_seats(
+    of_any: int | None, per_seat: int | None, seats: int | None, largest: float
+) -> None:
+    server = Server("s", graph_tokens=of_any, graph_tokens_per_seat=per_seat, seats=seats)
+    assert server.overheads(10, ONE).graph_tokens == largest
+
+
+@pytest.mark.parametrize(("seats", "largest"), [(256, 512), (128, 256), (8, 16)])
+def test_vllm_captures_two_tokens_for_each_seat(seats: int, largest: int) -> None:
+    server = configured(["policy=vllm_v1", f"engine.max_batch={seats}"], ("server",))["server"]
+    assert server.overheads(10, ONE).graph_tokens == largest
+    other = configured(["policy=sglang", f"engine.max_batch={seats}"], ("server",))["server"]
+    assert other.overheads(10, ONE).graph_tokens == 512
+
+
 @pytest.mark.parametrize(("gpus", "doublings"), [(1, 0), (2, 1), (8, 3)])
 def test_gpus_wait_for_each_other_at_two_collectives_of_a_layer(gpus: int, doublings: int) -> None:
     row = Server("s", message_s=0.25).overheads(10, Parallelism(tp=gpus))
@@ -99,6 +118,8 @@ def test_timing_vllm_2024_is_the_kernels_the_waves_and_the_work_of_that_server(t
         ({"host_by_tp": {2: [1.0]}}, "server.host_by_tp: tp 2 must have seconds of a step and of a decode"),
         ({"asynchronous": 1}, "server.asynchronous must be true or false"),
         ({"graph_tokens": 0}, "server.graph_tokens"),
+        ({"graph_tokens_per_seat": 0}, "server.graph_tokens_per_seat"),
+        ({"seats": 1.5}, "server.seats"),
         ({"host_s": -1.0}, "server.host_s"),
         ({"message_s": float("nan")}, "server.message_s"),
     ],

@@ -13,7 +13,7 @@ from traces.settings import Rate
 
 Floats = NDArray[np.float64]
 
-_HALVINGS = 60  # of the interval that an arrival lies in: to the last bits of a float
+_HALVINGS = 60  # halvings of the interval that an arrival lies in: to the last bits of a float
 
 
 @dataclass(frozen=True)

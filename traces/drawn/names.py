@@ -13,7 +13,7 @@ from framework.workload import dense
 from traces.frame import Trace
 from traces.settings import MOST_REQUESTS
 
-_STREAMS = {"slo_class": 12, "tenant": 13}  # of random numbers, one a column
+_STREAMS = {"slo_class": 12, "tenant": 13}  # streams of random numbers, one a column
 
 
 def with_names(trace: Trace, column: str, setting: str, shares: Mapping[str, float], seed: int) -> Trace:
@@ -51,7 +51,7 @@ def with_tenants(trace: Trace, tenants: int | Mapping[str, float] | None, seed: 
     shares = tenants
     if not isinstance(shares, Mapping):
         require_count("trace.tenants", tenants, MOST_REQUESTS)
-        width = len(str(int(shares) - 1))  # so that names are in the order of their numbers
+        width = len(str(int(shares) - 1))  # Names of one width are in the order of their numbers.
         shares = {f"t{number:0{width}}": 1.0 for number in range(int(shares))}
     drawn = with_names(trace, "tenant", "trace.tenants", shares, seed)
     note = f"{len(shares)} tenants drawn by their shares (seed {seed}): the requests do not tell theirs"

@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 Figures = tuple[tuple[str, float], ...]  # (`mean`, `cv` or a percentile such as `p90`; its value)
 
 _GRID = (np.arange(2000) + 0.5) / 2000  # probabilities at which means are summed
-_SIGMAS = (1e-3, 12.0)  # of the logarithm before the cut; at the upper end this is a power law to four digits
-_FARTHEST = 300.0  # of the exponent of the power law that a cut lognormal distribution of large sigma comes to
+_SIGMAS = (1e-3, 12.0)  # sigmas of the logarithm before the cut; at the upper end this is a power law to four digits
+_FARTHEST = 300.0  # largest exponent of the power law that a cut lognormal distribution of large sigma comes to
 
 
 @dataclass(frozen=True)

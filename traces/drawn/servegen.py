@@ -32,7 +32,7 @@ BUSY = 1.6
 BUSY_REQUESTS = 20_000
 _MOST_RPS, _MOST_S = 1e5, 1e9
 _MEDIA, _MOST_MEDIA = ("image", "audio", "video"), 1000
-_MOST_ARRIVALS = 10**8  # of a client in one window
+_MOST_ARRIVALS = 10**8  # most arrivals of a client in one window
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from traces.load import Transforms
 from traces.settings import MAX_TOKENS, MOST_REQUESTS
 
 Ints = NDArray[np.int64]
-_MOST_BLOCKS = 500_000_000  # of all prompts: drawing one takes some 8 bytes
+_MOST_BLOCKS = 500_000_000  # most blocks of all prompts: drawing one takes some 8 bytes
 _PIECE = 5_000  # rows whose blocks are drawn at once
 
 
@@ -80,7 +80,7 @@ def load(
             trace = with_classes(trace, slo_classes, seed)
         return Trace(trace.frame, name, "synthetic", "", trace.hash_block_tokens)
 
-    return to_workload(steps.apply(drawn(), seed))  # which holds the trace alone then
+    return to_workload(steps.apply(drawn(), seed))  # The result holds the trace alone.
 
 
 def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:

@@ -13,15 +13,15 @@ from traces.statistics import clock_tick, dispersion
 
 MOST_WINDOWS = 512
 CELLS_S = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
-CELL_SHARE = 1 / 8  # of the requests of a window: what a cell holds on average, at most
+CELL_SHARE = 1 / 8  # largest mean share of a window's requests in a cell
 MOST_CELLS = 10**5
 WIDEST = 4
-WIDTHS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # in s, of the windows in which dispersion is compared
+WIDTHS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds of the windows in which dispersion is compared
 LEAST_COUNTS = 8  # windows without which their dispersion says little
 SAMPLES = 5
 LEAST_DISPERSION = 0.1  # differences between smaller ones do not count
 GRAIN_HALVINGS = 10
-LEVELS = 40  # of halvings
+LEVELS = 40  # levels of halvings
 LEAST_CONCENTRATION = 1e-2
 
 Counts = NDArray[np.int64]
@@ -124,7 +124,7 @@ def _misfit(model: ArrivalModel, arrival_s: NDArray[np.float64]) -> float:
 
 
 def _grains(*, ticks: bool) -> int:
-    """Of a cell."""
+    """The grains of a cell."""
     return 1 if ticks else 2**GRAIN_HALVINGS
 
 
@@ -158,7 +158,7 @@ def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
     until = np.concatenate(([0], np.cumsum(per_cell)))
     best, before = np.full(len(until), -np.inf), np.zeros(len(until), np.int64)
     best[0] = 0.0
-    last = np.searchsorted(until, until - requests, side="right") - 1  # where a window may begin at the latest
+    last = np.searchsorted(until, until - requests, side="right") - 1  # the last place where a window may begin
     first = np.minimum(np.searchsorted(until, until - WIDEST * requests), last)
     for end in np.flatnonzero(last >= 0).tolist():
         begin = np.arange(first[end], last[end] + 1)
@@ -174,7 +174,7 @@ def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
 
 
 def _concentrations(arrival: Counts, grains: Counts) -> NDArray[np.float64]:
-    """By level, from the grains of all arrivals and those of each window.
+    """The concentration by level, from the grains of all arrivals and those of each window.
 
     By moments: where n fall into c and n - c, the left half with share p, the sum of (c - np)^2 over all splits is that
     of np(1 - p) (1 + (n - 1) / (A + 1)) for a concentration A.

@@ -13,10 +13,10 @@ QUANTILE_STEPS = 160
 LONGEST = 1 / 32  # share of requests for which quantiles come ever nearer to 1, each by NEARER
 NEARER = 0.8
 COPULA_CLASSES = 24
-ROWS_PER_PAIR = 8  # of classes, on average
+ROWS_PER_PAIR = 8  # mean rows of a pair of classes
 TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])  # shares of what lies beyond the last quantile
 TAIL_END = 0.01  # share of the tail at its longest value
-SHAPES = (-1.0, 0.4)  # of the tail
+SHAPES = (-1.0, 0.4)  # bounds of the shape of the tail
 CONTEXT_STEPS = 16  # per doubling: to which the longest request is rounded up
 
 

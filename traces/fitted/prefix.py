@@ -23,8 +23,8 @@ KNOTS = np.linspace(0, 1, 21)
 TURN_CLASSES = 12  # the parents' place in their session, the last class open
 CANDIDATES = 4  # candidates looked at on either side of the wanted time
 SHORTEST_LAG_S = 1e-3
-MOST_BLOCKS = 2 * 10**8  # of all prompts of a sample
-DRAWS = 6  # for each request
+MOST_BLOCKS = 2 * 10**8  # most blocks of all prompts of a sample
+DRAWS = 6  # draws for each request
 
 Draws = NDArray[np.float64]
 
@@ -120,7 +120,7 @@ def _attach(
     longest = int(blocks.max())
     waiting: list[list[int]] = [[] for _ in range(longest + 1)]
     since: list[list[float]] = [[] for _ in range(longest + 1)]
-    place = [1] * count  # in its session
+    place = [1] * count  # place of each request in its session
     times, lengths = arrival_s.tolist(), blocks.tolist()
     kinds, lags, turns = wishes.kind.tolist(), wishes.lag_s.tolist(), wishes.turn.tolist()
     wanted_shared, wanted_unmatched = wishes.shared.tolist(), wishes.unmatched.tolist()
@@ -136,7 +136,7 @@ def _attach(
                 if not began:
                     continue
                 far = 0.1 * abs(tail - length)
-                if far >= best_cost:  # as all costs of this length are
+                if far >= best_cost:  # All costs of this length are at least as large.
                     continue
                 there = waiting[tail]
                 middle = bisect_left(began, target)

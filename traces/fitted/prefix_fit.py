@@ -13,12 +13,12 @@ from traces.fitted.prefix import KNOTS, TURN_CLASSES, PrefixModel
 from traces.fitted.quantiles import LEAST_REQUESTS, banded
 
 BIN_ENDS = np.array([*np.arange(1, 8) / 8, 15 / 16, 31 / 32, 63 / 64])  # shares of shorter prompts
-ROWS_PER_BIN = 150  # in the last, at least
+ROWS_PER_BIN = 150  # least rows in the last bin
 TURN_SLACK_BLOCKS = 5  # a turn leaves at most this many blocks of the request before it unmatched
 TRUNKS = 16
 TRUNK_SHARE = 0.005  # a first block is a trunk if this share of all requests begins with it
 MAX_CENSORING = 5.0  # lags near the trace's duration are seen rarely; their weight is bounded
-DRIFT_REQUESTS = 300  # of a part of the trace that has a level of sharing of its own
+DRIFT_REQUESTS = 300  # requests of a part of the trace that has a level of sharing of its own
 MOST_PARTS = 64
 
 
@@ -50,7 +50,7 @@ def fit_prefix(arrival_s: NDArray[np.float64], paths: Sequence[Sequence[int]], b
         for column in (0, 1):
             here = (length_bin[child] == row) & (kind == column)
             weights[row, column] = weight[here].sum() / size
-            if here.sum() < LEAST_REQUESTS:  # those of all lengths
+            if here.sum() < LEAST_REQUESTS:  # Those of all lengths take their place.
                 here = kind == column
             added[row, column] = np.minimum(banded(share[here], weight[here], KNOTS), 1)
         weights[row] /= max(1.0, weights[row].sum())

@@ -16,7 +16,7 @@ from traces.parsing.rows import Check
 
 _SIGNED = 2**63
 _SIZES = (16, 32, 64, 128, 256, 512, 1024)  # tokens in a block of servers
-_MOST = 0.9  # of the rows that another size fits: it is meant
+_MOST = 0.9  # share of the rows that another size fits, from which that size is meant
 
 
 def id_of(value: Any) -> int | None:

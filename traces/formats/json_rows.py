@@ -140,7 +140,7 @@ def json_rows(path: Path, data: bytes, wanted: Sequence[str]) -> Table:
 
 
 def _inferred(path: Path, data: bytes, wanted: Sequence[str]) -> Table:
-    """The columns at the places that are `wanted`, and the other keys, of the records that are objects."""
+    """The columns of records that are objects: those at the `wanted` places, and those of other keys."""
     good: list[dict[str, Any]] = []
     places: list[str] = []
     bad, first = 0, ""

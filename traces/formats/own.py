@@ -22,7 +22,7 @@ from traces.parsing.left_out import Count
 from traces.parsing.rows import Table, length, number, read_bytes
 from traces.settings import MAX_TOKENS, MOST_REQUESTS
 
-METADATA_KEY = "trace"  # of the project's Parquet: name, source, hash_block_tokens and notes as JSON
+METADATA_KEY = "trace"  # key of the project's Parquet: name, source, hash_block_tokens and notes as JSON
 MOST_S = 1e10  # three centuries: clocks count from 1970
 
 

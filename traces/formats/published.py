@@ -108,7 +108,7 @@ def read_azure(path: Path, how: How) -> Trace:
             continue
         first_ns = int(frame["arrival_ns"].min())  # type: ignore[arg-type]
         start_ns = first_ns if start_ns is None else start_ns
-        if how.window_s is None or first_ns < start_ns:  # not in order: all of it is needed
+        if how.window_s is None or first_ns < start_ns:  # The rows are not in order, so all of them are needed.
             how = replace(how, window_s=None)
         elif first_ns >= start_ns + 1e9 * how.window_s[1]:
             break

@@ -32,7 +32,7 @@ def read(path: Path, format_name: str | None = None, how: How = AS_IT_IS) -> Tra
         require_regular(path, "trace file")
     if format_name is not None and format_name not in registry.FORMATS:
         raise InputError(f"trace.format: {format_name!r} is not known; the formats are {', '.join(registry.FORMATS)}")
-    trace = _read(path, format_name, how if path.is_dir() else replace(how, seed=0))  # of files none has distributions
+    trace = _read(path, format_name, how if path.is_dir() else replace(how, seed=0))  # none has distributions
     return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
 
 

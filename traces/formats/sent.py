@@ -21,7 +21,7 @@ from traces.parsing.left_out import Count, Left, sifted
 from traces.parsing.rows import far_off
 from traces.settings import MAX_TOKENS
 
-DRAWN_RPS = 1.0  # where a file has neither times nor a rate
+DRAWN_RPS = 1.0  # rate where a file has neither times nor a rate
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def trace_of(
 
 
 def _together(path: Path, sent: Sequence[Sent], clock: tuple[str, float], count: Count) -> list[Sent]:
-    """Those whose times are known and near the median; the others are counted as bad."""
+    """The rows whose times are known and near the median; the others are counted as bad."""
     known = [one for one in sent if one.at is not None]
     if lost := len(sent) - len(known):
         count.add_bad(f"{path}: {lost:,} requests have no time of arrival, though others have one", lost)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from traces.block_ids import list_column
 
-BLOCK_TOKENS = 16  # of the names that prompts get where only the session is known
+BLOCK_TOKENS = 16  # tokens of a block of the names that prompts get where only the session is known
 _MOST_BLOCKS = 200_000_000
 _SLACK_S = 1e-6  # clocks that are written as floats
 

@@ -18,7 +18,7 @@ from traces.parsing.left_out import Left
 from traces.parsing.rows import read_bytes
 from traces.settings import MOST_REQUESTS
 
-BYTES_PER_TOKEN = 4  # of text in UTF-8: OpenAI's rule of thumb for English
+BYTES_PER_TOKEN = 4  # bytes of a token of text in UTF-8: OpenAI's rule of thumb for English
 _ASKING = ("human", "user")
 CONVERSATIONS = ("conversations", "messages", "items")
 

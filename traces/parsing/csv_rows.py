@@ -76,7 +76,7 @@ def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
             raw = pl.read_csv(_plain(records), infer_schema=False, separator=by)
         except (PolarsError, OSError, UnicodeDecodeError):
             raise InputError(first) from None
-    if by == ";":  # where a comma may stand before fractions
+    if by == ";":  # A comma may stand before fractions there.
         raw = raw.with_columns(pl.all().str.replace(r"^\s*(-?\d+),(\d+)\s*$", "$1.$2"))
     names = _names(raw.columns)
     if len(set(names.values())) < len(names):
@@ -93,7 +93,7 @@ def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
 
 
 def separator(data: bytes) -> str:
-    """What parts the fields of a CSV: what its header has, a comma unless it has none."""
+    """The separator of a CSV's fields: what its header has, a comma unless it has none."""
     header = b"".join(data.lstrip().split(b"\n", 1)[0].split(b'"')[::2])
     return next((one for one in ",;\t|" if one.encode() in header), ",")
 

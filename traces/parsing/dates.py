@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 import polars as pl
 
 _YEARS = (1970, 2200)  # nanoseconds in 64 bits reach from 1677 to 2262
-_FORMS = (  # after `_plain`
+_FORMS = (  # forms tried after `_plain`
     "%Y-%m-%d %H:%M:%S%.f",
     "%Y-%m-%d %H:%M:%S%.f%#z",
     "%Y-%m-%d %H:%M:%S%.f %#z",
     "%Y/%m/%d %H:%M:%S%.f",
-    "%d/%b/%Y:%H:%M:%S",  # of web servers
+    "%d/%b/%Y:%H:%M:%S",  # the form of web servers
     "%d/%b/%Y:%H:%M:%S %z",
     "%Y-%m-%d %H:%M",
     "%Y-%m-%d %H:%M%#z",
     "%Y%m%d %H%M%S%.f",
     "%Y%m%d %H%M%S%.f%#z",
-    "%a, %d %b %Y %H:%M:%S",  # of HTTP
+    "%a, %d %b %Y %H:%M:%S",  # the form of HTTP
     "%Y-%m-%d %I:%M:%S %p",
 )
 EXAMPLE = "2026-01-31T13:00:00.5Z"

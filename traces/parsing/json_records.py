@@ -23,7 +23,7 @@ def records(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def placed(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """As `records`, of the content of a file, with the place alone, `line 5`, or `record 5` where they span lines."""
+    """The records of a file's content, each with its place alone: `line 5`, or `record 5` where they span lines."""
     if is_array(data):
         yield from _objects(path, _elements(path, data))
         return

@@ -18,7 +18,7 @@ from traces.parsing.left_out import Count
 from traces.parsing.units import FEW, likely_unit
 from traces.settings import MAX_TOKENS
 
-_MANY = 0.25  # of all times: so many are far off because of the unit
+_MANY = 0.25  # share of all times: so many are far off because of the unit
 _BEGINNING = 1 << 16  # bytes, more than a header of a CSV has
 Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
 

@@ -6,10 +6,10 @@ import math
 
 from traces.parsing.how import TICKS_PER_S
 
-FASTEST_RPS, SLOWEST_RPS = 1000.0, 0.01  # of one recording: what lies beyond is more likely a wrong unit
+FASTEST_RPS, SLOWEST_RPS = 1000.0, 0.01  # rates of one recording: what lies beyond is more likely a wrong unit
 ENOUGH, FEW = 100, 3  # requests, of which a high and a low rate say something
 LONGEST_S = 1e8  # three years
-KNOWN_YEARS = (2010.0, 2040.0)  # in which requests to language models were recorded
+KNOWN_YEARS = (2010.0, 2040.0)  # years in which requests to language models were recorded
 LAST_YEAR = 2100.0
 YEAR_S = 365.2425 * 86400.0
 

@@ -79,10 +79,10 @@ class Comparison:
 
 
 def checkout(against: str, root: Path = ROOT) -> Path:
-    """The folder that `against` is, or that has the files of the commit that it names.
+    """A folder with the code to compare with: `against` names a folder, or a commit.
 
-    Files of a commit are kept in the user's cache: compiled code is found again by their place. Raises InputError for
-    what is neither.
+    The files of a commit are kept in the user's cache, because compiled code is found again by its place. Raises
+    InputError if `against` names neither.
     """
     if Path(against).is_dir():
         return Path(against).resolve()

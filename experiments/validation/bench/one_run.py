@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 _ROWS = ("experiments.validation.bench.rows", "experiments.bench.rows")  # the newest name first
-_LONG_ENOUGH_S = 0.5  # of repetitions in one process
+_LONG_ENOUGH_S = 0.5  # length of the repetitions in one process
 _FEW_REQUESTS = 100
 
 

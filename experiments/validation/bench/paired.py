@@ -21,7 +21,7 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Of `ours` over `theirs`, pair by pair."""
+    """The ratios of `ours` over `theirs`, pair by pair."""
     ratios = sorted(one / other for one, other in zip(ours, theirs, strict=True))
     left_out, coverage = order_interval(len(ratios))
     return Ratio(statistics.median(ratios), ratios[left_out], ratios[-1 - left_out], coverage)

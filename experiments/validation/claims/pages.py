@@ -15,7 +15,7 @@ _LISTED = re.compile(r"^( *)([+-]|\d+(?=\.\s))", re.MULTILINE)  # would begin a 
 
 
 def system_pages(rows: Sequence[Finding]) -> dict[str, str]:
-    """By the name of the system's folder: `distserve`."""
+    """The pages, by the name of the system's folder: `distserve`."""
     folders: dict[str, list[Finding]] = {}
     for one in rows:
         folders.setdefault(one.claim.name.partition("/")[0], []).append(one)

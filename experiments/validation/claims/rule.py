@@ -15,7 +15,7 @@ import math
 from experiments.validation.claims.file import Claim
 
 PASS, SIGN, NO_SIGN = "pass", "sign", "no sign"
-_ROUNDING = 1e-12  # of a logarithm
+_ROUNDING = 1e-12  # rounding of a logarithm
 
 
 def has_sign(claim: Claim, factor: float) -> bool:
@@ -24,7 +24,7 @@ def has_sign(claim: Claim, factor: float) -> bool:
 
 
 def off_by(claim: Claim, factor: float) -> float:
-    """By what factor, at least 1, it is off what is claimed; infinite where it is not positive."""
+    """The factor, at least 1, by which it is off what is claimed; infinite where it is not positive."""
     low, high = claim.range
     if not 0 < factor < math.inf:
         return math.inf

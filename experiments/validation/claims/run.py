@@ -46,7 +46,7 @@ class _Comparison:
     claim: Claim
     kind: str  # _MAIN, or a key of its sensitivity, or a trace of the common regime
     metric: str
-    overrides: Mapping[str, tuple[str, ...]]  # by arm
+    overrides: Mapping[str, tuple[str, ...]]  # overrides of each arm
     replicates: int
 
     def job(self, arm: str, replicate: int) -> tuple[str, ...]:

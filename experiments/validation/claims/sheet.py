@@ -16,7 +16,7 @@ _NONE = "–"
 
 
 def verdict_of(tested: Finding, common: Common) -> str:
-    """Of the row in its own regime."""
+    """The verdict of the row in its own regime."""
     return verdict(tested.claim, tested.effect.factor, common.passes_within)
 
 
@@ -41,7 +41,7 @@ def lay_out(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Sheet:
 
 
 def _traces(rows: Sequence[Finding], common: Common) -> list[str]:
-    """Those of the common regime in which something was compared."""
+    """The traces of the common regime in which something was compared."""
     return [trace for trace in common.traces if any(trace in one.common for one in rows)]
 
 

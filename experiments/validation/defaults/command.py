@@ -25,7 +25,7 @@ _KEYS = {
     "only": "policies, joined by commas; all of study.yaml if nothing is said",
     "out": "a file that the table is written to, too",
 }
-_LEAST = 0.5  # of the tuned capacity
+_LEAST = 0.5  # least share of the tuned capacity
 
 
 @command(__doc__, operands="[TRACE ...]", keys=_KEYS)

@@ -72,6 +72,6 @@ def _fits(one: Study, fewest: int) -> Iterator[tuple[Cell, Fit]]:
 
 
 def _domain(rows: Sequence[Row]) -> Domain | None:
-    """The loads of these rows, whose prompts share nothing."""
+    """The loads of these rows; their prompts share nothing."""
     places = [Place(row.isl, row.osl, in_flight=row.concurrency) for row in rows]
     return Domain.around(places) if places else None

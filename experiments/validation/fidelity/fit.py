@@ -93,7 +93,7 @@ _FARTHER = (3.0, 5.0)  # further points of what kernels hide
 _KNOTS = (_REACH, *_FARTHER[:-1])  # where such a surface bends
 # Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
 # what a step model leaves out.
-_NOISE = np.array([0.15, 0.05])
+NOISE = np.array([0.15, 0.05])
 _NARROWER = (1.0, 0.7, 0.5)  # widths of the priors, by level: backend, GPU, model and data type
 _FARTHEST = 3.0  # e-fold error at which residuals are cut
 
@@ -280,4 +280,4 @@ def _fit(
 ) -> Floats:
     coefficients = np.stack([surfaces.coefficients[row.key, clients[row.key]] for row in rows], axis=2)
     width, prior = narrower * surfaces.prior.width, surfaces.prior
-    return best_terms(lambda terms: surfaces.errors(coefficients, terms), _NOISE, start, width, prior)
+    return best_terms(lambda terms: surfaces.errors(coefficients, terms), NOISE, start, width, prior)

@@ -66,7 +66,7 @@ def layout(settings: Any) -> str:
 
 
 def table(solved: Sequence[Optimum], near: float) -> Table:
-    """For the terminal."""
+    """The table for the terminal."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for key, heading in _HEADINGS.items():
         shown.add_column(

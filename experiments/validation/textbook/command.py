@@ -77,7 +77,7 @@ class Spread:
 
     cv: float
     static: float
-    iteration_level: float  # with the reservations of static batching
+    iteration_level: float  # rate with the reservations of static batching
     continuous: float
     reserved_fill: float  # share of reserved KV that holds tokens
     paged_fill: float

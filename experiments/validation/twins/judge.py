@@ -10,7 +10,7 @@ import numpy as np
 from experiments.validation.twins.run import Found, Pair
 from experiments.validation.twins.study import Study
 
-ATTAINMENT = 0.06  # of all requests, at most
+ATTAINMENT = 0.06  # largest difference of a share of all requests
 P99_TTFT = 0.20  # relative
 CAPACITY = 0.05  # relative
 
@@ -18,12 +18,12 @@ Error = Callable[[Pair, float], float]
 
 
 def absolute(pair: Pair, fitted: float) -> float:
-    """By how much a share is off."""
+    """The difference by which a share is off."""
     return fitted - pair.recorded
 
 
 def relative(pair: Pair, fitted: float) -> float:
-    """By what share of the recorded figure another is off; 0 where both are 0, which no rate that is sustained is."""
+    """The share of the recorded figure by which another is off; 0 where both are 0, as no sustained rate is."""
     return fitted / pair.recorded - 1 if pair.recorded else 0.0 if fitted == 0 else float("inf")
 
 

@@ -22,9 +22,9 @@ from traces.fitted.fitted_trace import FOLDER, SUFFIX
 from traces.load import load
 
 SPANS = ("whole", "first third", "second third", "last third")
-BLOCK_S = 300.0  # of the recording's resamples
-LEAST_BLOCKS = 10  # of a recording that is shorter than an hour
-_TOLERANCE = 0.01  # of a capacity
+BLOCK_S = 300.0  # blocks of the recording's resamples
+LEAST_BLOCKS = 10  # least blocks of a recording that is shorter than an hour
+_TOLERANCE = 0.01  # tolerance of a capacity
 _INTERVAL = (0.025, 0.975)
 _P99 = 0.99
 

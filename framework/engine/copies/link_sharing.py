@@ -200,7 +200,7 @@ def _fill(s: State, count: int) -> None:
 
 @inner
 def _tightest(s: State, count: int) -> int:
-    """Of the links listed the one with least bandwidth for each copy without a rate; -1 if all copies have theirs."""
+    """The listed link with the least bandwidth for each copy without a rate; -1 if all copies have theirs."""
     found, least = -1, np.inf
     for k in range(count):
         number = s.lists[s.options.reached_links_at + k]

@@ -84,7 +84,7 @@ def cancel_migration(s: State, r: int) -> None:
 
 @inner
 def withdraw_migration(s: State, r: int) -> int:
-    """The same, which lets nobody else come yet; the destination."""
+    """Forget the migration of r and let nobody else come yet; returns the destination."""
     q = s.requests[r]
     target = q.destination
     if q.migration == COPYING:

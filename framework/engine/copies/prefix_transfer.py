@@ -45,7 +45,7 @@ def _cached_run(s: State, i: int, r: int, kv: int) -> int:
 
 @inner
 def tokens_to_copy(s: State, r: int, kv: int) -> int:
-    """Of so many tokens those that the instance to which r goes lacks."""
+    """The tokens of so many that the instance to which r goes lacks."""
     return kv - s.requests[r].shared_there * s.options.hash_blocks * s.options.block_tokens
 
 

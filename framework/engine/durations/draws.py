@@ -37,7 +37,7 @@ _right_of_many = bits_of(_draw)
 
 @inner
 def right_drafts(s: State, r: int, token: int, depth: int) -> int:
-    """Of `depth` drafts of r from `token` on, those before the first wrong one."""
+    """The drafts before the first wrong one, of `depth` drafts of r from `token` on."""
     right = 0
     while right < depth:
         count = min(depth - right, MOST_AT_ONCE)

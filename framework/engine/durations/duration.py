@@ -49,7 +49,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         if hidden < straight:
             straight = int(hidden) + 1
         first_s, increment_s = least_s, 0.0
-    elif unlikely(increment_s < 0.0):  # beyond what was measured attention may seem to fall with the context
+    elif unlikely(increment_s < 0.0):  # Beyond what was measured, attention may seem to fall with the context.
         straight = min(straight, int((first_s - least_s) / -increment_s) + 1)
     slowdown = 1.0
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):

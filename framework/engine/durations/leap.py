@@ -154,7 +154,7 @@ def catch_up(s: State) -> None:
 
 @inner
 def catch_up_one(s: State, i: int) -> None:
-    """Make i's record show what has passed before the present event."""
+    """Bring i's record up to date with what happened before the present event."""
     inst, step = s.instances[i], s.step[i]
     if inst.busy and step.steps > 1:
         passed = steps_passed(s, i)

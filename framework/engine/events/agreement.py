@@ -34,7 +34,7 @@ if numba_config.DISABLE_JIT:
 
     def _queue(s: State, root: int) -> list[int]:
         found = [root] if root >= 0 else []
-        for r in found:  # which grows
+        for r in found:  # The list grows meanwhile.
             found += _chain(s, s.requests[r].child)
         return found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from framework.compiler.decorators import inner
 from framework.engine.memory.state import State
 
-LENGTHS = 32  # of lists: 1, 2, 4, ...
+LENGTHS = 32  # lengths of lists: 1, 2, 4, ...
 
 
 @inner

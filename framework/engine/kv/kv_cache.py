@@ -18,7 +18,7 @@ def allocate(s: State, i: int, blocks: int) -> None:
 
 @inner
 def allocate_noted(s: State, i: int, blocks: int, taken_s: float) -> None:
-    """The same, for blocks that were taken at earlier times of a leap, `taken_s` summed over the blocks."""
+    """Take blocks that were taken at earlier times of a leap; `taken_s` is summed over the blocks."""
     inst = s.instances[i]
     inst.kv_block_s -= taken_s
     while inst.free_blocks < blocks:

@@ -18,7 +18,7 @@ from framework.errors import InputError
 
 DeclaredTokens = int | Literal["context", "output"]
 _Ratio = Annotated[float, between(0, 1)]
-_CONTEXT, _OUTPUT = 0, -1  # in place of a number of tokens
+_CONTEXT, _OUTPUT = 0, -1  # marks in place of a number of tokens
 
 
 @dataclass(frozen=True)

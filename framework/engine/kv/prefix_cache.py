@@ -13,7 +13,7 @@ from framework.engine.kv.prefix_tiers import tier_of
 from framework.engine.memory.kv_blocks import note_use
 from framework.engine.memory.state import State
 
-_MARK = 1 << 40  # of a cached block, added to its references
+_MARK = 1 << 40  # mark of a cached block, added to its references
 
 
 @inner

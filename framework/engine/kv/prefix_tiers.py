@@ -64,7 +64,7 @@ class PrefixStores:
 # --- the compiled part: lists of blocks -------------------------------------------------------------------------------
 
 
-ABSENT = -2  # in place of the next older block; -1: there is none
+ABSENT = -2  # mark in place of the next older block; -1: there is none
 
 
 @inner

@@ -61,7 +61,7 @@ def add_kv_tokens(s: State, i: int, tokens: int, time_s: float) -> None:
 
 @inner
 def note_tokens(s: State, i: int, tokens: int, added_s: float) -> None:
-    """The same for tokens added at several times, `added_s` summed over the tokens."""
+    """Add KV tokens that came at several times; `added_s` is summed over the tokens."""
     s.instances[i].kv_tokens += tokens
     s.instances[i].kv_token_s -= added_s
 

@@ -33,7 +33,7 @@ OPTIONS = record(
     (
         "draws_at",
         "i8",
-    ),  # of each request the token up to which drafts are drawn, and which are right, where steps draft
+    ),  # where steps draft: the token of each request up to which drafts are drawn, and which of them are right
     ("output_at", "i8"),  # true output lengths, tokens: never in a view
     ("leaping_at", "i8"),  # instances whose present leap spans several steps
     # The front end.
@@ -41,9 +41,9 @@ OPTIONS = record(
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
     ("horizon_s", "f8"),  # arrivals from this time on are not sent, inf: all are
     ("backoff_s", "f8"),  # seconds that a client of a closed load stays away after a request was turned away
-    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another ...
-    ("intake_token_s", "f8"),  # ... and for each token of its prompt
-    ("first_token", "i8"),  # of a request that decodes elsewhere: where it comes from, or when it reaches the client
+    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another
+    ("intake_token_s", "f8"),  # seconds for each token of its prompt
+    ("first_token", "i8"),  # first token of a request that decodes elsewhere: its source, or when the client gets it
     # Hooks.
     ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
     ("pulls", "b1"),  # 1: instances fetch KV as they form steps, before the request has a seat
@@ -80,12 +80,12 @@ OPTIONS = record(
     ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
     # Room for the output that is still to come.
     ("reserves", "b1"),  # 1: admissions leave some
-    ("first_ratio", "f8"),  # share of that output that they leave room for, at first ...
-    ("least_ratio", "f8"),  # ... and at least
-    ("ratio_decay", "f8"),  # by which that share falls with each decode step
+    ("first_ratio", "f8"),  # share of that output that they leave room for at first
+    ("least_ratio", "f8"),  # least share
+    ("ratio_decay", "f8"),  # decay of that share with each decode step
     ("steps_ahead", "i8"),  # tokens that a decode is taken to emit beyond those that it has, after a preemption
     ("declared_tokens", "i8"),  # the longest output that clients ask for; 0: what the context leaves, -1: what it is
-    ("most_to_come", "i8"),  # of the output of one request, so many tokens count at most
+    ("most_to_come", "i8"),  # most tokens that count of the output to come of one request
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
     ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes

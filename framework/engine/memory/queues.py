@@ -46,7 +46,7 @@ def queue_pop(s: State, i: int) -> int:
     first = s.instances[i].waiting_root
     pairs = -1
     node = s.requests[first].child
-    while node >= 0:  # meld the children two by two ...
+    while node >= 0:  # First the children are melded two by two.
         partner = s.requests[node].next
         rest = -1
         if partner >= 0:
@@ -58,7 +58,7 @@ def queue_pop(s: State, i: int) -> int:
         pairs = pair
         node = rest
     root = -1
-    while pairs >= 0:  # ... then all pairs into one heap
+    while pairs >= 0:  # Then all pairs go into one heap.
         rest = s.requests[pairs].next
         s.requests[pairs].next = -1
         root = _meld(s, root, pairs)
@@ -207,7 +207,7 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
 
 @inner
 def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
-    """As `set_time`, for an i that was first and mostly falls behind others; returns the new first and its time.
+    """Set the time of an i that was first and mostly falls behind others; returns the new first and its time.
 
     It branches. Instances that take turns make the branches predictable, so what comes next need not wait for
     `time_s`.

@@ -24,7 +24,7 @@ REQUEST = record(
     ("next", "i4"),  # next request of the one list that it is in
     ("child", "i4"),  # first child in the heap of its waiting queue
     ("heap_index", "i4"),  # place of that event in its heap, -1: none is pending
-    ("instance", "i4"),  # where it waits, prefills, decodes, or holds KV
+    ("instance", "i4"),  # instance where it waits, prefills, decodes, or holds KV
     ("followed_by", "i4"),  # the next turn of its session, -1: none
     ("reason", "i2"),  # why it was rejected or failed: an index into the run's reasons, 0: it was not
     ("state", "i1"),  # one of the request states in framework.codes
@@ -38,7 +38,7 @@ REQUEST = record(
     ("slo_class", "u2"),  # number of its class of SLOs, in sorted order of their names
     # 64 more: how far it is.
     ("prefill_until", "i8"),  # tokens to prefill: prompt and emitted ones when it was queued, or up to its split
-    ("prefilled", "i8"),  # of these, the tokens that are prefilled or were found in the prefix cache
+    ("prefilled", "i8"),  # tokens of these that are prefilled or were found in the prefix cache
     ("split", "i8"),  # token before which it is routed again, 0: none, or it has been passed
     ("kv", "i8"),  # KV tokens held; while it prefills, those that it has blocks for (while it decodes: see `offset`)
     ("offset", "i8"),  # while it decodes: its KV tokens are offset + decode_steps of its instance
@@ -55,16 +55,16 @@ REQUEST = record(
     ("emitted", "i8"),  # output tokens emitted as of its last change of state (while it decodes: see `offset`)
     ("cached_tokens", "i8"),  # prompt tokens found in the prefix cache at its first admission
     # 64 more: its prefix, and where it was.
-    ("hash_at", "i4"),  # where the names of its trace blocks begin
-    ("held_at", "i4"),  # where the list of those that it references begins, less the run's `held_at`; -1: it has none
+    ("hash_at", "i4"),  # offset of the names of its trace blocks
+    ("held_at", "i4"),  # offset of the list of those that it references, less the run's `held_at`; -1: it has none
     ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
-    ("registered", "i4"),  # of these, the blocks that its present instance has looked at
-    ("shared", "i4"),  # of these, the blocks that it references in the cache
+    ("registered", "i4"),  # blocks of these that its present instance has looked at
+    ("shared", "i4"),  # blocks of these that it references in the cache
     ("shared_there", "i4"),  # leading ones that it references where its KV is being copied to
     ("fetched_from", "i4"),  # first trace block that the running fetch of its prefix brings
     ("fetched_to", "i4"),  # block behind the last one
-    ("prefill_instance", "i4"),  # where it was first admitted
-    ("decode_instance", "i4"),  # where it last began to decode
+    ("prefill_instance", "i4"),  # instance where it was first admitted
+    ("decode_instance", "i4"),  # instance where it last began to decode
     ("preemptions", "i4"),  # how often it was preempted
     ("migrations", "i4"),  # how often it was handed over while it decoded, or at a split
     ("destination", "i4"),  # target of its transfer or migration, -1: none
@@ -81,7 +81,7 @@ REQUEST = record(
     ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
     ("channel", "i4"),  # channel that they flow through, -1: they do not, or not any more
     ("previous", "i4"),  # request of that channel that ends before it
-    ("priority", "i4"),  # as the trace has it, the larger the more urgent
+    ("priority", "i4"),  # priority in the trace, the larger the more urgent
     ("tenant", "i4"),  # number of who sent it, in sorted order of their names
 )
 
@@ -89,9 +89,9 @@ INSTANCE = record(
     # What it is.
     ("pool", "i4"),  # index of its pool
     ("max_batch", "i8"),  # requests that it may hold at once
-    ("bandwidth_bytes_s", "f8"),  # of its network, in each direction
+    ("bandwidth_bytes_s", "f8"),  # bandwidth of its network in each direction
     ("host_bytes_s", "f8"),  # between its GPUs and the memory of its hosts
-    ("memory_bytes_s", "f8"),  # of all its GPUs; inf: a concurrent prefill does not slow decodes
+    ("memory_bytes_s", "f8"),  # bandwidth of all its GPUs; inf: a concurrent prefill does not slow decodes
     ("unpack_s", "f8"),  # seconds to unpack each token of KV that arrives from another instance
     # Role: sets of the phases PREFILL and DECODE.
     ("role", "i1"),  # phases that it takes new work of
@@ -124,26 +124,26 @@ INSTANCE = record(
     ("disordered", "b1"),  # 1: its running order may not be that of admission
     ("closed", "b1"),  # 1: a request found no room, and none has come free since
     ("freed", "i1"),  # 1: KV came free since it last scheduled; 2: at the end of its last step, too late for the next
-    ("output_ratio", "f8"),  # share of the output still to come that admissions left room for at ...
-    ("ratio_since", "i8"),  # ... so many decode_steps
+    ("output_ratio", "f8"),  # share of the output still to come that admissions left room for
+    ("ratio_since", "i8"),  # decode_steps at which that share was set
     # Who is there, counted in requests.
     ("queued", "i8"),  # waiting for their prefill, in the queue and in the inbox
-    ("prefilling", "i8"),  # in the prefilling order
+    ("prefilling", "i8"),  # requests in the prefilling order
     ("running", "i8"),  # decoding
-    ("paused", "i8"),  # of these, the last ones, which the present step has no tokens for
-    ("joining", "i8"),  # with KV here, joining at the next boundary
-    ("computed", "i8"),  # of these, those whose prompt its prefill stream has computed
-    ("computed_known", "i8"),  # of these, the first ones, which the next step of its decodes may hold
+    ("paused", "i8"),  # the last of these, for which the present step has no tokens
+    ("joining", "i8"),  # requests with KV here that join at the next boundary
+    ("computed", "i8"),  # those of these whose prompt its prefill stream has computed
+    ("computed_known", "i8"),  # the first of these, which the next step of its decodes may hold
     ("reserved", "i8"),  # seats held for transfers and migrations on their way here
     ("swapped", "i8"),  # swapped out
     ("suspended", "i8"),  # taken off by the policy, to decode here again: with their KV, or recomputed here
     ("late_seats", "i8"),  # seats that came free at the end of the last step, and that its next one cannot count on
-    ("incoming", "i8"),  # on their way here, or waiting to be sent here
-    ("holding", "i8"),  # with KV here, waiting for room elsewhere
+    ("incoming", "i8"),  # requests on their way here, or waiting to be sent here
+    ("holding", "i8"),  # requests with KV here that wait for room elsewhere
     ("first_tokens_pending", "i8"),  # running requests whose first token is pending
     # The lists of these.
     ("waiting_root", "i4"),  # first of the waiting queue, a pairing heap
-    ("inbox_head", "i4"),  # those that have come since its last step was formed, where scheduling is asynchronous
+    ("inbox_head", "i4"),  # requests that have come since its last step was formed, where scheduling is asynchronous
     ("inbox_tail", "i4"),
     ("deferred_head", "i4"),  # requests with a deferred free: ended with its last step, KV still there
     ("deferred_tail", "i4"),
@@ -151,7 +151,7 @@ INSTANCE = record(
     ("joining_tail", "i4"),
     ("computed_head", "i4"),
     ("computed_tail", "i4"),
-    ("incoming_head", "i4"),  # those that wait for room here
+    ("incoming_head", "i4"),  # requests that wait for room here
     ("incoming_tail", "i4"),
     ("swapped_head", "i4"),
     ("swapped_tail", "i4"),
@@ -164,17 +164,17 @@ INSTANCE = record(
     # Its KV memory, in engine blocks, and the tokens in it.
     ("total_blocks", "i8"),
     ("free_blocks", "i8"),
-    ("evictable_blocks", "i8"),  # of cached prefixes that no request references
+    ("evictable_blocks", "i8"),  # blocks of cached prefixes that no request references
     ("watermark", "i8"),  # blocks that admissions leave available
     ("late_blocks", "i8"),  # blocks that came free at the end of the last step, like `late_seats`
     ("held_blocks", "i8"),  # blocks of those with KV here that wait for room elsewhere, while circles are looked for
     ("reserve_blocks", "i8"),  # blocks of every request, whatever its tokens; 0: blocks follow the tokens
     ("growth_at", "i8"),  # running requests by the phase of decode_steps in which they need a new block
     ("queued_tokens", "i8"),  # tokens that lack prefill
-    ("recompute_tokens", "i8"),  # of these, tokens of waiting requests that were preempted here while they decoded
+    ("recompute_tokens", "i8"),  # tokens of these of waiting requests that were preempted here while they decoded
     ("incoming_kv_tokens", "i8"),  # KV tokens on their way here
     ("kv_tokens", "i8"),  # KV tokens held
-    ("decode_kv", "i8"),  # of these, the KV tokens of decoding requests
+    ("decode_kv", "i8"),  # KV tokens of these of decoding requests
     ("decode_steps", "i8"),  # decode steps that have ended here
     ("swap_bytes", "f8"),  # bytes swapped out and in before the next step
     ("load_s", "f8"),  # seconds to load what the requests admitted for the next step have in stores
@@ -203,9 +203,9 @@ INSTANCE = record(
     ("prefill_tokens", "i8"),
     ("decode_tokens", "i8"),
     ("drafted_tokens", "i8"),
-    ("accepted_tokens", "i8"),  # of the drafted ones
+    ("accepted_tokens", "i8"),  # accepted ones of the drafted tokens
     ("context_tokens", "f8"),  # KV tokens that decodes have read
-    ("decode_pairs", "f8"),  # of these, times the tokens that each decode passed through the model, drafts included
+    ("decode_pairs", "f8"),  # each of these times the tokens that its decode passed through the model, drafts included
     ("prefill_square", "f8"),  # sum over chunks of (prefix + chunk)^2 - prefix^2, tokens squared
     ("kv_block_s", "f8"),  # integral of blocks in use over time
     ("kv_token_s", "f8"),  # integral of KV tokens held over time
@@ -214,7 +214,7 @@ INSTANCE = record(
     ("weight_passes", "i8"),  # how often weights were read: once a step, in a pipeline once for each micro-batch
     ("expert_reads", "f8"),  # how often all its experts were read, as the sum of the shares that steps touched
     ("bubble_s", "f8"),  # seconds that stages waited in steps, summed over stages
-    ("extrapolated_s", "f8"),  # of busy_s, the part in steps past what was measured
+    ("extrapolated_s", "f8"),  # seconds of busy_s in steps beyond what was measured
     ("extrapolation", "f8"),  # the farthest of these steps, as a ratio to a limit
 )
 
@@ -236,7 +236,7 @@ STEP_LOG = record(
 # A row of the token log: the decode steps of an instance that gave a request its tokens. With instance -1 the row is a
 # single gap of `previous_token_s` seconds.
 TOKEN_LOG = record(
-    ("first_step", "i8"),  # decode_steps before its first token there
+    ("first_step", "i8"),  # decode_steps of its instance before its first token there
     ("last_step", "i8"),  # decode_steps after its last one
     ("previous_token_s", "f8"),  # time of the token before
     ("request", "i4"),

@@ -26,46 +26,43 @@ STEP = record(
     ("first_s", "f8"),  # seconds of its first step
     ("increment_s", "f8"),  # seconds by which each further step takes longer
     ("steps", "i8"),  # steps of the leap
-    ("done", "i8"),  # of these, the steps that have been added to the counters
-    ("grown", "i8"),  # of these, the steps whose new blocks have been allocated
+    ("done", "i8"),  # steps of these that have been added to the counters
+    ("grown", "i8"),  # steps of these whose new blocks have been allocated
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
     ("prefill_tokens", "i8"),  # tokens of its chunks
-    ("square", "f8"),  # of these: sum of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("square", "f8"),  # sum over these of (prefix + chunk)^2 - prefix^2, tokens squared
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
     ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
     ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages, or a rank in its first step
     ("bubble_increment_s", "f8"),  # seconds by which a rank waits longer in each further step
-    ("micro_batches", "i8"),  # of a step with chunks in a pipeline, those that hold something
+    ("micro_batches", "i8"),  # micro-batches with something in them, of a step with chunks in a pipeline
     ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
     # Where it repeats.
-    ("even_s", "f8"),  # seconds of such a step that depend on no context ...
-    ("draft_even_s", "f8"),  # ... those of the same requests without drafts ...
-    ("least_s", "f8"),  # ... and the least that it takes, whatever its kernels
-    ("measured_ratio", "f8"),  # how far it lies past what was measured, contexts aside ...
-    ("measured_context", "f8"),  # ... and the context from which on these do
-    ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known ...
-    ("ahead_increment_s", "f8"),  # ... and its `increment_s`
-    # Where it is one: when that run began, ...
-    ("fixed_from", "i8"),  # `decode_steps`, ...
-    ("fixed_kv", "i8"),  # `decode_kv` ...
-    (
-        "fixed_context",
-        "f8",
-    ),  # ... and `context_tokens` of its instance, whose other counts wait for the end of the run.
+    ("even_s", "f8"),  # seconds of such a step that depend on no context
+    ("draft_even_s", "f8"),  # those of the same requests without drafts
+    ("least_s", "f8"),  # least seconds of the step, whatever its kernels
+    ("measured_ratio", "f8"),  # ratio by which it lies past what was measured, contexts aside
+    ("measured_context", "f8"),  # context from which on it lies past it
+    ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known
+    ("ahead_increment_s", "f8"),  # `increment_s` of that step
+    # The counts of its instance when a run of single steps began.
+    ("fixed_from", "i8"),  # `decode_steps` of its instance
+    ("fixed_kv", "i8"),  # `decode_kv` of its instance
+    ("fixed_context", "f8"),  # `context_tokens`; other counts wait for the end of the run
     # Its attention takes line_s + line_slope_s * (context - line_knot) s, in addition to what each token adds.
-    ("line_from", "f8"),  # context from which on ...
-    ("line_to", "f8"),  # ... and up to which that holds, tokens
+    ("line_from", "f8"),  # context from which on that holds, tokens
+    ("line_to", "f8"),  # context up to which that holds, tokens
     ("line_knot", "f8"),
     ("line_s", "f8"),
     ("line_slope_s", "f8"),
     # While it is being formed.
     ("decode_tokens", "i8"),  # tokens of its decodes so far
     ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
-    ("next_decode", "i8"),  # where the running order has been gone through ...
-    ("next_prefill", "i8"),  # ... and the prefilling order
+    ("next_decode", "i8"),  # place up to which the running order has been gone through
+    ("next_prefill", "i8"),  # place up to which the prefilling order has been gone through
 )
 
 # The prefill step that runs concurrently with an instance's decodes, if one does.
@@ -77,8 +74,8 @@ PREFILL_STEP = record(
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
     ("square", "f8"),  # sum of (prefix + chunk)^2 - prefix^2, tokens squared
-    ("seats", "i8"),  # seats taken, and ...
-    ("available_blocks", "i8"),  # ... blocks available once it had been formed: the next one knows of no better
+    ("seats", "i8"),  # seats taken once it had been formed
+    ("available_blocks", "i8"),  # blocks available once it had been formed: the next one knows of no better
     ("ended_s", "f8"),  # time at which it ended, until the next one is formed; else -inf
 )
 
@@ -89,8 +86,8 @@ LINK = record(
     ("first", "i4"),  # first of its channels, -1: none
     ("changed", "b1"),  # 1: it is in the list of links on which copies have begun or ended
     ("reached", "i8"),  # number of the sharing in which its rates were last set
-    ("left_bytes_s", "f8"),  # in that: bandwidth that no copy has yet
-    ("unserved", "i8"),  # in that: copies that have no rate yet
+    ("left_bytes_s", "f8"),  # bandwidth in that which no copy has yet
+    ("unserved", "i8"),  # copies in that which have no rate yet
 )
 
 # The copies under way from one instance to another, which have one rate.
@@ -101,8 +98,8 @@ CHANNEL = record(
     ("first", "i4"),  # request whose copy ends first
     ("last", "i4"),
     ("changed", "b1"),  # 1: a copy has begun or ended since its rate was set
-    ("rate_bytes_s", "f8"),  # of each copy
-    ("sent_bytes", "f8"),  # that a copy has been sent which is there since the channel was opened
+    ("rate_bytes_s", "f8"),  # rate of each copy
+    ("sent_bytes", "f8"),  # bytes that a copy present since the channel was opened has been sent
     ("since_s", "f8"),  # time up to which these are counted
     ("served", "i8"),  # number of the sharing that last gave it a rate
     ("next_of_sender", "i4"),  # next channel of the same source, -1: none; of an unused one: the next unused one
@@ -129,7 +126,7 @@ SIM = record(
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
     ("change_s", "f8"),  # the earliest time at which a change of role takes effect or an instance crashes, inf: never
-    ("changing", "i8"),  # whose that is
+    ("changing", "i8"),  # instance that changes
     ("change_kind", "i8"),  # ROLE_CHANGE or CRASH
     ("next_crash", "i8"),  # number of the next crash
     ("down", "i8"),  # instances that are down
@@ -139,14 +136,14 @@ SIM = record(
     ("parked_head", "i4"),  # these, in order
     ("parked_tail", "i4"),
     ("role_changes", "i8"),  # how often any instance's role has changed
-    ("first_action", "i8"),  # first action of a tick that is not carried out yet ...
-    ("actions", "i8"),  # ... and how many the tick has, 0: all are carried out
+    ("first_action", "i8"),  # first action of a tick that is not carried out yet
+    ("actions", "i8"),  # actions of the tick, 0: all are carried out
     ("decides", "i8"),  # 1: the policy decides before instances schedule, plus the decisions that are postponed
     ("postponed", "i8"),  # decisions that wait for the turn of an instance
     ("prefill_end_s", "f8"),  # the earliest end of a prefill step concurrent with decodes, inf: there is none
-    ("prefill_end_of", "i8"),  # whose that is
+    ("prefill_end_of", "i8"),  # instance whose end that is
     ("woken", "i8"),  # instances in the ring of woken ones
-    ("woken_first", "i8"),  # where that ring begins
+    ("woken_first", "i8"),  # beginning of that ring
     ("scheduled", "i8"),  # the largest number of an instance that has scheduled at the present time, -1: none has
     ("heap_size", "i8"),  # copies under way
     ("channels", "i8"),  # channels that have been in use
@@ -181,7 +178,7 @@ HOOK = record(
 # A tier of prefix blocks as one instance reads it: row `instance * tiers + tier`.
 TIER = record(
     ("home", "i8"),  # the row that keeps the list of its blocks; that of a shared tier is instance 0's
-    ("at", "i8"),  # where that list lies: next older | next younger block, by name
+    ("at", "i8"),  # offset of that list: next older and next younger block, by name
     ("capacity", "i8"),  # trace blocks that it has room for
     ("count", "i8"),  # trace blocks in it
     ("old", "i8"),  # least recently used block, -1: none
@@ -230,7 +227,7 @@ class Memory(NamedTuple):
 
 
 class State(NamedTuple):
-    """The same for compiled functions: the three single records themselves, and where each array begins."""
+    """The state for compiled functions: the three single records themselves, and where each array begins."""
 
     options: Any
     sim: Any

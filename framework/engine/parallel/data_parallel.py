@@ -199,7 +199,7 @@ def _note_largest(s: State, i: int) -> None:
 
 @inner
 def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
-    """As `slowest_rank`, if all ranks were like number k; chunks have been noted in `State.lists`."""
+    """The time that `slowest_rank` gives if all ranks are like number k; chunks have been noted in `State.lists`."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     at = inst.ranks_at + k * RANK_WORDS

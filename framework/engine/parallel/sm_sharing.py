@@ -56,7 +56,7 @@ class Sharing:
             _check_points(f"engine.sharing.{name}", getattr(self, name))
 
     def slowdowns(self) -> NDArray[np.float64]:
-        """Of prefill and decode steps by the percent of the SMs that they have, shape (2, 101); inf at 0."""
+        """The slowdown of prefill and decode steps by the percent of the SMs that they have, (2, 101); inf at 0."""
         return np.stack([_by_percent(self.prefill_slowdown), _by_percent(self.decode_slowdown)])
 
 
@@ -121,7 +121,7 @@ def contention_s(s: State, i: int, context: int) -> float:
 
 @inner
 def contention_with_s(s: State, i: int, context: int, attention_share: float, kv_tokens: int) -> float:
-    """As `contention_s`, with a prefill step that spends `attention_share` of its time on attention over `kv_tokens`.
+    """Seconds of contention with a prefill step whose attention over `kv_tokens` is `attention_share` of its time.
 
     The rest of its time goes to layers that read the weights. In each of the two phases the bandwidth is divided in
     proportion to the bytes that the streams read.

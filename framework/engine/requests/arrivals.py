@@ -124,7 +124,7 @@ def take_place(s: State, r: int) -> None:
     q, sim = s.requests[r], s.sim
     q.key = 0.0
     if unlikely(s.options.dynamic_keys):
-        q.key = np.inf  # until all of that queue are asked for
+        q.key = np.inf  # The limit holds until all of that queue are asked about.
     elif is_asked(s, PRIORITIZE):
         ask_key(s, r)
     sim.queue_number += 1

@@ -195,7 +195,7 @@ def _take_out_finished(s: State, i: int) -> int:
 
 @inner
 def finish_decodes_before(s: State, i: int, admission: int) -> None:
-    """The same of those alone that have emitted all their tokens and were admitted before that number."""
+    """End the running requests that have emitted all their tokens and were admitted before that number."""
     inst = s.instances[i]
     j = 0
     while j < inst.running:
@@ -306,7 +306,7 @@ def queue_again(s: State, i: int, r: int) -> None:
 
 @inner
 def join_queue(s: State, i: int, r: int) -> None:
-    """Queue r, which has been here or elsewhere before, at i; its key and queue number are set. No inbox holds it."""
+    """Queue r, which has been here or elsewhere before, at i; its key and queue number are set. It skips the inbox."""
     _count_waiting(s, i, r)
     if unlikely(recomputes_here(s, r)):
         s.instances[i].recompute_tokens += s.requests[r].prefill_until

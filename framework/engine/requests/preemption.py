@@ -191,7 +191,7 @@ def swap_in(s: State, i: int) -> None:
     while inst.swapped_head >= 0:
         r = inst.swapped_head
         q = s.requests[r]
-        blocks = blocks_of(s, i, kv_of_next_step(s, i, r, q.kv))  # those of its next tokens too
+        blocks = blocks_of(s, i, kv_of_next_step(s, i, r, q.kv))  # The blocks of its next tokens count too.
         if seats(s, i) >= inst.max_batch or available(s, i) - blocks < watermark_of(s, i):
             break
         inst.swapped_head = q.next

@@ -146,7 +146,7 @@ def _drop_transfer(s: State, r: int) -> None:
 
 @inner
 def _drop_own(s: State, i: int) -> None:
-    """Those that wait, prefill, decode, join, are swapped out, have a deferred free, or are at their splits."""
+    """Drop those that wait, prefill, decode, join, are swapped out, have a deferred free, or are at their splits."""
     inst = s.instances[i]
     free_deferred(s, i)
     while inst.prefilling > 0:

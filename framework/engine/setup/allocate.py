@@ -131,7 +131,7 @@ def _times(options: NDArray[np.void], crashes: Sequence[Crash]) -> NDArray[np.fl
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
-    """As many as can be in use at once."""
+    """Channels, as many as can be in use at once."""
     return np.zeros(min(cluster.instances**2, requests) if cluster.link.sharing == "fair" else 0, CHANNEL)
 
 

@@ -27,7 +27,7 @@ _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _COMPILED_STATE = 16
 _TIMED_EVERY = 16  # calls of a hook, of which one is timed
 _MANY = 32  # instances, from which on an index answers faster than a look at each
-_ALWAYS_ASKED = ("route_prefill", "route_decode")  # whose defaults decide something
+_ALWAYS_ASKED = ("route_prefill", "route_decode")  # hooks whose defaults decide something
 
 
 class Binding:

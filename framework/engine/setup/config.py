@@ -58,18 +58,18 @@ class EngineConfig:
     max_batch: Annotated[int, up_to(10**6)] = 256  # sequences at once
     block_tokens: Annotated[int, up_to(10**6)] = 16  # tokens of a KV block
     preemption: Preemption = "recompute"  # what happens to a victim's KV
-    recompute: Recompute = "there"  # where a preempted request that has emitted tokens is computed again and decodes on
+    recompute: Recompute = "there"  # where a preempted request with emitted tokens is recomputed and decodes on
     victim: Victim = "latest"  # preempted first: admitted last, last of a queue, or with the fewest emitted tokens
     requeue: Requeue = "first"  # a victim goes before all others of a queue, or behind those of its key
     prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: where requests have prefixes (`on`)
     prefix_unit: PrefixUnit = "trace"  # whole computed blocks of the trace, or KV blocks from their allocation on
     watermark: NotNegative = 0.01  # fraction of blocks that admissions leave free
-    idle_watermark: bool = True  # also where nothing runs
-    kv_fraction: Share = 0.9  # of GPU memory, for weights and KV together
+    idle_watermark: bool = True  # true: the watermark also holds where nothing runs
+    kv_fraction: Share = 0.9  # share of GPU memory for weights and KV together
     kv_tokens: Count | None = None  # KV tokens of an instance, instead of those that fit
     window_kv: WindowKv = "freed"  # KV behind the window of layers that have one, or kept as that of all layers is
-    batching: Batching = "decode_first"  # which work a step takes first: one of the batching modes of SEMANTICS.md
-    step_order: StepOrder = "decodes_first"  # of running requests in a unified step
+    batching: Batching = "decode_first"  # work that a step takes first: one of the batching modes of SEMANTICS.md
+    step_order: StepOrder = "decodes_first"  # order of running requests in a unified step
     longest_chunk: Count | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
     chunked_prefill: bool = True  # False: a prompt is admitted only if the rest of the budget holds all of it
     admission_room: AdmissionRoom = "prompt"  # blocks that admit a prompt in unified steps: for all of it, or one chunk
@@ -81,12 +81,12 @@ class EngineConfig:
     start_s: NotNegative = 0.0  # between switching an instance on and its start
     layerwise_tokens: Count | None = None  # prompts of that many tokens or more send KV layer by layer, None: none does
     log: Log = "full"  # the step log is kept, or reduced as it is made
-    implementation: Implementation = "compiled"  # or the reference engine: slow, with the whole log
-    attention: Attention = field(default_factory=Attention)  # of steps that prefill and decode
+    implementation: Implementation = "compiled"  # the engine; `reference`: slow, with the whole log
+    attention: Attention = field(default_factory=Attention)  # attention of steps that prefill and decode
     kv_compression: KvFormat = field(default_factory=KvFormat)  # how KV is kept and sent
-    speculation: Speculation = field(default_factory=Speculation)  # of decode steps
-    prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # below GPU memory, with `prefix_cache` only
-    sharing: Sharing = field(default_factory=Sharing)  # of GPUs by two streams
+    speculation: Speculation = field(default_factory=Speculation)  # speculation in decode steps
+    prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # stores below GPU memory; need `prefix_cache`
+    sharing: Sharing = field(default_factory=Sharing)  # sharing of GPUs by two streams
     output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
     faults: Faults = field(default_factory=Faults)  # instances that crash and come back
 
@@ -105,7 +105,7 @@ class EngineConfig:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
     def on(self, workload: Workload) -> EngineConfig:
-        """The same with `prefix_cache` true or false: auto is true where requests have prefixes, or stores are set."""
+        """The configuration with `prefix_cache` true or false: auto is true with prefixes or stores."""
         if self.prefix_cache != "auto":
             return self
         return replace(self, prefix_cache=workload.has_prefixes or bool(self.prefix_stores.tiers))

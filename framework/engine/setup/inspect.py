@@ -180,7 +180,7 @@ def next_streams_s(s: State, i: int) -> tuple[float, float]:
 
 @compiled
 def _stream_times_s(addresses: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The same by the percent of the SMs that each stream has, shape (101,)."""
+    """The seconds of each stream by the percent of the SMs that it has, shape (101,)."""
     s = attach_at(addresses)
     prefill_s, decode_s = next_streams_s(s, i)
     prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
@@ -260,7 +260,7 @@ def _add_coming(
         if q.destination >= 0 and q.state != DECODING and q.state != PAUSED and position[q.destination] >= 0:
             ids[count] = r
             count += 1
-    for i in instances:  # those that wait for room there
+    for i in instances:  # Those that wait for room there count.
         r = s.instances[i].incoming_head
         while r >= 0:
             ids[count] = r

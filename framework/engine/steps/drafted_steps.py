@@ -135,7 +135,7 @@ def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
         left = s.lists[inst.finish_at + j] - steps
         accepted = min(right_of_few(s, r, kv - q.input_tokens, depth), left)
         kept = kv + accepted
-        room = ((kept + room_of) & ~room_of) - kept  # in its last block
+        room = ((kept + room_of) & ~room_of) - kept  # The rest of its last block is room.
         unused += min(depth, left) - accepted > room
         growth += min(1 + depth, left - accepted) > room
         q.offset += accepted
@@ -158,7 +158,7 @@ def _start_again(s: State, i: int, growth: int, now_s: float) -> tuple[int, floa
         inst.free_blocks -= growth
         inst.kv_block_s -= growth * now_s
     decodes, depth = step.decodes, step.depth
-    read = inst.decode_kv + decodes  # by a step without drafts
+    read = inst.decode_kv + decodes  # This is what a step without drafts reads.
     context = read + decodes * depth
     step.context = context
     step.start_s = now_s

@@ -52,7 +52,7 @@ def _blocks_to_come(s: State, i: int) -> int:
 
 @inner
 def let_join(s: State, i: int) -> None:
-    """Those whose KV has come to i join as far as they may."""
+    """Let those whose KV has come to i join as far as they may."""
     while may_join(s, i):
         join_first(s, i)
 

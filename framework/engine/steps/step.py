@@ -31,13 +31,13 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     steps = 1
     if prefill_tokens == 0 and _may_leap(s, i):
         steps = min(steps_until_decision(s, i), straight)
-    if unlikely(inst.group > 0) and step.first_s == 0.0:  # which would have ended before those of its group are formed
+    if unlikely(inst.group > 0) and step.first_s == 0.0:  # It would have ended before those of its group are formed.
         steps = 1
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
     inst.busy = True
     begin_leap(s, i, steps)
-    if inst.first_tokens_pending > 0 and decodes > 0 and inst.group == 0:  # of a group not before all ends are known
+    if inst.first_tokens_pending > 0 and decodes > 0 and inst.group == 0:  # A group ends only once all ends are known.
         stamp_first_tokens(s, i, step.start_s + step.first_s)
 
 

@@ -27,7 +27,7 @@ def finish_step(s: State, i: int) -> None:
     """i's leap has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
     inst = s.instances[i]
     prefilled = s.step[i].prefill_tokens > 0
-    if inst.busy:  # else a run of single steps has counted it
+    if inst.busy:  # A run of single steps has counted it otherwise.
         if unlikely(s.step[i].fixed_depth):
             count_fixed_depth(s, i)
         complete_step(s, i)

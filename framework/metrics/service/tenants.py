@@ -21,7 +21,7 @@ from framework.result import Result
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # as VTC's evaluation has them, after the prices of an API
+INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # weights of VTC's evaluation, after the prices of an API
 MOST_COMPARED = 64  # tenants that are compared with each other: those with the most requests
 _STATISTICS = ("mean", "median", "p99")
 
@@ -69,7 +69,7 @@ def jain_index(served: Floats, asked: Floats) -> float | None:
     if total <= 0:
         return None
     ordered = np.sort(asked)
-    left = total - np.cumsum(ordered) + ordered  # for those who ask for no less than each
+    left = total - np.cumsum(ordered) + ordered  # what is left for those who ask for no less than each
     levels = left / np.arange(len(ordered), 0, -1)
     unmet = np.flatnonzero(ordered >= levels)
     level = levels[unmet[0]] if len(unmet) else np.inf
@@ -126,7 +126,7 @@ class Service:
         times_s = np.concatenate([times_s for times_s, _ in backlogs])
         tenant = np.repeat(np.arange(len(compared)), [len(times_s) for times_s, _ in backlogs])
         opens = np.concatenate([opens for _, opens in backlogs])
-        order = np.lexsort([opens, times_s])  # at one time those that end come first
+        order = np.lexsort([opens, times_s])  # At one time those that end come first.
         waits = Waits(times_s[order], tenant[order], opens[order])
         return float(largest_difference(self._given(place), self._steps(place), waits, len(compared)))
 

@@ -37,14 +37,14 @@ class TokenTimes:
     single_index: Ints
 
     def spans(self) -> Iterator[tuple[int, int, float, Floats]]:
-        """Of each span its request, the number of its first token, its tokens in a step, and the ends of its steps."""
+        """The request of each span, the number of its first token, its tokens in a step, and the ends of its steps."""
         rows = zip(self.request.tolist(), self.instance.tolist(), self.first.tolist(), self.last.tolist(), strict=True)
         for k, (r, i, first, last) in enumerate(rows):
             yield r, int(self.index[k]), float(self.per_step[k]), self.ends_s[i][first:last]
 
 
 def token_times(result: Result) -> TokenTimes:
-    """Those of a run that kept its logs (`engine.log=full`)."""
+    """The times of a run that kept its logs (`engine.log=full`)."""
     ends_s = step_ends_s(result)
     log = result.token_log[np.argsort(result.token_log["request"], kind="stable")]
     request, instance = log["request"].astype(np.int64), log["instance"].astype(np.int64)

@@ -126,7 +126,7 @@ def _announce(s: Simulation, copy: Copy, time_s: float) -> None:
 
 
 def _forget(s: Simulation, copy: Copy) -> None:
-    """Of a copy whose end has been announced."""
+    """Forget a copy whose end has been announced."""
     if copy.event is not None:
         s.withdraw(copy.event)
         copy.event = None

@@ -85,7 +85,7 @@ def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: 
 
 
 def lacking(s: Simulation, d: Instance, r: Request, kv: int) -> int:
-    """Of so many tokens of r those that it does not reference on d."""
+    """The tokens, of so many of r, that it does not reference on d."""
     return kv - s.hash_tokens * len(d.cache.held.get(r.id, []))
 
 

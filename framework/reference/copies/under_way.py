@@ -12,7 +12,7 @@ class Copy:
     """A copy of KV under way: it has a channel while its bytes flow, and an event if its end is announced."""
 
     request: int
-    complete_s: float  # before which its last byte cannot have come
+    complete_s: float  # earliest end: its last byte cannot have come before
     landing_s: float  # between its last byte and its end
     channel: Channel | None = None
     sent_until: float = 0.0  # bytes of that channel with which all of its own have been sent
@@ -25,8 +25,8 @@ class Channel:
 
     source: int
     target: int
-    since_s: float  # up to which `sent_bytes` are counted
-    sent_bytes: float = 0.0  # of each copy that is there since the channel was opened
+    since_s: float  # time up to which `sent_bytes` are counted
+    sent_bytes: float = 0.0  # bytes that a copy present since the channel was opened has been sent
     rate_bytes_s: float = 0.0
     copies: list[Copy] = field(default_factory=list)
     changed: bool = False  # a copy has begun or ended since its rate was set

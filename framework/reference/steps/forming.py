@@ -43,7 +43,7 @@ def form_stream(s: Simulation, i: Instance, barred: bool) -> None:
 
 
 def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -> list[Chunk]:
-    """Of those that prefill, in order, and of new ones unless this iteration preempted; `spent` of the budgets."""
+    """Take chunks of those that prefill, in order, and of new ones unless one was preempted; `spent` of the budgets."""
     budget = i.token_budget // i.spec.ranks
     chunks: list[Chunk] = []
     for r in list(i.prefilling):

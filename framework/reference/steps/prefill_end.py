@@ -92,7 +92,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, join: Join) -> bool
         d = r.destination
         if not s.fits(d, r):
             return turn_away(s, i, r, FAILED, "kv")
-        r.sent_ahead = False  # from here on it is a transfer like any other
+        r.sent_ahead = False  # From here on it is a transfer like any other.
         return True
     if at_split or (not stays and asks_where_to_decode(s, i)):
         if s.unserved & DECODE:
@@ -127,7 +127,7 @@ def complete_before_token(s: Simulation, i: Instance, r: Request, join: Join) ->
         d = r.destination
         assert d is not None
         if s.fits(d, r):
-            r.sent_ahead = False  # from here on it is a transfer like any other
+            r.sent_ahead = False  # From here on it is a transfer like any other.
             return True
         return turn_away(s, i, r, FAILED, "kv")
     d, at_split = i, r.output_tokens > 1 and r.input_tokens < r.split <= r.input_tokens + 1

@@ -101,7 +101,7 @@ class InOrder:
 
 
 def form_in_order(s: Simulation, i: Instance) -> Form:
-    """Those that decode and prefill take what they lack of the budget, in order of admission, then those that come."""
+    """Let those that decode and prefill take what they lack of the budget, in order of admission, then new ones."""
     i.depth = choose_depth(s, i)
     i.running.sort(key=lambda r: r.admission)
     step = InOrder(s, i, [0] * i.spec.ranks)

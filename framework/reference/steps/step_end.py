@@ -66,7 +66,7 @@ def resume(i: Instance) -> None:
 
 
 def finish_prefill_step(s: Simulation, i: Instance) -> None:
-    """Of a prefill step concurrent with the decodes, which those join that decode here."""
+    """End a prefill step concurrent with the decodes, which those join that decode here."""
     step, i.prefill_step = i.prefill_step, None
     assert step is not None
     count_step(s, i, step)

@@ -21,7 +21,7 @@ from framework.report.page.scale import Scale
 Floats = NDArray[np.float64]
 MOST = 8  # runs of a page, one a colour
 _ABSENT = "–"
-_SAME = ("input_tokens", "output_tokens")  # of requests that can be paired
+_SAME = ("input_tokens", "output_tokens")  # columns that requests which can be paired share
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def are_alike(runs: Sequence[Run]) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of `run` less the first run, in `unit`: the differences (N,), NaN where either has no value, and their mean."""
+    """What `run` has less the first run, in `unit`: differences (N,), NaN where either has no value, and their mean."""
 
     run: Run
     quantity: str
@@ -147,7 +147,7 @@ class Difference:
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
-    """Of each run but the first: goodness, TTFT, TPOT and E2E, request by request."""
+    """The differences of each run but the first: goodness, TTFT, TPOT and E2E, request by request."""
     found = []
     base = quantities(runs[0].requests)
     good = runs[0].requests["good"].to_numpy().astype(np.float64)

@@ -20,7 +20,7 @@ from framework.result import Result
 Floats = NDArray[np.float64]
 SHARES = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
 SHOWN = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
-_CLASSES = 4  # that have a curve of their own
+_CLASSES = 4  # most classes with a curve of their own
 _DOTS = 1_500
 _BINS = 6
 
@@ -34,7 +34,7 @@ class Quantity:
     values: Floats
     unit: str
     per_s: float
-    limit: str  # of the SLO, "" where it has none
+    limit: str  # limit of the SLO, "" where it has none
 
 
 def quantities(requests: pl.DataFrame) -> list[Quantity]:
@@ -91,7 +91,7 @@ def quantile(ordered: Floats, shares: Floats) -> Floats:
 
 
 def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
-    """Of all gaps between tokens; of the longest of each request where the log of steps was reduced."""
+    """The distribution of all gaps between tokens; of the longest of each request if the log of steps was reduced."""
     if result.engine.log == "full":
         output_tokens = result.workload.output_tokens
         upto_s, shares = gap_shares(result.step_log, result.token_log, output_tokens, len(result.instances))
@@ -120,7 +120,7 @@ def _shares(title: str, scale: Scale, label: str) -> Chart:
 
 
 def up_to(values: Floats) -> Scale:
-    """Of what a distribution covers, but for the far ends of it."""
+    """The scale of what a distribution covers, but for its far ends."""
     above = values[values > 0]
     if len(above) == 0:
         return Scale(0.0, 1.0)

@@ -17,7 +17,7 @@ from framework.result import Result
 
 Floats = NDArray[np.float64]
 _WINDOWS = 80
-_POOLS = 6  # that have a curve of their own
+_POOLS = 6  # most pools with a curve of their own
 
 
 @dataclass(frozen=True)

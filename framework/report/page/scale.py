@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 _TICKS = 5
 _WIDE = 30.0  # largest / smallest, from which an axis is logarithmic
-_FEW_DECADES, _MANY_DECADES = 2.0, 3.5  # from which fewer values, and only powers of ten, have ticks
+_FEW_DECADES, _MANY_DECADES = 2.0, 3.5  # decades from which fewer values, and only powers of ten, have ticks
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from framework.report.page.scale import fitting, from_zero
 from framework.report.sweep_groups import mean_of
 
 Floats = NDArray[np.float64]
-_LINES = 8  # of a picture, one a colour
+_LINES = 8  # most lines of a picture, one a colour
 _MOST_ROWS = 500
 _MAPS = 4
 CURVES = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms")  # keys of the summary
@@ -151,7 +151,7 @@ def _curve(axis: str, lines: Mapping[str, list[Point]], shown: Metric, left: int
 
 
 def _maps(points: Sequence[Point], axes: Sequence[str], numeric: Sequence[str]) -> str:
-    """Of each pair of settings, one of which is a number, the best goodput at each pair of values."""
+    """Maps of the best goodput at each pair of values, for pairs of settings of which one is a number."""
     pairs = [(one, other) for at, one in enumerate(axes) for other in axes[at + 1 :] if {one, other} & set(numeric)]
     return grid(_map(points, *pair, numeric) for pair in pairs[:_MAPS]) if pairs else ""
 

@@ -101,7 +101,7 @@ def result_of(performed: JobReturn | Exception) -> JobReturn:
 
 @functools.lru_cache(maxsize=1)  # once per launch and process: it imports what the task needs
 def _unpack(packed: bytes) -> tuple[str, tuple[Any, ...]]:
-    plugins = Plugins.instance()  # before the rest, for it makes their classes anew
+    plugins = Plugins.instance()  # The plugins come before the rest, for they make its classes anew.
     directory, shared = cloudpickle.loads(packed)
     *_, singletons = shared
     singletons["instances"][Plugins] = plugins

@@ -21,7 +21,7 @@ from framework.run.launchers.starting import how_to_start
 log = logging.getLogger(__name__)
 
 _AHEAD = 2  # jobs given out per worker, so that none waits for its next
-_IDLE_S = 300.0  # until a worker that nobody uses ends
+_IDLE_S = 300.0  # seconds until a worker that nobody uses ends
 _KILLED = "its worker was killed three times, the last time with no other job; most likely memory ran out"
 
 

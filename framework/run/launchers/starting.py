@@ -20,7 +20,7 @@ _IMPORTED = (
     "servelab",  # first: from then on no package of the user's stands before those of this installation
     *("framework.run.launchers.jobs", "framework.run.job", "framework.report.run_table", "scipy.optimize"),
 )
-_GRACE_S = 2.0  # for the job at hand when the process that gives out the jobs is gone
+_GRACE_S = 2.0  # seconds for the job at hand when the process that gives out the jobs is gone
 
 
 def how_to_start() -> dict[str, Any]:

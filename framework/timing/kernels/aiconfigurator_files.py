@@ -37,8 +37,8 @@ class File:
     columns: Mapping[str, str | pl.Expr]
     keep: pl.Expr | None = None
     folder: str | None = None  # instead of the backend
-    fills: Sequence[str] = ()  # rows count where no row before has the same values of these columns ...
-    unless: str = ""  # ... and a kernel whose name matches this
+    fills: Sequence[str] = ()  # rows count where no row before has the same values of these columns
+    unless: str = ""  # names of kernels that are left out
     latency_s: pl.Expr = pl.col("latency") * 1e-3
 
     def rows(self, raw: pl.DataFrame, where: str) -> pl.DataFrame:

@@ -57,7 +57,7 @@ class _Mla:
 
     @property
     def _dtype(self) -> str:
-        """Of the projections: published checkpoints with 4-bit weights leave them in bf16."""
+        """The type of the projections: published checkpoints with 4-bit weights leave them in bf16."""
         return "bf16" if self.model.dtype in _FOUR_BITS else self.model.dtype
 
     def _weights(self, heads: int) -> float:

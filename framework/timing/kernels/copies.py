@@ -38,7 +38,7 @@ class Copies:
         )
         sizes, times = (powers.sort("power")[name].to_numpy().astype(float) for name in ("bytes", "latency_s"))
         launch_s = float(times.min())
-        above = times > 1.25 * launch_s  # below that a time says nothing of the rate
+        above = times > 1.25 * launch_s  # Below that, a time says nothing of the rate.
         if not above.any():
             above[-1] = True
         rates = sizes[above] / np.maximum(times[above] - launch_s, 0.1 * launch_s)

@@ -28,9 +28,9 @@ _KEYS = OPERATIONS["decode_attention"]
 _LAYER = tuple(name for name in _KEYS if name not in ("batch", "context"))
 _LEAST_CASES = 4
 _RESAMPLES = 200
-_LEAST_NOISE = 1e-3  # of a measurement, relative: beyond its noise a residual counts less
-_SIGMAS_PER_MEDIAN = 1.4826  # of the absolute value of a normal variable
-_CAUCHY_SCALE = 2.385  # in standard deviations of the noise
+_LEAST_NOISE = 1e-3  # least relative noise of a measurement: beyond its noise a residual counts less
+_SIGMAS_PER_MEDIAN = 1.4826  # standard deviations of a normal variable in the median of its absolute value
+_CAUCHY_SCALE = 2.385  # scale in standard deviations of the noise
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from framework.errors import InputError
 from framework.timing.curves import FloatArray
 
-_ESTIMATED_SIZE = 2.0**17  # up to which an estimate counts as known
+_ESTIMATED_SIZE = 2.0**17  # size up to which an estimate counts as known
 Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
 
 
@@ -57,7 +57,7 @@ class Interpolated:
         return np.asarray(self.ideal(*held) * 2.0**-utilisation)
 
     def limit(self, *sizes: FloatArray | float) -> FloatArray:
-        """The largest last size that was measured around the other d - 1 `sizes`: the least that corners have."""
+        """The largest measured last size around the other d - 1 `sizes`: the least of all corners."""
         stretched = [np.asarray(sizes[0]) * min(self.stretch, 1.0), *sizes[1:]]
         corners = []
         for corner in _corners(self.axes[:-1], stretched):

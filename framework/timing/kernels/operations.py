@@ -19,7 +19,7 @@ from framework.timing.kernels.interpolate import Ideal, Interpolated, estimated,
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
-ACTIVATION_BYTES = 2.0  # of a value between layers: bf16
+ACTIVATION_BYTES = 2.0  # bytes of a value between layers: bf16
 # Where no elementwise kernel was measured, one reaches 80 % of the bandwidth after a launch of 3 us: the values that
 # aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
 _COPY_BANDWIDTH = 0.8
@@ -30,10 +30,10 @@ LAUNCH_S = 3e-6
 # Tokens choose experts unevenly, more evenly where routers were trained with a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
-_NETWORK_S = 15e-6  # of a round between nodes; estimate
+_NETWORK_S = 15e-6  # seconds of a round between nodes; estimate
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 _ESTIMATED = 0.7  # utilisation of what is taken from the datasheet; matrix products measured on GPUs reach 0.6 to 0.85
-_ROUND_S = 15e-6  # of an all-reduce for each GPU after the first, where the GPU states none
+_ROUND_S = 15e-6  # seconds of an all-reduce for each GPU after the first, where the GPU states none
 _LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
 
 

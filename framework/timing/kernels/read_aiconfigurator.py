@@ -81,7 +81,7 @@ def package_gpu(gpu: str, root: Path | None = None) -> Gpu:
         pcie_bytes_s=float(node["pcie_bw"]),
         nic_bytes_s=float(node["inter_node_bw"]),
         tdp_w=float(chip["power"]),
-        idle_w=0.0,  # not stated, nor is the price
+        idle_w=0.0,  # The file states neither this nor the price.
         usd_per_hour=0.0,
     )
 

@@ -21,9 +21,9 @@ from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
-_SEND_LATENCY_S = 10e-6  # of a send between pipeline stages, as aiconfigurator-core states it for every GPU
+_SEND_LATENCY_S = 10e-6  # seconds of a send between pipeline stages, as aiconfigurator-core states it for every GPU
 _SUM_BYTES = 4.0  # fp32
-_OVERLAPPED_TOKENS = 256  # up to here servers are assumed to run shared experts on a stream of their own
+_OVERLAPPED_TOKENS = 256  # tokens up to which servers are assumed to run shared experts on a stream of their own
 
 
 class Attention(Protocol):
@@ -124,10 +124,10 @@ class StepCost:
         model, parallelism, collective_s = self.model, self.parallelism, self.operations.collective_s
         message = self._own(tokens) * model.hidden * ACTIVATION_BYTES
         reduce_s = collective_s("all_reduce", parallelism.tp, message)
-        time_s = (model.layers + 1) * reduce_s  # after attention, and once after the embedding
+        time_s = (model.layers + 1) * reduce_s  # one after each attention, one after the embedding
         time_s = time_s + (model.layers - model.expert_layers) * reduce_s
         if model.norm_across_heads:
-            sums = self._own(tokens) * 2 * _SUM_BYTES  # of the squares of a token's queries, and of its keys
+            sums = self._own(tokens) * 2 * _SUM_BYTES  # sums of squares of a token's queries and keys
             time_s = time_s + model.layers * collective_s("all_reduce", parallelism.tp, sums)
         if model.experts is not None and parallelism.dp == 1:
             time_s = time_s + model.expert_layers * reduce_s

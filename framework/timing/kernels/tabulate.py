@@ -23,16 +23,16 @@ from framework.timing.kernels.table import Kernels
 from framework.timing.profile import Setup, StepParts, limits_of_decodes
 from framework.timing.step_row import StepRow
 
-_TOLERANCE = 0.01  # of the parts that depend on the tokens of a step together
+_TOLERANCE = 0.01  # tolerance of the parts that depend on the tokens of a step together
 # Attention may be off by this share of itself, or by that share of the step, whichever is more.
 _PART_TOLERANCE, _STEP_TOLERANCE = 0.02, 0.003
 _LOGITS_TOLERANCE = 0.001  # the same of the projection to the vocabulary
-_CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # of chunked prefill: no error there
+_CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # chunk sizes of chunked prefill, at which there is no error
 _RATIO = 1.04  # between points at which the tables are evaluated
 _LARGEST_BATCH = 512.0
 _LARGEST_CONTEXT = 2.0**21  # summed; from here on time grows in proportion
 _TOGETHER = np.asarray(2.0 ** np.arange(7), float)  # prompts that one step may hold
-_ALONE_WEIGHT = 3.0  # of the error of one prompt, the commonest step
+_ALONE_WEIGHT = 3.0  # weight of the error of one prompt, the commonest step
 _LARGEST_STEP = 2.0**14  # tokens
 _FILLING = 16.0  # prompts whose tiles fill a GPU for many rounds
 _OF_TILES = np.array([1024.0, 2048.0, 4096.0])  # tokens of such prompts, from which the time of a tile is taken

@@ -173,7 +173,7 @@ def _captured(torch: Any, distributed: Any, message_bytes: int) -> Any:
 
 
 def _eager(torch: Any, distributed: Any, message_bytes: int) -> Any:
-    """The same without a GPU, for checks of everything around it."""
+    """An all-reduce without a GPU, for checks of everything around it."""
     message = torch.zeros(message_bytes // _BF16_BYTES, dtype=torch.bfloat16)
 
     def reduce() -> float:

@@ -110,7 +110,7 @@ class PagedCache:
 
     @property
     def reach(self) -> tuple[int, int]:
-        """How many tokens before and after itself a token sees, where -1 stands for all."""
+        """The tokens before and after itself that a token sees; -1: all."""
         return (self.window - 1 if self.window else -1, 0)
 
 

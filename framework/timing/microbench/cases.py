@@ -34,9 +34,9 @@ KEYS = {
     LAUNCH: ("mode", "kernels"),
 }
 NAMED = (*NAMES, "model", "stream", "mode")  # key columns that hold names; all others hold whole numbers
-_TOKENS_LIMIT = 32768  # of one step
-_PROMPT_LIMIT = 131072  # of a prompt that is prefilled in one piece
-_CACHED_BYTES = 2**27  # that elementwise kernels move at most
+_TOKENS_LIMIT = 32768  # most tokens of one step
+_PROMPT_LIMIT = 131072  # longest prompt that is prefilled in one piece
+_CACHED_BYTES = 2**27  # most bytes that elementwise kernels move
 _SAMPLED_LIMIT = 2048  # sequences of one step that emit a token
 _CONTEXT_LIMIT = 2**21  # summed over a batch: more than the KV of any model that one node serves
 _UNEVEN_RATIOS = (1.5, 2.0, 4.0)  # longest context over the mean

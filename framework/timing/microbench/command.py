@@ -42,8 +42,8 @@ from framework.timing.microbench.journal import Origin, Table
 from framework.timing.microbench.options import KEYS, Options, dry_run_gpu, gpu_named
 
 _PREPARE_S = 0.15  # allocating, capturing and warming up one case; for estimates
-_REPLAY_S = 0.002  # of one sample, at least; for estimates
-_REASONS = 8  # that a summary lists
+_REPLAY_S = 0.002  # least seconds of one sample; for estimates
+_REASONS = 8  # most reasons that a summary lists
 _PAUSE_S = 10.0  # between two records of the clocks
 
 
@@ -151,7 +151,7 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
         try:
             with progress_bar(f"{gpu.name}, {options.out}") as report:
                 outcome = measure(cases, device, table, gpu, options.budget_s, report=report)
-        finally:  # also where the user interrupts
+        finally:  # This is also done where the user interrupts.
             written = table.finish()
         runs = [*earlier, _described(options, origin, outcome)]
         write_whole(_origin_path(options), (json.dumps(runs, indent=2) + "\n").encode())

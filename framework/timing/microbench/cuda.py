@@ -27,7 +27,7 @@ from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.options import ATTENTION
 from framework.timing.microbench.streams import Concurrent, Launches, Parts
 
-_L2_BYTES = 64 * 2**20  # where torch does not state it
+_L2_BYTES = 64 * 2**20  # bytes of the L2 cache where torch does not state it
 _CACHES = 3  # sizes of L2 between two uses of the same weights
 _COPIES = 128
 _FP8_CAPABILITY = (8, 9)

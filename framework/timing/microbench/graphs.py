@@ -8,8 +8,8 @@ from typing import Any
 
 from framework.timing.microbench.attention import Calls
 
-_REPLAY_S = 0.005  # so long that starting a graph (some us) does not count
-_CALLS = 1024  # in one graph
+_REPLAY_S = 0.005  # seconds of a replay: so many that starting a graph (some us) does not count
+_CALLS = 1024  # calls in one graph
 
 
 class CapturedGraph:

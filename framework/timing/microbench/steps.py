@@ -31,8 +31,8 @@ from framework.timing.microbench.cases import (
 
 WHOLE = 100  # percent
 STREAM_NAMES = ("prefill", "decode")
-_CHUNKS = ((512, 0), (2048, 0), (8192, 0), (2048, 32768))  # with decodes in another stream: tokens, prefix
-_DECODES = ((16, 1024), (64, 4096), (256, 1024), (64, 16384))  # with a chunk: sequences, context
+_CHUNKS = ((512, 0), (2048, 0), (8192, 0), (2048, 32768))  # (tokens, prefix), measured with decodes in another stream
+_DECODES = ((16, 1024), (64, 4096), (256, 1024), (64, 16384))  # (sequences, context) of decodes measured with a chunk
 _PERCENTS = (25, 50, 75)
 _ALONE = (12, 25, 37, 50, 62, 75, 88, WHOLE)
 

@@ -16,7 +16,7 @@ from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.steps import WHOLE
 
 _STEP = 8  # multiprocessors by which parts differ, on GPUs since Hopper
-_MOST_REPLAYS = 4096  # of the other stream with one of the measured
+_MOST_REPLAYS = 4096  # most replays of the other stream with one of the measured
 _WARM_UP = 20  # launches
 
 
@@ -26,7 +26,7 @@ class Parts:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._known: dict[int, tuple[Any, Any, str]] = {}
-        self._contexts: list[Any] = []  # which end with this object's process
+        self._contexts: list[Any] = []  # contexts, which end with this object's process
 
     def streams(self, percent: int) -> tuple[Any, Any, str]:
         """The measured stream, the other one, and what the first one has. Raises UnsupportedError without parts."""

@@ -18,7 +18,7 @@ from framework.timing.profile import Setup
 GPUS = ("a100", "h100", "h200", "b200", "l40s", "b300", "gb200", "gb300", "rtx_pro_6000")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KV_FRACTION = 0.9
-_LEAST_KV_TOKENS = 8192  # with less room than this nobody serves
+_LEAST_KV_TOKENS = 8192  # KV tokens below which nobody serves
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ _STAGED = parallelisms("tp4-pp2 tp8-pp2")
 _SPREAD = parallelisms("tp2-ep2 tp4-ep4 tp8-ep8")
 _GROUPED = parallelisms("tp1-dp2-ep2 tp1-dp4-ep4 tp1-dp8-ep8")
 _WIDE = parallelisms("tp16 tp16-ep16 tp1-dp16-ep16 tp1-dp32-ep32")
-_WIDEST = parallelisms("tp1-dp144-ep144")  # of the deployment that DeepSeek describes
+_WIDEST = parallelisms("tp1-dp144-ep144")  # parallelism of the deployment that DeepSeek describes
 
 PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "llama3_8b": (_PLAIN + _ONLINE + _FOUR_BIT + _BLOCK[:1] + _INTEGERS, _DENSE),

@@ -87,7 +87,7 @@ class SlurmLauncher(_OptionalLauncher):
 
 
 class LocalLauncher(SlurmLauncher):
-    """The same in processes of this machine, to try it out."""
+    """A launcher in processes of this machine, to try it out."""
 
     cluster = "local"
 
