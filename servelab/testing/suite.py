@@ -25,7 +25,7 @@ from framework.result import Result
 from framework.run.building import build
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
-from servelab.testing.endings import require_ends_in_place, require_finished_or_rejected
+from servelab.testing.ends import require_ends_in_place, require_finished_or_rejected
 from servelab.testing.named import configuration, new_part
 from servelab.testing.recording import (
     Answer,

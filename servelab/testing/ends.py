@@ -1,4 +1,4 @@
-"""How the requests of a run have ended, and what must hold of that."""
+"""What must hold of how requests end."""
 
 from __future__ import annotations
 
