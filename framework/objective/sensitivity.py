@@ -8,8 +8,8 @@ from typing import Any
 
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, judged
-from framework.timing.stretched import Stretched
-from framework.timing.widths import Width
+from framework.timing.uncertainty.stretched import Stretched
+from framework.timing.uncertainty.widths import Width
 
 TTFTS = ("median_ttft_ms", "p99_ttft_ms")
 FIGURES = (*TTFTS, "median_tpot_ms", "goodput_rps")

@@ -28,7 +28,7 @@ from framework.run.compose import AUTO, compose
 from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
-from framework.timing.widths import Width, width_of
+from framework.timing.uncertainty.widths import Width, width_of
 
 _LONGEST_SLO_S = 600.0
 CACHE = "engine.prefix_cache"  # setting that the requests of a run decide where it is `auto`

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from experiments.validation.fidelity.replay import Replay, Replayed
 from experiments.validation.given import coverage
 from experiments.validation.given.coverage import Held, counted, held, longer, unfitted
-from experiments.validation.fidelity.replay import Replay, Replayed
 from framework.timing.calibration_terms import Calibration
-from framework.timing.widths import Width
+from framework.timing.uncertainty.widths import Width
 
 WIDTH = Width(0.1, 1.5, "")
 

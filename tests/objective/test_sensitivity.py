@@ -14,7 +14,7 @@ from framework.metrics.load_state import OVERLOADED, STABLE
 from framework.objective.sensitivity import FIGURES, Sensitivity
 from framework.report.sensitivity_table import sensitivity_table
 from framework.run.job import done
-from framework.timing.widths import Width
+from framework.timing.uncertainty.widths import Width
 from tests.helpers.composing import configured
 
 QUIET = ("policy=vllm_v1", "trace=synthetic", "trace.limit=60", "timing=affine", "cluster=mixed", "cluster.instances=1")

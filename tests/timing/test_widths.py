@@ -11,9 +11,9 @@ from framework.timing.affine import Affine
 from framework.timing.curves import Curve
 from framework.timing.measured import Measured
 from framework.timing.step_row import StepRow
-from framework.timing.stretched import Stretched
 from framework.timing.table import base_s, host_s, stack
-from framework.timing.widths import width_of
+from framework.timing.uncertainty.stretched import Stretched
+from framework.timing.uncertainty.widths import width_of
 
 ONE = Parallelism()
 MODELS = {name: configured([f"model={name}"], ("model",))["model"] for name in ("llama3_8b", "gpt_oss_120b")}

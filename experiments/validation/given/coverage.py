@@ -24,7 +24,7 @@ from framework.cli.terminal import tell
 from framework.errors import InputError
 from framework.timing.calibration_terms import SERVER_TERMS, Calibration, calibration_path, read_calibrations
 from framework.timing.shipped.profile_files import shipped_directory
-from framework.timing.widths import OTHERS, WIDTHS, Width
+from framework.timing.uncertainty.widths import OTHERS, WIDTHS, Width
 
 _OTHER = {"h100": "h200", "h200": "h100", "b200": "h200", "b300": "b200", "gb200": "b200", "gb300": "b200"}
 _QUEUEING = 0.25  # of the decoding time
