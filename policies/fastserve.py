@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, checked
 from framework.engine.setup.config import Batching
-from framework.policy import Action, Aggregated, Cluster, Preempt, Resume
+from framework.policy import Action, Aggregated, Cluster, Preempt, Resume, SetMaxBatch
 from framework.policy.rules import PREFILL_RULES, rule
 
 Integers = NDArray[np.int64]
@@ -54,8 +54,9 @@ class FastServe(Aggregated):
         self._used_s = np.zeros(count)  # seconds used of the quantum of its level
         self._seen_s = np.zeros(count)  # time at which it last ran, or joined
         self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # requests that ran at the last look
-        self._kept: set[int] = set()  # suspended with KV on their instances
-        self._out: set[int] = set()  # suspended with KV in host memory
+        # Of each instance, the requests that are suspended with their KV there, and with it in host memory.
+        self._kept: list[set[int]] = [set() for _ in cluster.instances.ids]
+        self._out: list[set[int]] = [set() for _ in cluster.instances.ids]
         self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # resumed requests that wait for room
         self._places = 0
         self._ended = 0
@@ -71,7 +72,9 @@ class FastServe(Aggregated):
         prefilling = cluster.prefilling(instance).tolist()
         there = cluster.suspended
         aside = there[cluster.requests.instance[there] == instance].tolist()
-        self._kept.intersection_update(there.tolist())
+        kept, out = self._kept[instance], self._out[instance]
+        kept.intersection_update(aside)
+        out.intersection_update(aside)
         back = self._coming_back(instance, cluster, queued + aside + running + prefilling)
         self._look(instance, cluster, queued + aside + back, running + prefilling)
         seats = max(0, int(cluster.instances.max_batch[instance]) - len(prefilling))
@@ -79,18 +82,20 @@ class FastServe(Aggregated):
         batch, rest = set(ranked[:seats]), ranked[seats:]
         leaving, coming = [r for r in running if r not in batch], [r for r in aside if r in batch]
         needed = self._lacking(instance, cluster, [r for r in queued + back + coming if r in batch])
-        self._back[instance].update(r for r in coming if r in self._out)
-        self._out.difference_update(coming)
-        self._kept.update(leaving)
-        self._kept.difference_update(coming)
-        swapped = self._swapped(cluster, [r for r in reversed(rest) if r in self._kept], needed)
+        self._back[instance].update(r for r in coming if r in out)
+        kept.update(leaving)
+        kept.difference_update(coming)
+        swapped = self._swapped(cluster, [r for r in reversed(rest) if r in kept], needed)
         swapped += [r for r in back if r not in batch]
-        self._out.update(swapped)
-        kept: list[Action] = [Preempt(r, "kv") for r in leaving if r not in swapped]
-        return [*(Preempt(r, "swap") for r in swapped), *kept, *(Resume(r) for r in coming)]
+        kept.difference_update(swapped)
+        out.difference_update(coming)
+        out.update(swapped)
+        stay: list[Action] = [Preempt(r, "kv") for r in leaving if r not in swapped]
+        return [*(Preempt(r, "swap") for r in swapped), *stay, *(Resume(r) for r in coming)]
 
     def on_tick(self, cluster: Cluster) -> list[Action]:
-        return [action for i in cluster.instances.ids.tolist() for action in self.decide(i, cluster)]
+        """Each instance is asked about its batch again when its step ends, so that no decision is postponed."""
+        return [SetMaxBatch(i, int(cluster.instances.max_batch[i])) for i in cluster.prefill.ids.tolist()]
 
     def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
         """The requests that wait for room for their KV, which is in host memory."""
@@ -99,7 +104,6 @@ class FastServe(Aggregated):
         for waiting in self._back:
             waiting.difference_update(ended)
         self._back[instance].difference_update(others)
-        self._out.intersection_update(cluster.suspended.tolist())
         return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
 
     def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
@@ -137,7 +141,7 @@ class FastServe(Aggregated):
     def _lacking(self, instance: int, cluster: Cluster, coming: list[int]) -> int:
         """Blocks that those who come to the batch without KV there need beyond those that are available."""
         there = cluster.instances
-        blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept)
+        blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept[instance])
         spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # blocks that admissions may leave
         return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
@@ -149,5 +153,4 @@ class FastServe(Aggregated):
                 break
             needed -= self._blocks(cluster, r)
             found.append(r)
-            self._kept.discard(r)
         return found

@@ -21,6 +21,7 @@ from framework.report.table_words import (
     alike,
     attainment,
     caveats,
+    estimated,
     extrapolated,
     gpus_of,
     headings,
@@ -111,7 +112,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     if agrees("timing_source"):
         source, fitted = without_loads(str(only["timing_source"]), with_run=False)
         lines += [Text(f"timing {source}", style="dim"), *fitted]
-    return [*lines, *caveats(*summaries), *extrapolated(*summaries), Text()]
+    return [*lines, *caveats(*summaries), *estimated(*summaries), *extrapolated(*summaries), Text()]
 
 
 def _distinguishing(summaries: Sequence[Summary]) -> list[Text]:

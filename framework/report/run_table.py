@@ -25,6 +25,7 @@ from framework.report.table_words import (
     Summary,
     attainment,
     caveats,
+    estimated,
     extrapolated,
     gpus_of,
     headings,
@@ -70,7 +71,7 @@ def _headline(summary: Summary) -> list[RenderableType]:
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     split = [Constrain(Text(split_line(summary["split"]), "dim"), WIDE)] if "split" in summary else []
     warned = [Text(f" {short} ", WARNING)] if (short := short_window(summary)) else []
-    return [first, second, *fitted, *split, *caveats(summary), *extrapolated(summary), *warned]
+    return [first, second, *fitted, *split, *caveats(summary), *estimated(summary), *extrapolated(summary), *warned]
 
 
 def _latencies(evaluation: Evaluation, slo: Slo) -> Table:

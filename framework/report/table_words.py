@@ -20,6 +20,7 @@ WARNING = "bold black on yellow"
 # What a source says of a fit: to which loads, and where the run lies relative to them; or why it does not count.
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
 _LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
+_ROOFLINE = re.compile(r"\broofline\b(?:[^;)]*, to a factor of ([\d.]+))?")
 _SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
 _FAR = 1.05  # times the measured size: what would not be rounded to it
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
@@ -61,6 +62,16 @@ def extrapolated(*summaries: Summary) -> list[Text]:
     part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{percent(share)}"
     far = f"to {ratio:.2g} times the measured size" if ratio >= _FAR else "hardly beyond the measured size"
     return [Text(f" {part} of busy time extrapolated, {far} ", WARNING)]
+
+
+def estimated(*summaries: Summary) -> list[Text]:
+    """That step times are not of measured kernels, and how far off they may be, where any are so."""
+    found = [one for summary in summaries if (one := _ROOFLINE.search(str(summary["timing_source"])))]
+    factors = [float(one[1]) for one in found if one[1]]
+    if not found:
+        return []
+    off = f"; steps may be {max(factors):g} times longer or shorter" if factors else ""
+    return [Text(f" from a datasheet, not from measured kernels{off} ", WARNING)]
 
 
 def source_of(summary: Summary) -> Text:

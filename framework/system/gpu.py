@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from framework.checks import Count, Name, NotNegative, Positive, Share, check_fields
+from framework.checks import Count, Name, NotNegative, Positive, Share, at_least, check_fields
 from framework.errors import InputError
 
 _GB = 1e9
@@ -42,6 +43,26 @@ _COMPUTES_AS = {
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """What kernels of a GPU reach by published tables: for step times where no whole step was measured.
+
+    `mfu` is the share of its peak that large matrix products reach, by what the GPU computes in, and `mbu` the share of
+    its bandwidth that reading matrices and KV reaches. A product of next to nothing takes `product_s`, another kernel
+    `launch_s`. Steps take up to `spread` times longer, or shorter, than what follows from this. Raises InputError for a
+    value out of range.
+    """
+
+    mfu: Mapping[str, Share]
+    mbu: Share
+    product_s: NotNegative
+    launch_s: NotNegative
+    spread: Annotated[float, at_least(1)]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "gpu.kernels.")
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU as its datasheet states it, and what is known of how servers run on it.
 
@@ -53,8 +74,8 @@ class Gpu:
     all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU after the first, None where
     measured times are to be trusted. `neighbour` names the reference GPU from whose measured times those of this one
     are scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that large products reach
-    here over the share that they reach there; `bandwidth_gain` is the same of the bandwidth. Raises InputError for a
-    value out of range.
+    here over the share that they reach there; `bandwidth_gain` is the same of the bandwidth. `kernels` is what kernels
+    reach by tables that others publish, None where there are none. Raises InputError for a value out of range.
     """
 
     name: Name
@@ -75,6 +96,7 @@ class Gpu:
     neighbour: str | None = None
     tensor_gain: Positive = 1.0
     bandwidth_gain: Positive = 1.0
+    kernels: Kernels | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, "gpu.")
@@ -89,10 +111,15 @@ class Gpu:
 
     def peak(self, dtype: str) -> float:
         """Dense FLOP/s for weights of that type; InputError where the GPU states none."""
-        computed = _COMPUTES_AS.get(dtype, "bf16")
+        computed = computes_as(dtype)
         if computed not in self.peak_flops:
             raise InputError(
                 f"gpu {self.name} states no peak for {computed} (it has {', '.join(self.peak_flops)}):"
                 " choose another model.dtype or gpu"
             )
         return float(self.peak_flops[computed])
+
+
+def computes_as(dtype: str) -> str:
+    """The type in which GPUs multiply weights of that type."""
+    return _COMPUTES_AS.get(dtype, "bf16")

@@ -25,6 +25,7 @@ from framework.timing.step_row import StepRow
 _FORMAT = "servelab calibrations 1"
 _KINDS = ("dense", "moe")
 COMPUTE_TOKENS = 128.0  # tokens of a step whose linear layers still take what it takes to read the weights
+LATE_TOKENS = 1024.0  # tokens of the largest message whose seconds are all multiplied by `communication`
 # Of a server's work; framework.timing.server says what they are.
 SERVER_TERMS = ("step_s", "message_s", "host_s", "host_sequence_s", "eager_layer_s", "request_s", "token_s")
 
@@ -33,10 +34,11 @@ SERVER_TERMS = ("step_s", "message_s", "host_s", "host_sequence_s", "eager_layer
 class Calibration:
     """The terms that are laid over the kernel times of one GPU and backend; the default changes nothing.
 
-    `kernel` multiplies all times of kernels but communication, which `communication` multiplies. `compute` multiplies
-    besides what is bound by arithmetic: prefill attention, and of linear layers what they take longer than for
-    COMPUTE_TOKENS tokens. Under sustained load GPUs reach their power limit, and clocks fall; tables are measured in
-    short bursts, and reading memory does not suffer. The terms of
+    `kernel` multiplies all times of kernels but communication. `communication` multiplies what messages of up to
+    LATE_TOKENS tokens take, and adds as much to larger ones as to these: GPUs that wait for each other wait no longer
+    because a message is larger. `compute` multiplies besides what is bound by arithmetic: prefill attention, and of
+    linear layers what they take longer than for COMPUTE_TOKENS tokens. Under sustained load GPUs reach their power
+    limit, and clocks fall; tables are measured in short bursts, and reading memory does not suffer. The terms of
     SERVER_TERMS stand for those of the server, framework.timing.server.Server. Whatever the server hides, `sequence_s`
     is added to a step for every decode in it, and `prefill_step_s` to every step with a chunk. Raises InputError for
     values that no fit can give.

@@ -47,6 +47,13 @@ class Curve:
         values = np.asarray(self.values)
         return self.with_values(np.minimum(values, level) + factor * np.maximum(values - level, 0.0))
 
+    def times_up_to(self, knot: float, factor: float) -> Curve:
+        """The curve whose seconds up to those at `knot` count `factor` times, and what lies above them once."""
+        knots = np.union1d(self.knots, [max(knot, self.knots[0])])
+        values = self.at(knots)
+        level = float(self.at(np.array([max(knot, self.knots[0])]))[0])
+        return Curve.of(knots, values + (factor - 1.0) * np.minimum(values, level))
+
     def without_bumps(self) -> Curve:
         """The curve lowered wherever more would take less: a server can always pad what it computes."""
         return self.with_values(np.minimum.accumulate(np.asarray(self.values)[::-1])[::-1])

@@ -18,18 +18,17 @@ from framework.timing.fit_domain import Place
 from framework.timing.joint_attention import Joint, joint_kernel
 from framework.timing.link_model import applies, with_link_model
 from framework.timing.profile import NODE_GPUS, Setup, StepParts
-from framework.timing.roofline import Roofline
+from framework.timing.roofline import Roofline, spread
 from framework.timing.server import Server
 from framework.timing.shipped import profile_files
 from framework.timing.shipped.profile_files import Origin
 from framework.timing.shipped.scale import Gains, same_speed, scaled
 from framework.timing.step_row import StepRow, Timing
-from framework.timing.two_batch_overlap import in_two_batches
 
 _Asked = tuple[Model, Gpu, Parallelism]
 Missing = Literal["refuse", "roofline"]
 OutsideFit = Literal["kernels", "keep"]
-_ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name of a GPU
+_ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name of a GPU; a factor follows
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,8 @@ class Measured:
         row = next((row for known, row in self._rows if known == asked), None)
         if row is None:
             if self.estimates(gpu):
-                given, row = gpu.name + _ESTIMATED, self._roofline.row(*asked)
+                given = f"{gpu.name}{_ESTIMATED}, to a factor of {spread(gpu):g}"
+                row = self._roofline.row(*asked)
             else:
                 entry = self.entry(*asked)
                 left_out = self._left_out(entry.fit)
@@ -202,9 +202,7 @@ class Measured:
         if linked:
             parts = with_link_model(parts, model, gpu)
         parts = with_expert_load(parts, self.expert_load * self._load(model, parallelism))
-        if self.two_batches:
-            counts = fit is not None and self.calibrated and not self._left_out(fit)
-            parts = in_two_batches(parts, fit.calibration if fit is not None and counts else Calibration())
+        parts = replace(parts, two_batches=self.two_batches)
         joint = joint_kernel(gpu, model, parallelism, self.backend, joint=self.joint_attention)
         return Entry(parts, gpu.name, found.origin, fit, name, joint, linked)
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.calibration_terms import COMPUTE_TOKENS, Calibration
+from framework.timing.calibration_terms import COMPUTE_TOKENS, LATE_TOKENS, Calibration
 from framework.timing.curves import Curve, FloatArray
 from framework.timing.server import Server
 from framework.timing.step_row import StepRow
+from framework.timing.two_batch_overlap import in_two_batches
 
 NODE_GPUS = 8  # GPUs that reach each other over the fast link of one node
 
@@ -51,7 +52,8 @@ class StepParts:
     "experts", "elementwise" and "communication", which have a curve over the tokens of a step; "prefill_attention",
     "decode_attention", "logits" and "overhead". Each row also says up to where its part was measured. `scaled_from` is
     the GPU whose measurement was scaled to this one, "" if the times are this GPU's own. `estimated` names the
-    operations that were not measured and come from the datasheet. Raises ValueError for numbers that are negative, and
+    operations that were not measured and come from the datasheet. With `two_batches` a step runs as two micro-batches,
+    of which one communicates while the other computes. Raises ValueError for numbers that are negative, and
     for seconds that are not finite.
     """
 
@@ -59,6 +61,7 @@ class StepParts:
     rows: Mapping[str, StepRow]
     scaled_from: str = ""
     estimated: tuple[str, ...] = ()
+    two_batches: bool = False
 
     def __post_init__(self) -> None:
         for part, row in self.rows.items():
@@ -91,16 +94,25 @@ class StepParts:
 
         `overheads` is what the server adds, None: a synchronous one with the calibration's terms.
         """
-        factors = dict.fromkeys(self.rows, calibration.kernel) | {"communication": calibration.communication}
-        rows = {part: _slower(part, row.times(factors[part]), calibration.compute) for part, row in self.rows.items()}
+        rows: Mapping[str, StepRow] = {part: _calibrated(part, row, calibration) for part, row in self.rows.items()}
+        if self.two_batches:
+            rows = in_two_batches(rows)
         if overheads is None:
             overheads = Server().fitted(calibration).overheads(0, self.setup.parallelism)
         added = calibration.overheads + overheads
-        return rows | {"overhead": rows["overhead"] + added}
+        return {**rows, "overhead": rows["overhead"] + added}
 
     def row(self, calibration: Calibration, overheads: StepRow | None = None) -> StepRow:
         """The times of a whole step under a calibration, on a server: exactly the sum of its calibrated parts."""
         return functools.reduce(operator.add, self.calibrated(calibration, overheads).values())
+
+
+def _calibrated(part: str, row: StepRow, calibration: Calibration) -> StepRow:
+    """The row of a part with the factors of a calibration."""
+    if part == "communication":
+        factor = calibration.communication
+        return row if factor == 1.0 else row.mapped(linear=lambda curve: curve.times_up_to(LATE_TOKENS, factor))
+    return _slower(part, row.times(calibration.kernel), calibration.compute)
 
 
 def _slower(part: str, row: StepRow, compute: float) -> StepRow:

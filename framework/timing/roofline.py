@@ -3,14 +3,20 @@
 The closed forms below are the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual
 performance model for multicore architectures", CACM 52(4), 2009) for a transformer decoder. `mfu` and `mbu` are the
 fractions of peak FLOP/s and of peak bandwidth that kernels reach.
+
+A GPU may state what its kernels reach by published tables (`gpu.kernels`). There a matrix product takes a constant, the
+time to read the matrix and the time to compute, one after the other, as products on MI300X do within 8 % in the mean
+(conf/gpu/mi300x.yaml).
 """
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from framework.checks import NotNegative, Share, check_fields
-from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.system.gpu import DTYPE_BYTES, Gpu, computes_as
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve
@@ -19,6 +25,13 @@ from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # all-reduces: after attention and after the MLP
 _ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
+_MFU, _MBU = 0.65, 0.8  # shares of the peaks where neither the settings nor the GPU say
+_SPREAD = 2.0  # factor without tables of kernels: what MI300X is off by then
+# Kernels of a layer: queries, keys and values; output; up and gate; down. With experts also their router.
+_PRODUCTS, _PRODUCTS_WITH_EXPERTS = 4, 5
+# Two norms, rotary embedding, KV written, attention and its reduction, activation. Weights of 8 bits and fewer also
+# have their activations quantised before each product.
+_OTHERS = 7
 _LARGEST_STEP_LOG2 = 16  # largest step: beyond 65,536 tokens all experts have long been chosen
 
 
@@ -58,8 +71,8 @@ class Roofline:
     traffic, which is not counted. `joint_attention` is as for `Measured`. Raises InputError for values out of range.
     """
 
-    mfu: Share = 0.65
-    mbu: Share = 0.8
+    mfu: Share | None = None
+    mbu: Share | None = None
     overhead_s: NotNegative = 0.0005
     all_reduce_latency_s: NotNegative = 15e-6
     joint_attention: bool | None = None
@@ -71,8 +84,9 @@ class Roofline:
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance. Raises InputError where the GPU states no peak for the model's data types."""
         stage, micro_batches = parallelism.stage_gpus, parallelism.pp
-        flops = gpu.peak(model.dtype) * self.mfu * parallelism.gpus
-        bandwidth = gpu.bandwidth_bytes_s * self.mbu
+        reach = self._reach(gpu)
+        flops = gpu.peak(model.dtype) * reach.mfu[computes_as(model.dtype)] * parallelism.gpus
+        bandwidth = gpu.bandwidth_bytes_s * reach.mbu
         reductions = _REDUCTIONS_PER_LAYER * model.layers if stage > 1 else 0
         message_bytes = model.hidden * max(model.dtype_bytes, _ACTIVATION_BYTES)
         reduce_s = (
@@ -82,39 +96,78 @@ class Roofline:
         window_bytes = kv_bytes / (model.layers - model.windowed_layers) * model.windowed_layers * model.window
         groups = parallelism.dp * micro_batches
         read_s = model.dtype_bytes / (bandwidth * parallelism.tp)
-        linear = _matrix(model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
+        linear = _matrix(reach, model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
         if model.experts is not None:
-            linear = linear + self._experts(model, gpu, parallelism)
+            linear = linear + _experts(model, gpu, parallelism, reach)
         return StepRow(
-            base_s=self.overhead_s + reductions * self._latency_s(gpu, stage),
+            base_s=self.overhead_s + reductions * self._latency_s(gpu, stage) + _floor_s(model, reach),
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
             per_context_token_s=kv_bytes / (bandwidth * groups),
             per_sequence_s=window_bytes / (bandwidth * groups),
             linear=linear,
             decode_rows=decode_rows(gpu, model, self.source, joint=self.joint_attention),
-            logits=_matrix(model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
+            logits=_matrix(reach, model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
         )
+
+    def _reach(self, gpu: Gpu) -> _Reach:
+        """What kernels reach: as the settings say, else as the GPU states, else as kernels of other GPUs do."""
+        if gpu.kernels is not None and self.mfu is None and self.mbu is None:
+            stated = gpu.kernels
+            lowest = min(stated.mfu.values())
+            mfu = {computed: stated.mfu.get(computed, lowest) for computed in gpu.peak_flops}
+            return _Reach(mfu, stated.mbu, operator.add, stated.product_s, stated.launch_s)
+        share = _MFU if self.mfu is None else self.mfu
+        return _Reach(dict.fromkeys(gpu.peak_flops, share), _MBU if self.mbu is None else self.mbu, max, 0.0, 0.0)
 
     def _latency_s(self, gpu: Gpu, stage: int) -> float:
         """Seconds of an all-reduce of next to nothing among the GPUs of a stage."""
         linked_s = 0.0 if gpu.link_latency_s is None else gpu.link_latency_s * (stage - 1)
         return max(self.all_reduce_latency_s, linked_s)
 
-    def _experts(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Curve:
-        """Seconds of the experts over tokens: the longer of computing and of reading those that tokens choose."""
-        assert model.experts is not None
-        flops = gpu.peak(model.expert_dtype) * self.mfu * parallelism.gpus
-        bandwidth = gpu.bandwidth_bytes_s * self.mbu * parallelism.stage_gpus
-        chosen_share = model.experts.per_token / model.experts.count
-        row_s = 2 * model.expert_parameters * chosen_share / flops
-        read_all_s = model.expert_parameters * DTYPE_BYTES[model.expert_dtype] / bandwidth
-        knots = tuple(2.0**k for k in range(_LARGEST_STEP_LOG2 + 1))
-        touched = [1 - (1 - chosen_share) ** (tokens / parallelism.pp) for tokens in knots]
-        return Curve(knots, tuple(max(read_all_s * share, row_s * t) for share, t in zip(touched, knots, strict=True)))
+
+def spread(gpu: Gpu) -> float:
+    """By what factor steps of a GPU on which none was measured may take longer, or shorter."""
+    return _SPREAD if gpu.kernels is None else gpu.kernels.spread
 
 
-def _matrix(read_s: float, row_s: float, extra_s: float) -> Curve:
-    """Seconds over rows that meet a matrix: the longer of reading it and of computing, plus extra_s a row."""
+@dataclass(frozen=True)
+class _Reach:
+    """What kernels reach: shares of the peaks, by type computed in, and of the bandwidth, and seconds of any kernel.
+
+    `join` is how long a product takes that reads its matrix for so many seconds and computes for so many.
+    """
+
+    mfu: Mapping[str, float]
+    mbu: float
+    join: Callable[[float, float], float]
+    product_s: float
+    launch_s: float
+
+
+def _floor_s(model: Model, reach: _Reach) -> float:
+    """Seconds that the kernels of all layers take however few tokens there are, reading of matrices apart."""
+    products = _PRODUCTS if model.experts is None else _PRODUCTS_WITH_EXPERTS
+    launches = _OTHERS + (products if DTYPE_BYTES[model.dtype] < _ACTIVATION_BYTES else 0)
+    return model.layers * (products * reach.product_s + launches * reach.launch_s)
+
+
+def _experts(model: Model, gpu: Gpu, parallelism: Parallelism, reach: _Reach) -> Curve:
+    """Seconds of the experts over tokens: of computing, and of reading those that tokens choose."""
+    assert model.experts is not None
+    dtype = model.expert_dtype
+    flops = gpu.peak(dtype) * reach.mfu[computes_as(dtype)] * parallelism.gpus
+    bandwidth = gpu.bandwidth_bytes_s * reach.mbu * parallelism.stage_gpus
+    chosen_share = model.experts.per_token / model.experts.count
+    row_s = 2 * model.expert_parameters * chosen_share / flops
+    read_all_s = model.expert_parameters * DTYPE_BYTES[dtype] / bandwidth
+    knots = tuple(2.0**k for k in range(_LARGEST_STEP_LOG2 + 1))
+    touched = [1 - (1 - chosen_share) ** (tokens / parallelism.pp) for tokens in knots]
+    seconds = (reach.join(read_all_s * share, row_s * rows) for share, rows in zip(touched, knots, strict=True))
+    return Curve(knots, tuple(seconds))
+
+
+def _matrix(reach: _Reach, read_s: float, row_s: float, extra_s: float) -> Curve:
+    """Seconds over rows that meet a matrix: of reading it and of computing, plus extra_s a row."""
     ridge = max(read_s / row_s, 2.0)
     knots = (1.0, ridge, 2 * ridge)
-    return Curve(knots, tuple(max(read_s, row_s * rows) + extra_s * rows for rows in knots))
+    return Curve(knots, tuple(reach.join(read_s, row_s * rows) + extra_s * rows for rows in knots))

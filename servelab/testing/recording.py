@@ -62,6 +62,7 @@ class Record:
 
     form: Callable[[Rule], Rule]
     answers: list[Answer] = field(default_factory=list)
+    look: Callable[[str, Cluster], None] = lambda hook, cluster: None  # called before each question
 
     def attach(self, policy: Policy) -> Policy:
         own_state = np.zeros(16)
@@ -77,6 +78,7 @@ class Record:
     def _recorded(self, hook: str, rule: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*arguments: Any) -> Any:
             cluster = arguments[-1]
+            self.look(hook, cluster)
             before = _seen(cluster)
             answer = rule(*arguments)
             if hook in ("on_tick", "decide"):
@@ -86,6 +88,55 @@ class Record:
             return answer
 
         return recorded
+
+
+@dataclass
+class Shown:
+    """What a policy's views show of instances at each question: `times_s` and `hooks` of the questions, (Q,), and for
+    each of them what every instance has, by the names of `columns`, and whether it takes prompts or decodes.
+    """
+
+    times_s: list[float] = field(default_factory=list)
+    hooks: list[str] = field(default_factory=list)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+
+    def note(self, hook: str, cluster: Cluster) -> None:
+        """Note what is shown now."""
+        self.times_s.append(cluster.now_s)
+        self.hooks.append(hook)
+        every, requests = cluster.instances, cluster.requests
+        for name in _COLUMNS_OF_WORK:
+            self.columns.setdefault(name, []).append(np.array(getattr(every, name)))
+        lists = {
+            "in queued(i)": cluster.queued,
+            "in prefilling(i)": cluster.prefilling,
+            "in decoding(i)": cluster.decoding,
+        }
+        for name, listed in lists.items():
+            self.columns.setdefault(name, []).append(np.array([len(listed(i)) for i in range(len(every))]))
+        able = {"in cluster.prefill": cluster.prefill.ids, "in cluster.decode": cluster.decode.ids}
+        goals = {"as a destination": requests.destination[requests.destination >= 0]}
+        for name, ids in {**able, **goals}.items():
+            self.columns.setdefault(name, []).append(np.bincount(ids, minlength=len(every)))
+        used = every.total_blocks - every.free_blocks
+        self.columns.setdefault("blocks in use", []).append(used)
+
+    def at(self, instance: int, from_s: float, to_s: float) -> list[str]:
+        """What was shown of an instance between these times that is not nothing."""
+        times_s = np.array(self.times_s)
+        asked = np.flatnonzero((times_s > from_s) & (times_s < to_s))
+        return [
+            f"{name} {int(rows[k][instance])} of instance {instance}, asked {self.hooks[k]} at {self.times_s[k]:g} s"
+            for name, rows in self.columns.items()
+            for k in asked.tolist()
+            if rows[k][instance] != 0
+        ]
+
+
+_COLUMNS_OF_WORK = (
+    *("role", "draining_role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens", "incoming"),
+    *("incoming_kv_tokens", "swapped", "evictable_blocks"),
+)
 
 
 def _seen(cluster: Cluster) -> list[bytes]:

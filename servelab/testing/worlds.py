@@ -150,6 +150,7 @@ STORMS = {
     "prefix cache": Scenario(storm(4, prefixes=True), replace(_SMALL, prefix_cache=True, kv_tokens=4800)),
     "computed where routed": Scenario(storm(5), replace(_SMALL, recompute="routed", first_token="recomputed")),
     "few seats": Scenario(storm(6), replace(_SMALL, max_batch=2, asynchronous=True)),
+    "few seats, memory for one": Scenario(storm(8), replace(_SMALL, max_batch=2, kv_tokens=1600)),
     "pulled": Scenario(
         storm(7, prefixes=True),
         replace(_SMALL, transfers="pulled", prefix_cache=True, prefix_unit="engine", first_token="recomputed"),

@@ -74,7 +74,7 @@ ROOMS = (
     Room(
         "table",
         ("experiments/table",),
-        ("tests/experiments/test_paper_table.py", "tests/experiments/test_table_notes.py"),
+        tuple(f"tests/experiments/test_{name}.py" for name in ("paper_table", "table_notes", "table_documents")),
     ),
 )
 

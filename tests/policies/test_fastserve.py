@@ -76,11 +76,13 @@ def test_a_long_prompt_skips_the_levels_above_its_first_iteration(engine: str) -
 
 
 def test_one_that_waits_for_long_comes_to_the_first_level() -> None:
-    """Short requests come one after another, and keep the long one out; after 6 s without a turn it has one."""
+    """Short requests come one after another, and keep the long one out; after 6 s without a turn it
+    comes to the first level, behind those that wait there.
+    """
     rows = [(0, 1, 9), *((2.5 + k, 1, 1) for k in range(20))]
     patient = token_times(play(FastServe(quantum_s=2.0, starvation_s=1e9), rows))[0]
     lifted = token_times(play(FastServe(quantum_s=2.0, starvation_s=6.0), rows))[0]
-    assert max(np.diff(lifted)) <= 10 < 20 < max(np.diff(patient))
+    assert max(np.diff(lifted)) <= 12 < 20 < max(np.diff(patient))
 
 
 def test_kv_leaves_where_the_batch_lacks_room() -> None:

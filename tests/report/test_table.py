@@ -111,6 +111,18 @@ def test_time_that_was_not_measured_is_marked() -> None:
     assert "extrapolated" not in printed(comparison_table([within, within]))
 
 
+def test_times_of_a_datasheet_are_marked_with_how_far_off_they_may_be() -> None:
+    result = small_result()
+    object.__setattr__(result, "timing_source", "measured (box by roofline, as it lacks kernels, to a factor of 1.3)")
+    evaluation, plain = evaluate(result, SLO), evaluate(small_result(), SLO)
+    line = "from a datasheet, not from measured kernels; steps may be 1.3 times longer or shorter"
+    assert line in printed(run_table(evaluation, SLO))
+    assert line in printed(comparison_table([plain.summary, evaluation.summary]))
+    assert "datasheet" not in printed(comparison_table([plain.summary, plain.summary]))
+    object.__setattr__(result, "timing_source", "roofline")
+    assert "from a datasheet, not from measured kernels \n" in printed(run_table(evaluate(result, SLO), SLO))
+
+
 FIT = "calibrated to prompts of 600 to 8,000 tokens, none cached, 4 to 128 in flight"
 RUN = "this run: prompts of {} tokens on average, none cached, 9 in flight an instance: all within"
 

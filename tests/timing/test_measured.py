@@ -341,7 +341,7 @@ def test_a_gpu_that_nobody_measured_has_the_datasheet_s_times_and_says_so(own: P
     asked = model(), replace(gpu("h100"), name="mine"), TP1
     assert timing.estimates(asked[1])
     assert timing.row(*asked) == Roofline().row(*asked)
-    assert timing.source == "measured (mine by roofline, as no kernel was measured on it)"
+    assert timing.source == "measured (mine by roofline, as no kernel was measured on it, to a factor of 2)"
     assert not timing.estimates(gpu("h100"))
     timing.row(model(), gpu("h100"), TP1)
     assert timing.source.endswith("; h100, own 0.1; server some)")

@@ -13,7 +13,7 @@ from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, Surface
 from framework.timing.published import PublishedPrompts
 from framework.timing.rank_row import rank_row
-from framework.timing.roofline import Roofline
+from framework.timing.roofline import Roofline, _experts
 from framework.timing.shipped.profile_files import read_profile, shipped_directory
 from framework.timing.shipped.scale import same_speed
 from framework.timing.shipped.shipped_setups import PLANS, Types, _fits, parallelisms, plan_of
@@ -126,6 +126,6 @@ def test_a_setup_fits_where_weights_and_some_kv_do() -> None:
 def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
     """Mixtral-8x7B on slow memory: one token reads two of eight experts, two tokens 1 - (6 / 8)^2 of all."""
     model, gpu = load("model", "mixtral_8x7b"), replace(load("gpu", "h100"), bandwidth_bytes_s=1e9)
-    curve = Roofline(mfu=1.0, mbu=1.0)._experts(model, gpu, Parallelism())
+    curve = _experts(model, gpu, Parallelism(), Roofline(mfu=1.0, mbu=1.0)._reach(gpu))
     read_all_s = model.expert_parameters * 2 / 1e9
     assert curve.values[:2] == pytest.approx((read_all_s * 2 / 8, read_all_s * (1 - (6 / 8) ** 2)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from framework.errors import InputError
-from framework.system.gpu import Gpu
+from framework.system.gpu import Gpu, Kernels
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.affine import Affine
@@ -24,6 +25,7 @@ from framework.timing.roofline import (
     attainable_flops,
     attention_flops,
     ridge_flops_per_byte,
+    spread,
 )
 from framework.timing.table import Curve, StepRow, StepTables, Surface, Timing, base_s, chunk_s, decode_s, stack, step_s
 from tests.conftest import ROOT
@@ -263,6 +265,64 @@ def test_tensor_parallelism_divides_work_and_adds_reductions() -> None:
     reductions = 2 * 80 * (15e-6 + 4096 * all_reduce_s(8192 * 2, 4, 450e9))
     whole_s = step_s(one, 0, [0], [4096], 0, 0)
     assert step_s(four, 0, [0], [4096], 0, 0) == pytest.approx(whole_s / 4 + reductions, rel=1e-9)
+
+
+KERNELS = Kernels(mfu={"bf16": 0.5, "fp8": 0.25}, mbu=0.5, product_s=2.0**-16, launch_s=2.0**-17, spread=1.5)
+
+
+def test_a_gpu_may_state_what_its_kernels_reach() -> None:
+    """A product reads its matrix and computes, one after the other, after a constant; by hand."""
+    tables = stack([Roofline(overhead_s=0.0).row(LLAMA_8B, replace(H100, kernels=KERNELS), Parallelism())])
+    floor_s = 32 * (4 * 2.0**-16 + 7 * 2.0**-17)
+    read_s = 2 * LLAMA_8B.shared_parameters / (0.5 * H100.bandwidth_bytes_s)
+    row_s = 2 * LLAMA_8B.shared_parameters / (0.5 * H100.peak("bf16"))
+    for tokens in (1, 100, 10_000):
+        assert base_s(tables, 0, tokens, 0, 0) == pytest.approx(floor_s + read_s + tokens * row_s, rel=1e-12)
+    kv_s = 1000 * LLAMA_8B.kv_bytes_per_token / (0.5 * H100.bandwidth_bytes_s)
+    assert decode_s(tables, 0, 1, 1000)[0] == pytest.approx(kv_s, rel=1e-12)
+    assert spread(replace(H100, kernels=KERNELS)) == 1.5
+    assert spread(H100) == 2.0
+
+
+def test_smaller_weights_have_their_share_of_their_peak_and_their_activations_quantised() -> None:
+    model = replace(LLAMA_8B, dtype="fp8")
+    tables = stack([Roofline(overhead_s=0.0).row(model, replace(H100, kernels=KERNELS), Parallelism())])
+    floor_s = 32 * (4 * 2.0**-16 + 11 * 2.0**-17)
+    read_s = model.shared_parameters / (0.5 * H100.bandwidth_bytes_s)
+    row_s = 2 * model.shared_parameters / (0.25 * H100.peak("fp8"))
+    assert base_s(tables, 0, 100, 0, 0) == pytest.approx(floor_s + read_s + 100 * row_s, rel=1e-12)
+
+
+def test_experts_of_such_a_gpu_are_read_as_far_as_tokens_choose_them_and_computed() -> None:
+    model, gpu = load("model", "mixtral_8x7b"), replace(H100, kernels=KERNELS)
+    row = Roofline(overhead_s=0.0).row(model, gpu, Parallelism())
+    assert row.base_s == 32 * (5 * 2.0**-16 + 7 * 2.0**-17)
+    tokens, parameters = 64, model.shared_parameters + model.expert_parameters * (1 - 0.75**64)
+    read_s = 2 * parameters / (0.5 * H100.bandwidth_bytes_s)
+    row_s = 2 * (model.shared_parameters + model.expert_parameters / 4) / (0.5 * H100.peak("bf16"))
+    assert base_s(stack([row]), 0, tokens, 0, 0) == pytest.approx(row.base_s + read_s + tokens * row_s, rel=1e-12)
+
+
+def test_settings_of_a_roofline_come_before_what_the_gpu_states() -> None:
+    gpu = replace(H100, kernels=KERNELS)
+    assert Roofline(mfu=0.65, mbu=0.8).row(LLAMA_8B, gpu, Parallelism()) == Roofline().row(
+        LLAMA_8B, H100, Parallelism()
+    )
+    assert Roofline(mbu=0.8).row(LLAMA_8B, gpu, Parallelism()) == Roofline().row(LLAMA_8B, H100, Parallelism())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mfu": {"bf16": 1.5}}, "gpu.kernels.mfu"),
+        ({"mbu": 0.0}, "gpu.kernels.mbu"),
+        ({"product_s": -1.0}, "gpu.kernels.product_s"),
+        ({"spread": 0.9}, "gpu.kernels.spread"),
+    ],
+)
+def test_kernels_out_of_range_are_refused(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        replace(KERNELS, **change)
 
 
 @pytest.mark.parametrize("options", [{"mfu": 0.0}, {"mfu": 1.2}, {"mbu": -1.0}, {"overhead_s": -1e-3}])

@@ -14,7 +14,6 @@ from framework.timing.expert_parallel import with_expert_load
 from framework.timing.measured import Measured
 from framework.timing.profile import StepParts
 from framework.timing.table import StepRow, base_s, stack
-from framework.timing.two_batch_overlap import in_two_batches
 from tests.helpers.parts import load, made_up, seconds_of
 
 PLAIN = Calibration()
@@ -35,22 +34,27 @@ def flat(compute_s: float, per_token_s: float, communication_s: float) -> StepPa
     return made_up(communication_s=communication_s * tokens, **curves)
 
 
+def in_two(parts: StepParts) -> StepParts:
+    """The same step as two micro-batches."""
+    return replace(parts, two_batches=True)
+
+
 @pytest.mark.parametrize("tokens", [2, 5, 64, 1000, 4096, 10_000])
 def test_the_longer_of_compute_and_communication_counts(tokens: int) -> None:
     """Two micro-batches read the weights twice, and hide all of the shorter."""
-    assert linear_s(in_two_batches(flat(0.5, 0.25, 0.125), PLAIN), tokens) == 2 * 0.5 + 0.25 * tokens
-    slow = in_two_batches(flat(0.0, 0.125, 0.25), PLAIN)
+    assert linear_s(in_two(flat(0.5, 0.25, 0.125)), tokens) == 2 * 0.5 + 0.25 * tokens
+    slow = in_two(flat(0.0, 0.125, 0.25))
     assert linear_s(slow, tokens) == 0.25 * tokens
 
 
 def test_one_token_is_not_split() -> None:
     parts = flat(0.5, 0.25, 0.125)
-    assert linear_s(in_two_batches(parts, PLAIN), 1) == linear_s(parts, 1) == 0.875
+    assert linear_s(in_two(parts), 1) == linear_s(parts, 1) == 0.875
 
 
 def test_what_is_hidden_is_told_with_calibrated_times() -> None:
     calibration = Calibration(kernel=2.0, communication=8.0)
-    parts = in_two_batches(flat(0.0, 0.25, 0.125), calibration)
+    parts = in_two(flat(0.0, 0.25, 0.125))
     assert linear_s(parts, 100, calibration) == 8 * 0.125 * 100
 
 
@@ -81,8 +85,10 @@ def test_values_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None
 def test_what_is_hidden_may_grow_faster_than_communication() -> None:
     compute, sent = np.array([0.0, 0.0, 1.0, 8.0]), np.array([2.0, 2.0, 2.0, 2.0])
     zeros = np.zeros(4)
-    parts = in_two_batches(made_up(gemm_s=compute, experts_s=zeros, elementwise_s=zeros, communication_s=sent), PLAIN)
-    assert seconds_of(parts, "communication")[-1] >= seconds_of(parts, "communication")[-2]
+    parts = in_two(made_up(gemm_s=compute, experts_s=zeros, elementwise_s=zeros, communication_s=sent))
+    curve = parts.calibrated(PLAIN)["communication"].linear
+    assert curve is not None
+    assert curve.values[-1] >= curve.values[-2]
     assert linear_s(parts, 100_000) >= linear_s(parts, 8192)
 
 

@@ -64,12 +64,15 @@ def test_shipped_twins_are_small_and_say_where_they_come_from() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_twins_keep_their_published_figures(name: str) -> None:
+    """Within what samples differ by: 9 % in the dispersion of counts, 6 % in the others (docs/trust.md)."""
     fitted = load_fitted(name)
     sampled = summarize(fitted.sample())
     assert {figure for figure in sampled if not figure.endswith("_max")} == fitted.statistics.keys()
     off = {figure: difference(figure, value, sampled[figure]) for figure, value in fitted.statistics.items()}
     beyond = {
-        figure: f"{size:.1f} {unit}" for figure, (size, unit) in off.items() if abs(size) > (2 if unit == "pt" else 6)
+        figure: f"{size:.1f} {unit}"
+        for figure, (size, unit) in off.items()
+        if abs(size) > (2 if unit == "pt" else (9 if figure.startswith("dispersion") else 6))
     }
     assert not beyond
 
