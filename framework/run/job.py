@@ -171,10 +171,11 @@ def _done(
     directory: Path | None,
     progress: Progress | None = None,
 ) -> Done:
+    width = _width(config, experiment)  # refused before the run
     measurement = objective.measure(experiment, progress)
     settings = settings_of(config, experiment)
     limits = _limits(config, settings, experiment, measurement) if config.diagnose else None
-    ranges = _sensitivity(config, experiment, measurement)
+    ranges = None if width is None else sensitivity(experiment, measurement, width)
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
@@ -200,17 +201,15 @@ def _done(
     return Done(measurement, limits, ranges)
 
 
-def _sensitivity(config: DictConfig, experiment: Experiment, measurement: Measurement) -> Sensitivity | None:
-    """Two more replays, where `output.sensitivity` asks for them."""
+def _width(config: DictConfig, experiment: Experiment) -> Width | None:
+    """By how much step times are thought to be off, where `output.sensitivity` asks what that would change."""
     asked = config.output.sensitivity
     if asked is None:
         return None
+    if asked != AUTO:
+        return Width(asked, 1 + asked, "")
     pool = experiment.setting.cluster.pools[experiment.setting.cluster.entrance]
-    if asked == AUTO:
-        width = width_of(experiment.timing, experiment.model, pool.gpu, pool.parallelism)
-    else:
-        width = Width(asked, 1 + asked, "")
-    return sensitivity(experiment, measurement, width)
+    return width_of(experiment.timing, experiment.model, pool.gpu, pool.parallelism)
 
 
 def _limits(

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED, STABLE
+from framework.objective.goodput import Goodput
 from framework.objective.sensitivity import FIGURES, Sensitivity
 from framework.report.sensitivity_table import sensitivity_table
 from framework.run.job import done
@@ -61,6 +63,25 @@ def test_a_server_near_its_capacity_has_a_wide_range_and_says_so(tmp_path: Path)
     ends = found.ranges["p99_ttft_ms"]
     assert ends is not None
     assert ends[1] / near["p99_ttft_ms"] > 1.4 + 0.1
+
+
+def test_step_times_whose_errors_nobody_counted_are_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Goodput, "measure", lambda *_: pytest.fail("it ran"))
+    with pytest.raises(InputError, match="nobody counted"):
+        ran(tmp_path, "output.sensitivity=auto")
+
+
+def test_another_objective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="objective=goodput"):
+        ran(tmp_path, "output.sensitivity=0.1", "objective=capacity")
+
+
+def test_a_replay_has_a_policy_of_its_own_and_the_same_requests(tmp_path: Path) -> None:
+    own, found = ran(tmp_path / "a", "seed=3", "trace.limit=200", "output.sensitivity=0.3")
+    again, same = ran(tmp_path / "b", "seed=3", "trace.limit=200", "output.sensitivity=0.3")
+    assert (own, found) == (again, same)
 
 
 def test_the_table_shows_the_run_between_its_ends() -> None:
