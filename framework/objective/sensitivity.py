@@ -42,11 +42,11 @@ def sensitivity(experiment: Experiment, measurement: Measurement, width: Width) 
         own = replace(experiment.on(experiment.workload), timing=Stretched(experiment.timing, factor))
         summaries.append(judged(own, own.run()).summary)
     found = [summaries[0], measurement.evaluation.summary, summaries[1]]
-    ranges = {key: _range([one[key] for one in found], width.ttft if key in TTFTS else 1.0) for key in FIGURES}
+    ranges = {key: reach([one[key] for one in found], width.ttft if key in TTFTS else 1.0) for key in FIGURES}
     return Sensitivity(width, ranges, (summaries[0].get("load_state"), summaries[1].get("load_state")))
 
 
-def _range(values: list[float | None], factor: float) -> tuple[float, float] | None:
+def reach(values: list[float | None], factor: float) -> tuple[float, float] | None:
     """From the least to the largest of three values, and at least by `factor` away from the second."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):

@@ -13,7 +13,7 @@ from rich.console import Console
 from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED, STABLE
 from framework.objective.goodput import Goodput
-from framework.objective.sensitivity import FIGURES, Sensitivity
+from framework.objective.sensitivity import FIGURES, Sensitivity, reach
 from framework.report.sensitivity_table import sensitivity_table
 from framework.run.job import done
 from framework.timing.uncertainty.widths import Width
@@ -54,6 +54,23 @@ def test_ranges_hold_the_runs_with_shorter_and_longer_steps(tmp_path: Path) -> N
     for key in ("median_ttft_ms", "p99_ttft_ms"):
         low, high = min(short[key], own[key] / 1.25), max(long[key], own[key] * 1.25)
         assert found.ranges[key] == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(
+    ("values", "factor", "ends"),
+    [
+        ([1.0, 2.0, 4.0], 1.0, (1.0, 4.0)),
+        ([4.0, 2.0, 1.0], 1.0, (1.0, 4.0)),
+        ([1.8, 2.0, 2.2], 2.0, (1.0, 4.0)),
+        ([0.5, 2.0, 9.0], 2.0, (0.5, 9.0)),
+        ([2.0, 2.0, None], 2.0, None),
+        ([None, None, None], 2.0, None),
+    ],
+)
+def test_a_range_holds_all_three_values_and_the_factor(
+    values: list[float | None], factor: float, ends: tuple[float, float] | None
+) -> None:
+    assert reach(values, factor) == ends
 
 
 def test_a_server_near_its_capacity_has_a_wide_range_and_says_so(tmp_path: Path) -> None:
