@@ -103,8 +103,8 @@ MUTANTS = (
     Mutant(
         "a step of preemption wakes nobody",
         "steps/scheduler.py",
-        "        start_transfers(s, i)\n        wake(s, i)\n    elif unlikely(barred)",
-        "        start_transfers(s, i)\n    elif unlikely(barred)",
+        "        start_transfers(s, i)\n        wake(s, i)\n    elif unlikely(recomputed > 0)",
+        "        start_transfers(s, i)\n    elif unlikely(recomputed > 0)",
     ),
     Mutant(
         "what comes during a step is in the queue at once",
@@ -984,7 +984,7 @@ MUTANTS = (
     Mutant(
         "nothing is sent once those that were preempted there are admitted",
         "steps/scheduler.py",
-        "    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:\n"
+        "    elif unlikely(recomputed > 0) and inst.recompute_tokens == 0 and not s.options.pulls:\n"
         "        start_transfers(s, i)\n",
         "",
     ),
