@@ -102,7 +102,8 @@ def test_equal_observations_make_a_flat_model() -> None:
 def proposer(
     kind: str, own: Space, tried: list[Tried], feasible: Any = None, first: tuple[Point, ...] = ()
 ) -> Proposer:
-    candidates = Candidates(own, feasible or All(own))
+    known: Any = feasible or All(own)
+    candidates = Candidates(own, known)
     return Proposer(SamplerKind(kind, 3), own, candidates, tried, first, [1, 7])
 
 
