@@ -11,33 +11,29 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
 from experiments.curve.axis import RATE
 from experiments.curve.figures import ALL, Curve, Floats, Line, saturation
 from experiments.curve.table import headline
+from experiments.plot.frame import Entry, finish, hollow_mark, legend_of, legible_note, panels
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.style import (
     GREY,
-    HOLLOW,
     PLAIN,
     RING,
     SMALL_PT,
+    WIDE_RANGE,
     WIDTH_IN,
     band,
+    fit_axis,
     hollow,
-    lay_out,
-    legend_below,
-    legible,
     save,
-    scale_axis,
     series_style,
     styled,
 )
 from framework.metrics.figures import HEADLINE, metric
-from framework.report.load_words import IN_LEGEND
 
-_HEIGHT_IN, _ROW_IN = 3.1, 1.9
+_ROW_IN = 1.9
 _FAR = 2.5  # times the highest value
 _WIDE_LOAD = 20.0  # largest / smallest, from which the axis of the load is logarithmic
 
@@ -95,19 +91,17 @@ def draw(curve: Curve, directory: Path) -> list[Path]:
 
 
 def _latency(curve: Curve) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, _HEIGHT_IN))
-    left, right = figure.subplots(1, 2)
-    labels = [_against_throughput(left, curve, ALL, _SERVED, _TTFT)]
-    labels.append(_against_throughput(right, curve, ALL, _TOKENS, _TPOT))
+    figure, every = panels(WIDTH_IN, 2)
+    axes_of = zip(every, (_SERVED, _TOKENS), (_TTFT, _TPOT), strict=True)
+    labels = [_against_throughput(axes, curve, ALL, x, y) for axes, x, y in axes_of]
     _finish(figure, curve, _overloaded(curve), f"points: {'offered req/s' if curve.axis is RATE else 'clients'}")
-    for axes, own in zip((left, right), labels, strict=True):
+    for axes, own in zip(every, labels, strict=True):
         place_labels(figure, axes, own)
     return figure
 
 
 def _goodput(curve: Curve) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, _HEIGHT_IN))
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = panels(WIDTH_IN, 2)
     explained = _against_load(left, curve, ALL)
     load = _load(curve)
     for index, line in enumerate(curve.lines()):
@@ -123,25 +117,25 @@ def _goodput(curve: Curve) -> Figure:
 def _buckets(curve: Curve) -> Figure:
     """A column for each bucket; throughput is that of all requests, goodput and its load are the bucket's own."""
     buckets = [bucket for bucket in curve.buckets if bucket != ALL]
-    figure = Figure(figsize=(max(WIDTH_IN, 2.2 * len(buckets)), 3 * _ROW_IN + 0.7))
-    panels = figure.subplots(3, len(buckets), squeeze=False)
-    for first, *others in panels[:2]:  # goodput differs too much from bucket to bucket
+    figure = Figure(figsize=(max(WIDTH_IN, 2.2 * len(buckets)), 3 * _ROW_IN))
+    rows = figure.subplots(3, len(buckets), squeeze=False)
+    for first, *others in rows[:2]:  # goodput differs too much from bucket to bucket
         for axes in others:
             axes.sharey(first)
     explained: list[Line2D] = []
     for column, bucket in enumerate(buckets):
-        ttft, tpot, goodput = panels[:, column]
+        ttft, tpot, goodput = rows[:, column]
         ttft.set_title(f"prompts {bucket} tokens".replace(">=", "≥"))
         _against_throughput(ttft, curve, bucket, _SERVED_OF_ALL, _TTFT)
         _against_throughput(tpot, curve, bucket, _SERVED_OF_ALL, _TPOT)
         explained = _against_load(goodput, curve, bucket)
-    for row in panels:
+    for row in rows:
         for axes in row[1:]:
             axes.set_ylabel("")
     if curve.axis is RATE:
-        for axes in panels[2]:
+        for axes in rows[2]:
             axes.set_xlabel(axes.get_xlabel().replace("load", "load of these"))
-    figure.align_ylabels(panels[:, 0])
+    figure.align_ylabels(rows[:, 0])
     _finish(figure, curve, [*explained, *_overloaded(curve)])
     return figure
 
@@ -170,11 +164,8 @@ def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Q
     shown = [y.of(line) for other in _side_by_side(curve, bucket) for line in curve.lines(other)]
     _draw_limit(axes, curve, y, float(np.nanmax(np.concatenate(shown), initial=0)))
     axes.set(xlabel=x.label, ylabel=y.label)
-    axes.margins(x=0.08)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(PLAIN)
-    scale_axis(axes, "y", shown)
+    fit_axis(axes, "x", *(x.of(curve.line(label)) for label in curve.labels), far=np.inf)
+    fit_axis(axes, "y", *shown)
     return labels
 
 
@@ -204,10 +195,8 @@ def _against_load(axes: Axes, curve: Curve, bucket: str) -> list[Line2D]:
     axes.set(xlabel=load.label, ylabel=goodput.label)
     explained = _references(axes, curve, lines)
     is_log = _scale_load(axes, curve)
-    if is_log and curve.axis is RATE:
-        scale_axis(axes, "y", [goodput.of(line) for line in lines])
-    else:
-        axes.set_ylim(bottom=0)
+    shown, far = (goodput, WIDE_RANGE if is_log else np.inf) if curve.axis is RATE else (served, np.inf)
+    fit_axis(axes, "y", *(shown.of(line) for line in lines), far=far)
     return explained
 
 
@@ -259,7 +248,7 @@ def _scale_load(axes: Axes, curve: Curve) -> bool:
         axes.set_xlim(left=0)
         return False
     if curve.axis is RATE:
-        scale_axis(axes, "x", [points])
+        fit_axis(axes, "x", points)
     else:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(PLAIN)
@@ -277,19 +266,15 @@ def _ring(axes: Axes, curve: Curve, label: str, xs: Floats, ys: Floats) -> None:
 
 def _overloaded(curve: Curve) -> list[Line2D]:
     """What hollow marks mean, where there are any."""
-    if not any(line.is_overloaded.any() for line in curve.lines()):
-        return []
-    return [Line2D([], [], label=f"hollow: {IN_LEGEND}", marker="o", color="black", **HOLLOW)]
+    return hollow_mark() if any(line.is_overloaded.any() for line in curve.lines()) else []
 
 
 def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:
     """The legend below and, in small, what was run above."""
-    lines = [Line2D([], [], label=legible(label), **series_style(index)) for index, label in enumerate(curve.labels)]
+    lines = legend_of([Entry(label, series_style(index)) for index, label in enumerate(curve.labels)])
     text = (
         f"{100 * curve.attainment:g} % within SLO up to here" if curve.axis is RATE else "near its highest throughput"
     )
     ring = Line2D([], [], label=text, **RING, color="black")
-    legend_below(figure, [*lines, *explained, ring])
     text = "  ".join(part for part in (headline(curve).plain.split("\n")[0], more) if part)
-    figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL_PT, color=GREY)
-    lay_out(figure)
+    finish(figure, [*lines, *explained, ring], legible_note(text), is_noted=True)

@@ -10,25 +10,24 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 
 from experiments.curve.table import number
 from experiments.guide.answer import Answer
 from experiments.guide.axes import TITLES
-from experiments.guide.families import FAMILIES, short
+from experiments.guide.families import FAMILIES, Family, short
 from experiments.guide.flips import Cell
 from experiments.guide.knobs import Knob
 from experiments.guide.ranking import Entrant
 from experiments.guide.report import headline, marked
-from experiments.plot.frame import finish, legible_note
+from experiments.plot.frame import Entry, finish, legend_of, legible_note, panels
 from experiments.plot.style import (
     PLAIN,
     SMALL_PT,
     WIDTH_IN,
     band,
+    fit_axis,
     save,
-    scale_axis,
     series_style,
     styled,
     variant_style,
@@ -40,6 +39,7 @@ _PANEL_IN = 2.1
 _TINT = 0.38  # share of a family's colour on white: black letters stay readable
 _NONE = "0.93"
 _COLUMNS = 5
+_HIGHEST = "highest rate (req/s a GPU)"
 _ABOVE = 1.05  # times the largest value: room for the mark there
 
 
@@ -122,19 +122,23 @@ def _tint(colour: str) -> str:
 # --- knobs ------------------------------------------------------------------------------------------------------------
 
 
+_AS_TUNED = "All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
+
+
 def _knobs(answer: Answer) -> Figure:
     names = list(dict.fromkeys(knob.name for knob in answer.knobs))
     figure = Figure(figsize=(WIDTH_IN, _PANEL_IN))
-    panels = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
-    for axes, name in zip(panels, names, strict=True):
+    every = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    for axes, name in zip(every, names, strict=True):
         _knob_panel(axes, [knob for knob in answer.knobs if knob.name == name and knob.settings], answer.gpus)
-    panels[0].set_ylabel("highest rate (req/s a GPU)")
-    families = list(dict.fromkeys(knob.family.name for knob in answer.knobs))
-    entries = [Line2D([], [], label=one.label, **look(one.name)) for one in FAMILIES if one.name in families]
-    note = (
-        f"{headline(answer)}. All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
-    )
-    return finish(figure, entries, legible_note(note), is_noted=True).figure
+    every[0].set_ylabel(_HIGHEST)
+    return _finished(figure, answer, [knob.family for knob in answer.knobs], _AS_TUNED)
+
+
+def _finished(figure: Figure, answer: Answer, families: Sequence[Family], note: str) -> Figure:
+    """The figure with these families in the legend, and what was asked above."""
+    entries = [Entry(one.label, look(one.name)) for one in FAMILIES if one in families]
+    return finish(figure, legend_of(entries), legible_note(f"{headline(answer)}. {note}"), is_noted=True).figure
 
 
 def _knob_panel(axes: Axes, knobs: Sequence[Knob], gpus: int) -> None:
@@ -165,11 +169,10 @@ def _knob_panel(axes: Axes, knobs: Sequence[Knob], gpus: int) -> None:
 
 
 def _batch(answer: Answer) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, _PANEL_IN))
-    rates, tpots = figure.subplots(1, 2)
+    figure, (rates, tpots) = panels(WIDTH_IN, 2)
     shown = [knob for knob in answer.batches if knob.settings]
     _knob_panel(rates, shown, answer.gpus)
-    rates.set_ylabel("highest rate (req/s a GPU)")
+    rates.set_ylabel(_HIGHEST)
     for knob in shown:
         xs, ys = [one.value for one in knob.settings], [one.tpot_ms for one in knob.settings]
         tpots.plot(xs, ys, **look(knob.family.name))
@@ -177,19 +180,14 @@ def _batch(answer: Answer) -> Figure:
     tpots.set_ylim(0, _ABOVE * tpots.dataLim.y1)
     tpots.set_xticks(rates.get_xticks(), [f"{tick:,.0f}" for tick in rates.get_xticks()])
     tpots.minorticks_off()
-    entries = [Line2D([], [], label=knob.family.label, **look(knob.family.name)) for knob in shown]
-    note = (
-        f"{headline(answer)}. All else as tuned; filled marks: not distinguished from the best; bands: 95 % intervals"
-    )
-    return finish(figure, entries, legible_note(note), is_noted=True).figure
+    return _finished(figure, answer, [knob.family for knob in shown], _AS_TUNED)
 
 
 # --- P:D against hits -------------------------------------------------------------------------------------------------
 
 
 def _split(answer: Answer) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, _PANEL_IN))
-    axes = figure.subplots()
+    figure, (axes,) = panels(WIDTH_IN, 1)
     place = [family.name for family in FAMILIES].index("disaggregated")
     entries = []
     for index, (value, knob) in enumerate(answer.hits):
@@ -200,35 +198,30 @@ def _split(answer: Answer) -> Figure:
         band(axes, xs, ys, widths, style)
         best = int(np.argmax(ys))
         axes.plot(xs[best], ys[best], color=style["color"], marker=style["marker"], markersize=7, linestyle="")
-        entries.append(Line2D([], [], label=f"{value.label} of prompts cached", **style))
+        entries.append(Entry(f"{value.label} of prompts cached", style))
     settings = answer.hits[0][1].settings
     axes.set_xticks([one.value for one in settings], [one.label for one in settings])
-    axes.set(xlabel="P:D (instances)", ylabel="highest rate (req/s a GPU)")
-    scale_axis(
-        axes, "y", [np.array([one.rates.mean() / answer.gpus for _, knob in answer.hits for one in knob.settings])]
-    )
+    axes.set(xlabel="P:D (instances)", ylabel=_HIGHEST)
+    fit_axis(axes, "y", np.array([one.rates.mean() / answer.gpus for _, knob in answer.hits for one in knob.settings]))
     note = (
         f"{headline(answer)}. Disaggregated, TP as tuned; the large mark is the best of a line; bands: 95 % intervals"
     )
-    return finish(figure, entries, legible_note(note), is_noted=True).figure
+    return finish(figure, legend_of(entries), legible_note(note), is_noted=True).figure
 
 
 # --- the tightest limits ----------------------------------------------------------------------------------------------
 
 
 def _limits(answer: Answer) -> Figure:
-    figure = Figure(figsize=(WIDTH_IN, _PANEL_IN + 0.3))
-    axes = figure.subplots()
+    figure, (axes,) = panels(WIDTH_IN, 1)
     shown = [front for front in answer.fronts if front.holds]
     for front in shown:
         xs = np.array([hold.ttft_ms for hold in front.holds])
         ys = np.array([hold.tpot_ms for hold in front.holds])
         axes.plot(xs, ys, **{**look(front.family.name), "drawstyle": "steps-post"})
     axes.set(xlabel="TTFT that 90 % keep (ms)", ylabel="TPOT that 90 % keep (ms)")
-    scale_axis(axes, "x", [np.array([hold.ttft_ms for front in shown for hold in front.holds])])
-    scale_axis(axes, "y", [np.array([hold.tpot_ms for front in shown for hold in front.holds])])
-    axes.set(xlim=(None, _ABOVE * axes.get_xlim()[1]), ylim=(None, _ABOVE * axes.get_ylim()[1]))
-    entries = [Line2D([], [], label=front.family.label, **look(front.family.name)) for front in shown]
+    fit_axis(axes, "x", np.array([hold.ttft_ms for front in shown for hold in front.holds]))
+    fit_axis(axes, "y", np.array([hold.tpot_ms for front in shown for hold in front.holds]))
     rate = number(answer.front_rate_rps / answer.gpus)
-    note = f"{headline(answer)}. At {rate} req/s a GPU; down and left is tighter; a mark is one configuration"
-    return finish(figure, entries, legible_note(note), is_noted=True).figure
+    note = f"At {rate} req/s a GPU; down and left is tighter; a mark is one configuration"
+    return _finished(figure, answer, [front.family for front in shown], note)

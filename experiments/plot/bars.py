@@ -14,7 +14,7 @@ from experiments.plot.arguments import Request
 from experiments.plot.frame import Looks, Picture, explained_hollow, finish, is_hollow, name_y, note_of, panels, slos_of
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import HATCHES, SMALL_PT, legible, scale_to, width_pt
+from experiments.plot.style import HATCHES, SMALL_PT, fit_axis, legible, width_pt
 from experiments.table.select import Label, shown
 from framework.errors import InputError
 from framework.metrics.figures import Metric
@@ -92,7 +92,7 @@ def _panel(
                 highest = max(highest, own.mean + own.half_width)
     name_y(axes, metric.on_axis)
     axes.set_xlim(-0.6, len(clusters) - 0.4)
-    scale_to(axes, "y", (0.0, 1.06 * highest if highest > 0 else 1.0), wide=False)
+    fit_axis(axes, "y", np.array([highest]))
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", length=0)
 

@@ -110,8 +110,11 @@ def is_hollow(records: Sequence[Record], shown: Metric) -> bool:
 def explained_hollow(groups: Sequence[Group], metrics: Sequence[Metric]) -> list[Line2D]:
     """What is hollow, for the legend; nothing where nothing is."""
     runs = [own for group in groups for own in group.cells.values()]
-    if not any(is_hollow(own, shown) for own in runs for shown in metrics):
-        return []
+    return hollow_mark() if any(is_hollow(own, shown) for own in runs for shown in metrics) else []
+
+
+def hollow_mark() -> list[Line2D]:
+    """What hollow marks mean, for the legend."""
     return [Line2D([], [], label=f"hollow: {IN_LEGEND}", marker="o", color="black", **HOLLOW)]
 
 

@@ -26,7 +26,7 @@ from experiments.plot.frame import (
 from experiments.plot.point_labels import PointLabel, place_labels
 from experiments.plot.quantities import figure_metrics, level
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, legible, scale_to, series_style
+from experiments.plot.style import GREY, fit_axis, legible, series_style
 from experiments.table.select import value_of
 from framework.errors import InputError
 from framework.metrics.figures import direction
@@ -64,12 +64,8 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     figure, (axes,) = panels(request.width_in, 1)
     xs, ys = (np.array([one.mean for one in own]) for own in ([p.x for p in points], [p.y for p in points]))
     front = frontier(np.round(xs, 9), better * ys)
-    halves_by_axis = {"x": [p.x.half_width for p in points], "y": [p.y.half_width for p in points]}
-    for which, values in (("x", xs), ("y", ys)):
-        high = float((values + np.nan_to_num(halves_by_axis[which])).max())
-        wide = values.min() > 0 and high > _FAR * values.min()
-        ends = (float(values.min()) / 1.3, high * 1.3) if wide else (0.0, high * 1.12 or 1.0)
-        scale_to(axes, which, ends, wide=wide)
+    fit_axis(axes, "x", xs, xs + [_bar(p.x) for p in points], far=_FAR)
+    fit_axis(axes, "y", ys, ys + [_bar(p.y) for p in points], far=_FAR)
     axes.plot(xs[front], ys[front], color=GREY, linewidth=0.9, drawstyle="steps-post", zorder=1)
     for one in points:
         look = series_style(looks.policies.index(one.group.policy))

@@ -25,7 +25,7 @@ from experiments.plot.frame import (
 )
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, hollow, is_wide, scale_to
+from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, fit_axis, hollow, scale_to
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE, Metric
@@ -86,9 +86,7 @@ def _against_setting(
             band(axes, xs, ys, halves, look)
             hollow(axes, xs, ys, np.array([is_hollow(own, metric) for own in group.cells.values()]), look)
             highest = max(highest, float(np.nanmax(ys + np.nan_to_num(halves), initial=0)))
-        values = np.array([at[0] for group in found for at in group.cells], np.float64)
-        wide = is_wide(float(values.min()), float(values.max()))
-        scale_to(axes, "x", (values.min() / 1.1, values.max() * 1.1) if wide else (0.0, 1.05 * values.max()), wide=wide)
+        fit_axis(axes, "x", np.array([at[0] for group in found for at in group.cells], np.float64))
         _frame(axes, metric, highest)
         axes.set_xlabel(setting_title(x))
 

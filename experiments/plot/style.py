@@ -71,9 +71,8 @@ _NO_DATES: dict[str, dict[str, Any]] = {
 RING: dict[str, Any] = {"marker": "o", "markersize": 8.5, "fillstyle": "none", "markeredgewidth": 0.9, "linestyle": ""}
 HOLLOW: dict[str, Any] = {"markerfacecolor": "white", "linestyle": ""}  # marks of overloaded runs
 PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")  # 0.5 and 20, not powers of ten
-_WIDE_RANGE = 8.0  # largest / smallest, from which an axis is logarithmic
-_MANY_DECADES = 3.0  # decades from which only powers of ten have ticks
-_FEW_DECADES = 2.3  # decades up to which the narrower axes of a paper have three ticks a decade
+WIDE_RANGE = 8.0  # largest / smallest, from which an axis is logarithmic
+_FEW_DECADES = 2.3  # decades up to which an axis has three ticks a decade
 _LONGEST = 48  # letters of a name
 FORMATS = tuple(_NO_DATES)
 DPI = 300.0
@@ -161,21 +160,6 @@ def hollow(axes: Axes, xs: Floats, ys: Floats, chosen: NDArray[np.bool_], style:
         axes.plot(xs[chosen], ys[chosen], **{**style, **HOLLOW})
 
 
-def scale_axis(axes: Axes, which: str, values: Sequence[Floats]) -> None:
-    """Make the axis `which`, "x" or "y", logarithmic if what it is to show ranges far, else let it begin at 0."""
-    every = np.concatenate(values)
-    every = every[np.isfinite(every) & (every > 0)]
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if len(every) == 0 or every.max() < _WIDE_RANGE * every.min():
-        axes.set(**{f"{which}lim": (0, None)})
-        return
-    axes.set(**{f"{which}scale": "log"})
-    decades = np.log10(every.max() / every.min())
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < _MANY_DECADES else (1.0,)))
-    axis.set_major_formatter(PLAIN)
-    axis.set_minor_formatter(NullFormatter())
-
-
 def lay_out(figure: Figure) -> None:
     """Give everything its place, for good: what is added later moves nothing."""
     figure.draw_without_rendering()
@@ -210,9 +194,23 @@ def _legend_width(widths: Sequence[float], columns: int) -> float:
     return float(sum(part.max() for part in parts)) + (columns - 1) * _BETWEEN * _LEGEND_PT
 
 
+def fit_axis(axes: Axes, which: str, *values: Floats, far: float = WIDE_RANGE) -> None:
+    """Let the axis `which`, "x" or "y", begin at 0, or be logarithmic if the largest value is `far` times the least.
+
+    It has room for all that is drawn: bands and lines of reference, too.
+    """
+    every = np.concatenate(values)
+    every = every[np.isfinite(every)]
+    low, high = float(every.min(initial=np.inf)), float(every.max(initial=0.0)) or 1.0
+    wide = low > 0 and high >= far * low
+    drawn = float((axes.dataLim.intervalx if which == "x" else axes.dataLim.intervaly)[1])
+    high = max(high, drawn) if np.isfinite(drawn) else high
+    scale_to(axes, which, (low / 1.15, high * 1.15) if wide else (0.0, 1.06 * high), wide=wide)
+
+
 def is_wide(low: float, high: float) -> bool:
     """Whether a range is shown on a logarithmic axis."""
-    return low > 0 and high >= _WIDE_RANGE * low
+    return low > 0 and high >= WIDE_RANGE * low
 
 
 def scale_to(axes: Axes, which: str, ends: tuple[float, float], *, wide: bool) -> None:

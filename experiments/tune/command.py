@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,6 @@ from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import Feasibility
 from experiments.tune.files import write_trials, write_tuned
 from experiments.tune.goals import Goal, read_goals
-from experiments.tune.plots import can_draw, draw
 from experiments.tune.pruner import PRUNERS, make_pruner, read_prefixes, rungs
 from experiments.tune.report import command_line, report
 from experiments.tune.result import Findings, findings
@@ -130,10 +128,9 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     console = results_console()
     for part in report(found, [f"{program()} +tuned={found.name}", command_line(own)], console.width):
         console.print(part, highlight=False)
-    if can_draw():
-        draw(found, out)
-    else:
-        print("no pictures: matplotlib is not installed", file=sys.stderr)
+    from experiments.tune.plots import draw  # Matplotlib takes long to load.
+
+    draw(found, out)
     tell(f"results in {out}")
 
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import io
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
+from experiments.plot.frame import finish, panels
+from experiments.plot.style import WIDTH_IN, legible, save, series_style, styled
 from experiments.tune.result import Findings, Row
 from experiments.tune.space import Dimension
-from framework.cli.files import write_whole
 
-Axes = Any  # matplotlib's type; matplotlib may be missing
-_POINT = {"s": 16, "linewidths": 0, "color": "tab:blue", "alpha": 0.5}
-_BEST = {"s": 60, "marker": "*", "color": "tab:red", "zorder": 4}
-_COLUMNS = 3
-
-
-def can_draw() -> bool:
-    """Whether matplotlib is there."""
-    return importlib.util.find_spec("matplotlib") is not None
+_BLUE, _RED = (series_style(index)["color"] for index in range(2))
+_POINT: dict[str, Any] = {"s": 16, "linewidths": 0, "alpha": 0.5}
+_BEST: dict[str, Any] = {"s": 60, "marker": "*", "color": _RED, "zorder": 4}
+_DPI = 150
+_FAR = 30.0  # highest / lowest, from which the axis of another goal is logarithmic
 
 
 def draw(found: Findings, folder: Path) -> list[Path]:
@@ -36,54 +33,48 @@ def draw(found: Findings, folder: Path) -> list[Path]:
         pictures["heatmap"] = _heatmap
     if len(found.goals) > 1:
         pictures["pareto"] = _pareto
-    return [_save(picture(found), folder / f"{name}.png") for name, picture in pictures.items()]
+    with styled():
+        return [path for name, make in pictures.items() for path in save(make(found), folder, name, ("png",), _DPI)]
 
 
 def _history(found: Findings) -> Any:
-    figure = _figure(7.2, 3.6)
-    axes = figure.subplots()
+    figure, (axes,) = panels(WIDTH_IN, 1)
     goal = found.goals[0]
     run = [row for row in found.rows if row.outcome == "complete"]
     numbers, values = [row.number for row in run], [row.values[0] for row in run]
     best = np.maximum.accumulate(values) if goal.maximize else np.minimum.accumulate(values)
-    axes.scatter(numbers, values, label="trial", **_POINT)
-    axes.step(numbers, best, where="post", color="tab:red", linewidth=1.5, label="best so far")
+    axes.scatter(numbers, values, label="trial", color=_BLUE, **_POINT)
+    axes.step(numbers, best, where="post", color=_RED, label="best so far")
     for outcome, marker in (("pruned", "|"), ("infeasible", "x")):
         at = [row.number for row in found.rows if row.outcome == outcome]
         if at:
             floor = [min(values)] * len(at)
             axes.scatter(at, floor, s=20, marker=marker, linewidths=1, color="0.5", label=outcome)
     axes.set(xlabel="trial", ylabel=goal.key)
-    axes.xaxis.get_major_locator().set_params(integer=True)
-    axes.legend(frameon=False, fontsize=8, loc="best")
-    return _tidy(figure)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return _explained(figure, axes)
 
 
 def _importances(found: Findings) -> Any:
     names, shares = list(found.importances), [100 * share for share in found.importances.values()]
-    figure = _figure(6.4, 0.6 + 0.36 * len(names))
+    figure = Figure(figsize=(WIDTH_IN, 0.6 + 0.3 * len(names)))
     axes = figure.subplots()
-    axes.barh(names, shares, color="tab:blue", height=0.6)
+    axes.barh(names, shares, color=_BLUE, height=0.6)
     for line, share in enumerate(shares):
-        axes.text(share, line, f" {share:.0f} %", va="center", fontsize=8)
+        axes.text(share, line, f" {share:.0f} %", va="center")
     axes.invert_yaxis()
     axes.set(xlabel="importance (%)", xlim=(0, max(shares) * 1.15))
-    return _tidy(figure)
+    return figure
 
 
 def _slices(found: Findings) -> Any:
     dimensions = found.space.dimensions
-    columns = min(_COLUMNS, len(dimensions))
-    lines = math.ceil(len(dimensions) / columns)
-    figure = _figure(3.1 * columns, 2.7 * lines)
-    panels = figure.subplots(lines, columns, squeeze=False, sharey=True)
-    for axes, dimension in zip(panels.flat, dimensions, strict=False):
+    figure, every = panels(WIDTH_IN, len(dimensions))
+    for axes, dimension in zip(every, dimensions, strict=True):
         _slice(axes, found, dimension)
-    for axes in panels.flat[len(dimensions) :]:
-        axes.set_visible(False)
-    for axes in panels[:, 0]:
+        axes.sharey(every[0])
         axes.set_ylabel(found.goals[0].key)
-    return _tidy(figure)
+    return figure
 
 
 def _slice(axes: Axes, found: Findings, dimension: Dimension) -> None:
@@ -93,8 +84,8 @@ def _slice(axes: Axes, found: Findings, dimension: Dimension) -> None:
     rng = np.random.default_rng(0)
     spread = 0.0 if dimension.all() is None else 0.12
     shifted = np.asarray(places, float) + rng.uniform(-spread, spread, len(places))
-    look = {key: value for key, value in _POINT.items() if key != "color"}
-    axes.scatter(shifted, values, c=[row.number for row in found.ranked], cmap="Blues", vmin=-len(values) / 2, **look)
+    numbers = [row.number for row in found.ranked]
+    axes.scatter(shifted, values, c=numbers, cmap="Blues", vmin=-len(values) / 2, **_POINT)
     axes.scatter(places[:1], values[:1], **_BEST)
     _ticks(axes.xaxis, axes, dimension, "x")
     axes.set_xlabel(dimension.name)
@@ -110,13 +101,14 @@ def _heatmap(found: Findings) -> Any:
     values = np.full(shape, np.nan)
     for cell, value in cells.items():
         values[cell] = value
-    figure = _figure(1.6 + 0.75 * shape[1], 1.3 + 0.5 * shape[0])
+    figure = Figure(figsize=(1.6 + 0.75 * shape[1], 1.3 + 0.5 * shape[0]))
     axes = figure.subplots()
+    axes.grid(visible=False)
     image = axes.imshow(values, cmap="viridis", aspect="auto", origin="lower")
     threshold = (np.nanmin(values) + np.nanmax(values)) / 2
     for (line, column), value in cells.items():
         colour = "black" if value > threshold else "white"
-        axes.text(column, line, f"{value:.3g}", ha="center", va="center", fontsize=8, color=colour)
+        axes.text(column, line, f"{value:.3g}", ha="center", va="center", color=colour)
     _ticks(axes.xaxis, axes, across, "x")
     _ticks(axes.yaxis, axes, down, "y")
     axes.set(xlabel=across.name, ylabel=down.name)
@@ -127,19 +119,21 @@ def _heatmap(found: Findings) -> Any:
 def _pareto(found: Findings) -> Any:
     """Every other goal over the first one: all trials, and the front of all goals."""
     others = found.goals[1:]
-    figure = _figure(4.6 * len(others), 3.6)
-    panels = figure.subplots(1, len(others), squeeze=False)
-    for number, (axes, goal) in enumerate(zip(panels.flat, others, strict=True), start=1):
-        axes.scatter(*_pairs(found.ranked, number), label="trial", **_POINT)
+    figure, every = panels(WIDTH_IN, len(others))
+    for number, (axes, goal) in enumerate(zip(every, others, strict=True), start=1):
+        axes.scatter(*_pairs(found.ranked, number), label="trial", color=_BLUE, **_POINT)
         front = sorted(found.front, key=lambda row: row.values[0])
-        joined = {"color": "tab:red", "markersize": 4, "label": "Pareto front"}
-        axes.plot(*_pairs(front, number), "o" if len(others) > 1 else "o-", linewidth=1, **joined)
+        axes.plot(*_pairs(front, number), "o" if len(others) > 1 else "o-", color=_RED, label="Pareto front")
         axes.set(xlabel=found.goals[0].key, ylabel=goal.key)
         spread = [row.values[number] for row in found.ranked]
-        if min(spread) > 0 and max(spread) > 30 * min(spread):
+        if min(spread) > 0 and max(spread) > _FAR * min(spread):
             axes.set_yscale("log")
-        axes.legend(frameon=False, fontsize=8)
-    return _tidy(figure)
+    return _explained(figure, every[0])
+
+
+def _explained(figure: Figure, axes: Axes) -> Figure:
+    """The figure with the legend of these axes below."""
+    return finish(figure, axes.get_legend_handles_labels()[0], "", is_noted=False).figure
 
 
 def _pairs(rows: Sequence[Row], number: int) -> tuple[list[float], list[float]]:
@@ -165,26 +159,8 @@ def _ticks(axis: Any, axes: Axes, dimension: Dimension, which: str) -> None:
     if everything is None:
         axes.set(**{f"{which}scale": "log" if dimension.is_logarithmic else "linear"})
         return
-    labels = [str(dimension.value(drawn)) for drawn in everything]
+    labels = [legible(str(dimension.value(drawn))) for drawn in everything]
     step = math.ceil(len(labels) / 16)
-    axis.set_ticks(range(0, len(labels), step), labels[::step], fontsize=8)
+    axis.set_ticks(range(0, len(labels), step), labels[::step])
     if which == "x" and max(map(len, labels)) > 4 and len(labels) > 2:
         axis.set_tick_params(rotation=30)
-
-
-def _figure(width: float, height: float) -> Any:
-    return importlib.import_module("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
-
-
-def _tidy(figure: Any) -> Any:
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
-    return figure
-
-
-def _save(figure: Any, path: Path) -> Path:
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=150)
-    write_whole(path, content.getvalue())
-    return path

@@ -19,6 +19,7 @@ from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
 from framework.report.capacity_table import capacity_table
 from framework.report.run_table import run_table
+from framework.report.sensitivity_table import sensitivity_table
 from framework.result import Result
 from framework.run.job import chosen as chosen_options
 from framework.run.job import done, sweep_job
@@ -40,6 +41,8 @@ def execute(config: DictConfig) -> float:
     measurement = outcome.measurement
     console = results_console()
     console.print(run_table(measurement.evaluation, measurement.slo))
+    if outcome.sensitivity is not None:
+        console.print(sensitivity_table(outcome.sensitivity, measurement.evaluation.summary))
     if outcome.limits is not None:
         console.print(outcome.limits.shown)
     elif (reason := why(measurement)) is not None:

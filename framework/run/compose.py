@@ -27,6 +27,8 @@ from framework.workload import Workload
 _MAKING = {"<module>": "import", "__init__": "__init__"}  # frames of a user's module and class, and what they do
 _LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
 _LEAST_LINK_BYTES_S = 1e6
+AUTO = "auto"  # output.sensitivity: the width is that of the class of deployments
+_SHARES = (0.001, 0.9)  # of step times
 Given = Mapping[str, Callable[[], Any]]  # makers of parts that stand in for those of a configuration, by name
 NOTHING: Given = MappingProxyType({})
 _KINDS: tuple[tuple[str, type | None], ...] = (
@@ -222,6 +224,9 @@ def _require_outputs(config: DictConfig) -> None:
         if name == "series_s":
             if value is not None:
                 require_positive("output.series_s", value)
+        elif name == "sensitivity":
+            if value is not None and value != AUTO:
+                require_number("output.sensitivity", value, *_SHARES)
         elif name == "window_s":
             if value is not None:
                 _require_window(value, config.output.timeline)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Measurement, Objective, Progress
+from framework.objective.sensitivity import Sensitivity, sensitivity
 from framework.report.perfetto import ALWAYS_S
 from framework.run.building import build
-from framework.run.compose import compose
+from framework.run.compose import AUTO, compose
 from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
+from framework.timing.uncertainty.widths import Width, width_of
 
 _LONGEST_SLO_S = 600.0
 CACHE = "engine.prefix_cache"  # setting that the requests of a run decide where it is `auto`
@@ -43,10 +46,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """What a configuration led to; `limits` where they were asked for (`diagnose`)."""
+    """What a configuration led to; `limits` and `sensitivity` where they were asked for (`diagnose`, `output`)."""
 
     measurement: Measurement
     limits: Limits | None
+    sensitivity: Sensitivity | None
 
 
 def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
@@ -139,6 +143,8 @@ def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
         raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
     if config.diagnose and objective.key != Goodput.key:
         raise InputError("diagnose=true runs the trace at one rate again and again; choose objective=goodput")
+    if config.output.get("sensitivity") is not None and objective.key != Goodput.key:
+        raise InputError("output.sensitivity runs the trace at one rate twice more; choose objective=goodput")
     experiment = compose(config)
     for name in ("ttft_s", "tpot_s"):
         limit = getattr(experiment.slo, name)
@@ -165,9 +171,11 @@ def _done(
     directory: Path | None,
     progress: Progress | None = None,
 ) -> Done:
+    width = _width(config, experiment)  # refused before the run
     measurement = objective.measure(experiment, progress)
     settings = settings_of(config, experiment)
     limits = _limits(config, settings, experiment, measurement) if config.diagnose else None
+    ranges = None if width is None else sensitivity(experiment, measurement, width)
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
@@ -176,6 +184,8 @@ def _done(
             further["report.html"] = partial(_page, measurement, settings, limits)
         if limits is not None:
             further["diagnosis.json"] = partial(str, limits.data)
+        if ranges is not None:
+            further["sensitivity.json"] = partial(json.dumps, ranges.data(), indent=2)
         window_s = ALWAYS_S if asked.window_s is None else (asked.window_s[0], asked.window_s[1])
         write(
             directory,
@@ -188,7 +198,18 @@ def _done(
         )
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
-    return Done(measurement, limits)
+    return Done(measurement, limits, ranges)
+
+
+def _width(config: DictConfig, experiment: Experiment) -> Width | None:
+    """By how much step times are thought to be off, where `output.sensitivity` asks what that would change."""
+    asked = config.output.sensitivity
+    if asked is None:
+        return None
+    if asked != AUTO:
+        return Width(asked, 1 + asked, "")
+    pool = experiment.setting.cluster.pools[experiment.setting.cluster.entrance]
+    return width_of(experiment.timing, experiment.model, pool.gpu, pool.parallelism)
 
 
 def _limits(

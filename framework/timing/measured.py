@@ -156,6 +156,11 @@ class Measured:
         """Why what was fitted does not count for the load of the run, as text; empty if it does."""
         return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
 
+    def is_fitted(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> bool:
+        """Whether fitted terms count in `row`; raises InputError as `row` does."""
+        fit = self.entry(model, gpu, parallelism).fit
+        return self.calibrated and fit is not None and not self._left_out(fit)
+
     def estimates(self, gpu: Gpu) -> bool:
         """Whether `row` takes the datasheet: where that is wanted, and there are no measured times to take."""
         if self.missing == "refuse" or (self.neighbour or gpu.neighbour) is not None:

@@ -21,10 +21,11 @@ from framework.errors import InputError
 from framework.metrics.invariants import check_result
 from framework.policy import Policy
 from framework.policy.predictor import Predictor
-from framework.result import STATES, Result
+from framework.result import Result
 from framework.run.building import build
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
+from servelab.testing.ends import require_ends_in_place, require_finished_or_rejected
 from servelab.testing.named import configuration, new_part
 from servelab.testing.recording import (
     Answer,
@@ -36,7 +37,6 @@ from servelab.testing.recording import (
     first_difference,
     in_machine_code,
     in_plain_python,
-    named,
 )
 from servelab.testing.worlds import CLUSTERS, CRASHES, MODEL, SCENARIOS, STORMS, TIMING, Scenario, with_other_lengths
 
@@ -146,13 +146,13 @@ class PolicyConformance:
             with _titled(scenario, title):
                 result = self.play(SCENARIOS[scenario], cluster)
                 check_result(result)
-                _require_ends_in_place(result, changes_roles=self.new_policy().changes_roles)
+                require_ends_in_place(result, changes_roles=self.new_policy().changes_roles)
 
     def test_nothing_fails_where_there_is_room(self) -> None:
         """With memory for everything a request is finished, or rejected by the policy's own word."""
         for title, cluster in self.usable_clusters().items():
             with _titled("roomy", title):
-                _require_finished_or_rejected(self.play(SCENARIOS["roomy"], cluster))
+                require_finished_or_rejected(self.play(SCENARIOS["roomy"], cluster))
 
     @pytest.mark.parametrize("name", STORMS)
     def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
@@ -162,7 +162,7 @@ class PolicyConformance:
                 result = self._played_if_it_can(STORMS[name], cluster)
                 if result is not None:
                     check_result(result)
-                    _require_finished_or_rejected(result)
+                    require_finished_or_rejected(result)
 
     @pytest.mark.parametrize("crashes", CRASHES)
     @pytest.mark.parametrize("scenario", ["roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache"])
@@ -175,7 +175,7 @@ class PolicyConformance:
                 result = self._played_if_it_can(replace(world, engine=replace(world.engine, faults=faults)), cluster)
                 if result is not None:
                     check_result(result)
-                    _require_finished_or_rejected(result)
+                    require_finished_or_rejected(result)
 
     @pytest.mark.parametrize("crashes", CRASHES)
     @pytest.mark.parametrize("scenario", ["roomy", "storm: swap"])
@@ -292,38 +292,6 @@ def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) 
 def _world(name: str) -> Scenario:
     """One of the scenarios, or of the storms."""
     return {**SCENARIOS, **{f"storm: {storm}": world for storm, world in STORMS.items()}}[name]
-
-
-def _require_ends_in_place(result: Result, *, changes_roles: bool) -> None:
-    """Some requests finish, others say why they did not, and the roles of instances are kept."""
-    rows = result.requests
-    finished = rows[rows["state"] == STATES.index("finished")]
-    assert len(finished), f"nothing was served at all: {_ends(result, np.arange(len(rows)))}"
-    if changes_roles:
-        return  # the engine has seen to it
-    roles = np.array([result.cluster.pools[pool].role for pool in result.cluster.pool_of_instance])
-    assert "decode" not in roles[finished["prefill_instance"]], "a decode instance has prefilled"
-    decoded_at = finished["decode_instance"][finished["decode_instance"] >= 0]
-    assert "prefill" not in roles[decoded_at], "a prefill instance has decoded"
-
-
-def _require_finished_or_rejected(result: Result) -> None:
-    """No request has failed, nor been rejected by the engine for its size."""
-    rows = result.requests
-    ended = np.isin(rows["state"], [STATES.index("finished"), STATES.index("rejected")])
-    by_the_engine = np.isin(np.array(result.reasons)[rows["reason"]], ("context", "kv"))
-    left = np.flatnonzero(~ended | by_the_engine)
-    assert len(left) == 0, f"each request fits, yet {len(left)} of {len(rows)} were not served: {_ends(result, left)}"
-
-
-def _ends(result: Result, ids: np.ndarray[Any, Any]) -> str:
-    """How requests have ended, and why: `failed (stalled): requests 3, 7`."""
-    rows = result.requests[ids]
-    found = []
-    for state, reason in sorted({(int(row["state"]), int(row["reason"])) for row in rows}):
-        which = ids[(rows["state"] == state) & (rows["reason"] == reason)]
-        found.append(f"{STATES[state]} ({result.reasons[reason]}): {named(which)}")
-    return "; ".join(found)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 
 from experiments.tune import command as command
+from experiments.tune import plots
 from experiments.tune.base import Configuration
 from experiments.tune.plots import draw
 from experiments.tune.storage import OWNER, open_storage
@@ -56,7 +57,7 @@ Tune = Callable[..., Finished]
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(command, "draw", lambda found, out: None)  # most of the time of a short search
+    monkeypatch.setattr(plots, "draw", lambda found, out: None)  # most of the time of a short search
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def refused(finished: Finished, *words: str) -> bool:
 def test_a_study_leaves_its_best_and_is_not_run_again(
     tune: Tune, name: str, runs: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "draw", draw)
+    monkeypatch.setattr(plots, "draw", draw)
     first = succeeded(tune(*SEARCH, "trials=5", f"name={name}"))
     values = complete(trials_of(name))
     best = max(value for (value,) in values.values())

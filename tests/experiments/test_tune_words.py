@@ -457,7 +457,11 @@ def test_constants_and_names_that_a_space_has_not(tmp_path: Path) -> None:
 def test_pictures_are_those_for_which_there_is_something_to_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plots, "_save", lambda figure, path: path)
+    def unsaved(figure: Any, folder: Path, name: str, formats: Sequence[str], dpi: float) -> list[Path]:
+        assert (formats, dpi) == (("png",), 150)
+        return [folder / f"{name}.png"]
+
+    monkeypatch.setattr(plots, "save", unsaved)
 
     def names(found: Findings) -> list[str]:
         return [path.relative_to(tmp_path).as_posix() for path in plots.draw(found, tmp_path)]
@@ -466,23 +470,21 @@ def test_pictures_are_those_for_which_there_is_something_to_see(
     one = replace(SPACE, dimensions=SPACE.dimensions[:1])
     several = Findings("mine", one, None, (GOODPUT, COST), (row(0, 0, "fcfs", 1, (1.0, 2.0)),), {})
     assert names(several) == ["history.png", "slices.png", "pareto.png"]
-    assert plots._save.__name__ == "<lambda>"
 
 
 def test_the_course_marks_what_was_not_run() -> None:
-    (axes,) = plots._history(FOUND).axes
+    figure = plots._history(FOUND)
+    (axes,) = figure.axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("trial", "goodput_rps")
     trials, pruned, infeasible = (np.asarray(one.get_offsets()).tolist() for one in axes.collections)
     assert trials == [[0, 40.0], [1, 39.8], [3, 20.0]]
     assert (pruned, infeasible) == ([[4, 20.0], [5, 20.0]], [[2, 20.0]])
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         "trial",
         "best so far",
         "pruned",
         "infeasible",
     ]
-    assert not axes.spines["top"].get_visible()
-    assert axes.spines["left"].get_visible()
 
 
 def test_each_dimension_has_a_slice() -> None:
@@ -493,10 +495,9 @@ def test_each_dimension_has_a_slice() -> None:
     )
     figure = plots._slices(replace(FOUND, space=space, rows=rows))
     panels = figure.axes
-    assert [axes.get_visible() for axes in panels] == [True] * 4 + [False] * 2
+    assert [axes.get_visible() for axes in panels] == [True] * 4
     assert [axes.get_xlabel() for axes in panels[:4]] == [one.name for one in space.dimensions]
-    assert [axes.get_ylabel() for axes in panels[:5]] == ["goodput_rps", "", "", "goodput_rps", ""]
-    assert figure.get_size_inches() == pytest.approx((9.3, 5.4))
+    assert [axes.get_ylabel() for axes in panels] == ["goodput_rps"] * 4
     every, best = panels[0].collections
     places = np.asarray(every.get_offsets())
     assert places[:, 1].tolist() == [40.0, 39.8, 20.0]
@@ -531,4 +532,3 @@ def test_the_front_lies_over_the_first_goal(worst: float, scale: str) -> None:
         Findings("mine", SPACE, None, goals[:2], tuple(replace(one, values=one.values[:2]) for one in rows), {})
     )
     assert two.axes[0].lines[0].get_linestyle() == "-"
-    assert two.get_size_inches() == pytest.approx((4.6, 3.6))

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from experiments.tune import command
+from experiments.tune import plots
 from framework.cli.conf import CONF
 from framework.cli.launch import _report_bug, explain
 from framework.cli.safe_text import masked, one_line, printable, secrets_of, without
@@ -88,7 +88,7 @@ def test_a_study_leaves_no_secret(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "draw", lambda found, out: None)
+    monkeypatch.setattr(plots, "draw", lambda found, out: None)
     url = f"sqlite:///t.db?cached_statements=77&secret={SECRET}"
     code = typed("tune")([*SEARCH, f"name={name}", f"storage={url}"])
     out, err = capfd.readouterr()

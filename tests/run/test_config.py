@@ -192,6 +192,10 @@ def test_a_batching_that_no_pool_has_is_refused() -> None:
         (["output.series_s=often"], "output.series_s"),
         (["output.phases=maybe"], "output.phases"),
         (["output.gaps=2"], "output.gaps"),
+        (["output.sensitivity=true"], "output.sensitivity"),
+        (["output.sensitivity=0"], "output.sensitivity"),
+        (["output.sensitivity=1"], "output.sensitivity"),
+        (["output.sensitivity=much"], "output.sensitivity"),
         (["output.gaps=true", "engine.log=reduced"], "output.gaps"),
         *(
             (["output.timeline=true", f"output.window_s={window}"], "output.window_s must be two rising numbers")

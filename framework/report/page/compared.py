@@ -14,7 +14,7 @@ from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.metrics.paired import Paired, paired
 from framework.report.load_words import load_state, mark
 from framework.report.page.chart import Chart
-from framework.report.page.latency import SHARES, SHOWN, Quantity, quantile, quantities, up_to
+from framework.report.page.latency import SHARES, Quantity, percentiles, quantile, quantities, share_curves
 from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale
 
@@ -85,28 +85,12 @@ def distributions(runs: Sequence[Run]) -> list[str]:
 
 
 def _distribution(of_runs: Sequence[Quantity], runs: Sequence[Run]) -> str:
-    first = of_runs[0]
-    ordered = [np.sort(one.values[np.isfinite(one.values)]) * one.per_s for one in of_runs]
-    chart = _shares(f"Share of requests up to each {first.name}", ordered, f"{first.name} ({first.unit})")
-    for number, values in enumerate(ordered):
-        if len(values):
-            chart.line(quantile(values, SHARES), SHARES * 100, f"s{number}")
-    for limit_s, label in _limits_s(runs, first.limit).items():
-        chart.upright_limit(limit_s * first.per_s, f"{label} {limit_s * first.per_s:g} {first.unit}")
-    rows = _percentiles(ordered)
-    columns = ["percentile", *(f"{run.label} ({first.unit})" for run in runs)]
-    return figure(first.name, first.caption, chart.svg(), _legend(runs), Sheet(columns, rows))
-
-
-def _shares(title: str, ordered: Sequence[Floats], label: str) -> Chart:
-    return Chart(title, up_to(np.concatenate(ordered)), Scale(0.0, 100.0), label, "share (%)")
-
-
-def _percentiles(ordered: Sequence[Floats]) -> list[list[Cell]]:
-    return [
-        [f"P{100 * at:g}", *(float(quantile(values, np.array(at))) if len(values) else None for values in ordered)]
-        for at in SHOWN
-    ]
+    groups = {
+        run.label: np.sort(one.values[np.isfinite(one.values)]) * one.per_s
+        for run, one in zip(runs, of_runs, strict=True)
+    }
+    shown = [f"{run.label} {mark(run.summary)}".rstrip() for run in runs]
+    return share_curves(of_runs[0], groups, _limits_s(runs, of_runs[0].limit), shown)
 
 
 def _limits_s(runs: Sequence[Run], name: str) -> dict[float, str]:
@@ -117,10 +101,6 @@ def _limits_s(runs: Sequence[Run], name: str) -> dict[float, str]:
         if isinstance(limit, int | float):
             limits.setdefault(float(limit), []).append(run.label)
     return {limit: "SLO" if len(limits) == 1 else f"SLO {labels[0].split()[0]}" for limit, labels in limits.items()}
-
-
-def _legend(runs: Sequence[Run]) -> Legend:
-    return Legend([(f"{run.label} {mark(run.summary)}".rstrip(), f"s{number}") for number, run in enumerate(runs)])
 
 
 # --- request by request -----------------------------------------------------------------------------------------------
@@ -171,19 +151,8 @@ def difference_table(found: Sequence[Difference]) -> Sheet:
             value if np.isfinite(value) else None for value in (it.mean, it.median, 100 * it.below, 100 * it.above)
         ]
         rows.append([one.run.label, f"{one.quantity} ({one.unit})", it.pairs, values[0], *ends, *values[1:], trusted])
-    columns = [
-        "run",
-        "difference",
-        "requests",
-        "mean",
-        "95 % from",
-        "to",
-        "median",
-        "below 0 (%)",
-        "above 0 (%)",
-        "interval",
-    ]
-    return Sheet(columns, rows)
+    columns = ["run", "difference", "requests", "mean", "95 % from", "to", "median", "below 0 (%)", "above 0 (%)"]
+    return Sheet([*columns, "interval"], rows)
 
 
 def difference_pictures(found: Sequence[Difference], runs: Sequence[Run]) -> list[str]:
@@ -197,20 +166,18 @@ def difference_pictures(found: Sequence[Difference], runs: Sequence[Run]) -> lis
 
 
 def _difference_picture(name: str, own: Sequence[Difference], runs: Sequence[Run]) -> str:
-    ordered = [np.sort(one.values[np.isfinite(one.values)]) for one in own]
-    ends = [np.quantile(values, [0.005, 0.995]) for values in ordered]
+    groups = {one.run.label: np.sort(one.values[np.isfinite(one.values)]) for one in own}
+    ends = [np.quantile(values, [0.005, 0.995]) for values in groups.values()]
     low, high = min(0.0, *(float(one[0]) for one in ends)), max(0.0, *(float(one[1]) for one in ends))
     room = 0.04 * (high - low) or 1.0
-    x = Scale(low - room, high + room)
-    chart = Chart(
-        f"{name} less that of {runs[0].label}", x, Scale(0.0, 100.0), f"difference ({own[0].unit})", "share (%)"
-    )
+    x, first, unit = Scale(low - room, high + room), runs[0].label, own[0].unit
+    chart = Chart(f"{name} less that of {first}", x, Scale(0.0, 100.0), f"difference ({unit})", "share (%)")
     chart.upright_limit(0.0, "equal")
     kinds = {run.label: f"s{number}" for number, run in enumerate(runs)}
-    for one, values in zip(own, ordered, strict=True):
-        within = (quantile(values, SHARES) >= x.low) & (quantile(values, SHARES) <= x.high)
-        chart.line(np.where(within, quantile(values, SHARES), np.nan), SHARES * 100, kinds[one.run.label])
-    legend = Legend([(one.run.label, kinds[one.run.label]) for one in own])
-    columns = ["percentile", *(f"{one.run.label} ({one.unit})" for one in own)]
-    note = f"less that of {runs[0].label}, the same request"
-    return figure(f"{name} difference", note, chart.svg(), legend, Sheet(columns, _percentiles(ordered)))
+    for label, values in groups.items():
+        shown = quantile(values, SHARES)
+        within = (shown >= x.low) & (shown <= x.high)
+        chart.line(np.where(within, shown, np.nan), SHARES * 100, kinds[label])
+    legend = Legend([(label, kinds[label]) for label in groups])
+    note = f"less that of {first}, the same request"
+    return figure(f"{name} difference", note, chart.svg(), legend, percentiles(groups, unit))

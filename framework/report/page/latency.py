@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -70,18 +70,38 @@ def _distribution(quantity: Quantity, slo: Slo, slo_class: Sequence[str] | None)
         classes = np.array(slo_class)
         own = {name: np.sort(values[(classes == name) & np.isfinite(values)]) for name in names}
         groups |= {name: one for name, one in own.items() if len(one)}
-    scale = up_to(np.concatenate(list(groups.values())))
-    chart = _shares(f"Share of requests up to each {quantity.name}", scale, f"{quantity.name} ({quantity.unit})")
-    for number, one in enumerate(groups.values()):
-        chart.line(quantile(one, SHARES), SHARES * 100, f"s{number}")
-    limits = _limits_s(slo, quantity.limit, list(groups)) if quantity.limit else {}
-    for limit_s, label in limits.items():
-        chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {quantity.unit}")
+    limits_s = _limits_s(slo, quantity.limit, list(groups)) if quantity.limit else {}
+    return share_curves(quantity, groups, limits_s, list(groups) if len(groups) > 1 else ())
+
+
+def share_curves(
+    quantity: Quantity, groups: Mapping[str, Floats], limits_s: Mapping[float, str], shown: Sequence[str]
+) -> str:
+    """A picture with a curve for each group: the share of its requests up to each value of the quantity.
+
+    `groups`: values in order, in the unit of the quantity. `limits_s`: limits (seconds) with their labels. `shown`: the
+    names of the groups in the legend.
+    """
+    name, unit = quantity.name, quantity.unit
+    chart = _shares(
+        f"Share of requests up to each {name}", up_to(np.concatenate(list(groups.values()))), f"{name} ({unit})"
+    )
+    for number, values in enumerate(groups.values()):
+        if len(values):
+            chart.line(quantile(values, SHARES), SHARES * 100, f"s{number}")
+    for limit_s, label in limits_s.items():
+        chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {unit}")
+    legend = Legend([(label, f"s{number}") for number, label in enumerate(shown)])
+    return figure(name, quantity.caption, chart.svg(), legend, percentiles(groups, unit))
+
+
+def percentiles(groups: Mapping[str, Floats], unit: str) -> Sheet:
+    """A table of the percentiles SHOWN of each group, whose values are in order."""
     rows: list[list[Cell]] = [
-        [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) for one in groups.values())] for at in SHOWN
+        [f"P{100 * at:g}", *(float(quantile(one, np.array(at))) if len(one) else None for one in groups.values())]
+        for at in SHOWN
     ]
-    columns = ["percentile", *(f"{name} ({quantity.unit})" for name in groups)]
-    return figure(quantity.name, quantity.caption, chart.svg(), _legend(groups), Sheet(columns, rows))
+    return Sheet(["percentile", *(f"{name} ({unit})" for name in groups)], rows)
 
 
 def quantile(ordered: Floats, shares: Floats) -> Floats:
@@ -139,11 +159,6 @@ def _limits_s(slo: Slo, name: str, classes: Sequence[str]) -> dict[float, str]:
     return limits
 
 
-def _legend(groups: dict[str, Floats]) -> Legend:
-    entries = [(name, f"s{number}") for number, name in enumerate(groups)]
-    return Legend(entries if len(entries) > 1 else ())
-
-
 def against_lengths(requests: pl.DataFrame, slo: Slo) -> list[str]:
     """TTFT against prompts, TPOT against outputs: a dot a request, and its percentiles by length."""
     ttft, tpot, _ = quantities(requests)
@@ -168,17 +183,8 @@ def _against(requests: pl.DataFrame, quantity: Quantity, column: str, label: str
         chart.level_limit(limit_s * quantity.per_s, f"SLO {limit_s * quantity.per_s:g} {quantity.unit}")
     sample = f"{len(chosen):,} of {len(known):,} requests" if len(chosen) < len(known) else f"{len(known):,} requests"
     legend = Legend((("kept the SLO", "kept"), ("missed it", "missed")))
-    sheet = Sheet(
-        [
-            label,
-            "requests",
-            f"P50 ({quantity.unit})",
-            f"P90 ({quantity.unit})",
-            f"P99 ({quantity.unit})",
-            "SLO kept (%)",
-        ],
-        _by_length(lengths[known], values[known], good[known]),
-    )
+    columns = [label, "requests", *(f"{at} ({quantity.unit})" for at in ("P50", "P90", "P99")), "SLO kept (%)"]
+    sheet = Sheet(columns, _by_length(lengths[known], values[known], good[known]))
     return figure(f"{quantity.name} against {label.split()[0]}", sample, chart.svg(), legend, sheet)
 
 
@@ -190,15 +196,14 @@ def _spread_out(indices: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 
 
 def _by_length(lengths: Floats, values: Floats, good: NDArray[np.bool_]) -> list[list[Cell]]:
+    """A row for each range of lengths, of which each has about as many requests."""
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, _BINS + 1))) if len(lengths) else np.zeros(0)
+    ranges = [*pairwise(edges)] if len(edges) != 1 else [(edges[0], edges[0])]
     rows: list[list[Cell]] = []
-    for number, (low, high) in enumerate(pairwise(edges)):
-        last = number == len(edges) - 2
-        own = (lengths >= low) & ((lengths <= high) if last else (lengths < high))
+    for number, (low, high) in enumerate(ranges):
+        own = (lengths >= low) & ((lengths <= high) if number == len(ranges) - 1 else (lengths < high))
         if own.any():
-            p50, p90, p99 = (float(one) for one in np.quantile(values[own], [0.5, 0.9, 0.99]))
-            rows.append([f"{low:,.0f} to {high:,.0f}", int(own.sum()), p50, p90, p99, 100 * float(good[own].mean())])
-    if len(edges) == 1:
-        p50, p90, p99 = (float(one) for one in np.quantile(values, [0.5, 0.9, 0.99]))
-        rows.append([f"{edges[0]:,.0f}", len(lengths), p50, p90, p99, 100 * float(good.mean())])
+            found = (float(one) for one in np.quantile(values[own], [0.5, 0.9, 0.99]))
+            label = f"{low:,.0f} to {high:,.0f}" if low < high else f"{low:,.0f}"
+            rows.append([label, int(own.sum()), *found, 100 * float(good[own].mean())])
     return rows

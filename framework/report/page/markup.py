@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -90,19 +91,21 @@ class Chapter:
         return f'<section id="{text(self.anchor)}"><h2>{text(self.title)}</h2>{said}{self.content}</section>'
 
 
-def contents(chapters: Sequence[Chapter]) -> str:
-    """Links to the parts of the page."""
-    links = (f'<a href="#{text(one.anchor)}">{text(one.title)}</a>' for one in chapters)
-    return f"<nav>{''.join(links)}</nav>"
-
-
 def grid(parts: Iterable[str]) -> str:
     """Figures side by side as far as there is room."""
     return f'<div class="grid">{"".join(parts)}</div>'
 
 
-def document(title: str, body: str) -> str:
-    """The whole page."""
+def page(title: str, head: str, chapters: Sequence[Chapter], data: tuple[str, object], first: str = "") -> str:
+    """The whole page: `head`, links to the chapters that have content, `first`, the chapters, and `data`.
+
+    `data`: the id of a script element, and what it holds as JSON.
+    """
+    shown = [chapter for chapter in chapters if chapter.content is not None]
+    links = "".join(f'<a href="#{text(one.anchor)}">{text(one.title)}</a>' for one in shown)
+    body = f"{head}<nav>{links}</nav>{first}{''.join(chapter.html() for chapter in shown)}"
+    held = json.dumps(data[1], allow_nan=False).replace("<", "\\u003c")
+    body = f'<main>{body}</main><script type="application/json" id="{data[0]}">{held}</script>'
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

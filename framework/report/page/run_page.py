@@ -16,7 +16,7 @@ from framework.objective.goodput import Measurement
 from framework.report.load_words import load_state, overload, short_window
 from framework.report.numbers import number, percent
 from framework.report.page.latency import against_lengths, distributions
-from framework.report.page.markup import Cell, Chapter, Sheet, contents, document, grid, text
+from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
 from framework.report.page.over_time import over_time
 from framework.report.page.positions import positions
 from framework.report.page.where import where_time_went, worst_requests
@@ -46,20 +46,14 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
         Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
         Chapter("pools", "Pools", _pools(measurement)),
-        Chapter(
-            "classes", "Classes of requests", _parts("class", summary["classes"]) if "classes" in summary else None
-        ),
-        Chapter("tenants", "Tenants", _parts("tenant", summary["tenants"]) if "tenants" in summary else None),
+        Chapter("classes", "Classes of requests", _parts("class", summary.get("classes"))),
+        Chapter("tenants", "Tenants", _parts("tenant", summary.get("tenants"))),
         Chapter("worst", "Worst requests", worst, _WORST_FIRST),
         Chapter("figures", "All figures", _figures(summary)),
         Chapter("source", "Configuration", _source(summary, settings, command)),
     ]
-    shown = [chapter for chapter in chapters if chapter.content is not None]
-    parts = [_head(summary), contents(shown), _tiles(summary, settings, counted(requests))]
-    parts += [chapter.html() for chapter in shown]
-    data = json.dumps(summary, allow_nan=False).replace("<", "\\u003c")
-    body = f'<main>{"".join(parts)}</main><script type="application/json" id="summary">{data}</script>'
-    return document(f"{summary['policy']} on {summary['trace']}", body)
+    title = f"{summary['policy']} on {summary['trace']}"
+    return page(title, _head(summary), chapters, ("summary", summary), _tiles(summary, settings, counted(requests)))
 
 
 def _head(summary: Summary) -> str:
@@ -149,21 +143,13 @@ def _pools(measurement: Measurement) -> str:
             evaluation.pools.iter_rows(named=True), pool_limits(measurement.result, evaluation), strict=True
         )
     ]  # fmt: skip
-    columns = [
-        "pool",
-        "role",
-        "instances",
-        "GPUs",
-        "time in steps",
-        "KV memory in use",
-        "mean decode batch",
-        "bound by",
-        "because",
-    ]
-    return Sheet(columns, rows).html()
+    columns = ["pool", "role", "instances", "GPUs", "time in steps", "KV memory in use", "mean decode batch"]
+    return Sheet([*columns, "bound by", "because"], rows).html()
 
 
-def _parts(kind: str, parts: Mapping[str, Summary]) -> str:
+def _parts(kind: str, parts: Mapping[str, Summary] | None) -> str | None:
+    if parts is None:
+        return None
     rows: list[list[Cell]] = [
         [name, own["offered"], percent(own["slo_attainment"]), *(metric(key).of(own) for key in _OF_PART)]
         for name, own in parts.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from framework.metrics.load_state import OVERLOADED
 from framework.report.load_words import MEANS, SHORT, SHORT_MEANS, has_short_window, is_overloaded, load_state
 from framework.report.page.chart import Chart
 from framework.report.page.heat_map import heat_map
-from framework.report.page.markup import Cell, Chapter, Legend, Sheet, contents, document, figure, grid, text
+from framework.report.page.markup import Cell, Chapter, Legend, Sheet, figure, grid, page, text
 from framework.report.page.scale import fitting, from_zero
 from framework.report.sweep_groups import mean_of
 
@@ -53,17 +52,12 @@ def sweep_page(points: Sequence[Point], title: str, unfinished: int) -> str:
         Chapter("pareto", "Goodput against cost", _pareto(merged, axes)),
         Chapter("runs", "All runs", _table(merged, axes), "the highest goodput first"),
     ]
-    shown = [chapter for chapter in chapters if chapter.content is not None]
     counts = f"{len(points):,} runs" + (f", {len(merged):,} but for their seeds" if len(merged) < len(points) else "")
     said = [f"{counts}; swept: {', '.join(axes) or 'nothing but seeds'}"]
     said += [f"{unfinished:,} of its runs left no summary"] if unfinished else []
     lines = "".join(f'<p class="sub">{text(line)}</p>' for line in said)
-    head = f"<h1>{text(title)}</h1>{lines}{contents(shown)}"
-    body = "".join(chapter.html() for chapter in shown)
     rows = [{"words": dict(one.settings), "goodput": one.summary[HEADLINE]} for one in merged]
-    data = json.dumps(rows, allow_nan=False).replace("<", "\\u003c")
-    script = f'<script type="application/json" id="runs">{data}</script>'
-    return document(title, f"<main>{head}{body}</main>{script}")
+    return page(title, f"<h1>{text(title)}</h1>{lines}", chapters, ("runs", rows))
 
 
 def _over_seeds(points: Sequence[Point]) -> list[Point]:

@@ -1,0 +1,36 @@
+"""Step times of another source, all of them so many times as long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from framework.checks import Positive, check_fields
+from framework.system.gpu import Gpu
+from framework.system.model import Model
+from framework.system.parallelism import Parallelism
+from framework.timing.step_row import StepRow, Timing
+
+
+@dataclass(frozen=True)
+class Stretched:
+    """The times of `timing`, of steps, hosts and requests alike, multiplied by `factor`.
+
+    Raises InputError for a factor that is not positive.
+    """
+
+    timing: Timing
+    factor: Positive
+
+    def __post_init__(self) -> None:
+        check_fields(self, "stretched.")
+
+    @property
+    def source(self) -> str:
+        """What is multiplied, and by what."""
+        return f"{self.timing.source} x {self.factor:.3g}"
+
+    def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
+        """The step times of one instance; raises InputError where the source has none."""
+        row = self.timing.row(model, gpu, parallelism)
+        outside = ("host_s", "host_sequence_s", "eager_s", "request_s", "intake_s", "intake_token_s")
+        return replace(row.times(self.factor), **{name: self.factor * getattr(row, name) for name in outside})
