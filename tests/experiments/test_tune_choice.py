@@ -243,23 +243,3 @@ def test_dimensions_of_up_to_sixteen_values_are_cells() -> None:
     assert plots._grids(found) == [few, COUNT]
     found.importances = {"count": 0.5}
     assert plots._grids(found) == [COUNT, few]
-
-
-def test_long_names_lie_askew() -> None:
-    def labels(names: list[str], which: str) -> tuple[float, float, list[str]]:
-        axes = plots._figure(3, 3).subplots()
-        plots._ticks(
-            axes.xaxis if which == "x" else axes.yaxis, axes, Dimension("d", CategoricalDistribution(names)), which
-        )
-        shown = axes.get_xticklabels() if which == "x" else axes.get_yticklabels()
-        return shown[0].get_rotation(), shown[0].get_fontsize(), [one.get_text() for one in shown]
-
-    assert labels(["short", "long", "none"], "x") == (30.0, 8.0, ["short", "long", "none"])
-    assert labels(["four", "long", "none"], "x")[0] == 0.0
-    assert labels(["short", "longer"], "x")[0] == 0.0
-    assert labels(["short", "long", "none"], "y")[0] == 0.0
-    assert labels([f"{k}" for k in range(17)], "x")[2] == [f"{k}" for k in range(0, 17, 2)]
-    figure = plots._figure(3, 3)
-    axes = figure.subplots()
-    plots._tidy(figure)
-    assert [one.get_fontsize() for one in axes.get_xticklabels()][:1] == [8.0]
