@@ -1,4 +1,4 @@
-"""What a new hook costs: the change that CONTRIBUTING.md shows is made to a copy, and both engines ask it."""
+"""What a new hook and a new mechanism cost: the changes that CONTRIBUTING.md shows are made to a copy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.conftest import ROOT
 
-MOST_OF_A_HOOK = 5  # files
+MOST_OF_A_HOOK, MOST_OF_A_MECHANISM = 5, 6  # files
 _METHOD = '''    def on_finish(self, request: Request, cluster: Cluster) -> None:
         """Called when a request finishes."""
 
@@ -77,6 +80,97 @@ for implementation in ("compiled", "reference"):
 """
 
 
+_LAUNCH = '''"""Chunk launch: seconds that a step with chunks takes in addition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from framework.checks import NotNegative, check_fields
+
+
+@dataclass(frozen=True)
+class ChunkLaunch:
+    """Each step with chunks takes `seconds` more. Raises InputError for a negative number."""
+
+    seconds: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "engine.chunk_launch.")
+
+    def engine_options(self) -> Mapping[str, float]:
+        """Values of the fields of `OPTIONS` that the compiled part reads."""
+        return {"chunk_launch_s": self.seconds}
+'''
+_ADDED = """    if unlikely(s.options.chunk_launch_s > 0.0) and prefill_tokens > 0:
+        first_s += s.options.chunk_launch_s
+"""
+_ADDED_IN_REFERENCE = """    if chunks:
+        duration += s.options.engine.chunk_launch.seconds
+"""
+_FIELD = "    chunk_launch: ChunkLaunch = field(default_factory=ChunkLaunch)  # what a step with chunks takes more\n"
+_CHECKED = '\n    def __post_init__(self) -> None:\n        check_fields(self, "engine.")'
+_RETURN = "    return first_s, increment_s, straight\n\n\n@inner\ndef note_even_parts"
+_SWAPPED = "i.swap_bytes / i.spec.host_bytes_s\n"
+_SETTING = """chunk_launch:
+  _target_: framework.engine.durations.chunk_launch.ChunkLaunch
+  seconds: 0.0 # that a step with chunks takes in addition
+"""
+MECHANISM = {
+    "framework/engine/durations/chunk_launch.py": [("", _LAUNCH)],
+    "framework/engine/durations/duration.py": [(_RETURN, _ADDED + _RETURN)],
+    "framework/engine/memory/options.py": [
+        ('    ("attention_overlap", "f8"),', '    ("chunk_launch_s", "f8"),\n    ("attention_overlap", "f8"),')
+    ],
+    "framework/engine/setup/config.py": [
+        ("import Attention\n", "import Attention\nfrom framework.engine.durations.chunk_launch import ChunkLaunch\n"),
+        (_CHECKED, _FIELD + _CHECKED),
+    ],
+    "framework/reference/steps/duration.py": [
+        (f"{_SWAPPED}    if depth", f"{_SWAPPED}{_ADDED_IN_REFERENCE}    if depth")
+    ],
+    "conf/engine/default.yaml": [("implementation: compiled", f"{_SETTING}implementation: compiled")],
+}
+LAUNCHING = """
+from dataclasses import replace
+import numpy as np
+from framework.engine.setup.config import EngineConfig
+from framework.policy import Aggregated
+from framework.run.compose import compose
+from framework.simulate import simulate
+from framework.system.cluster import mixed
+from framework.timing.affine import Affine
+from framework.workload import Workload
+from tests.helpers.composing import configured
+from tests.helpers.scenarios import MODEL
+from tests.helpers.servers import GPU
+
+launch = compose(configured("trace=synthetic", "trace.limit=1", "engine.chunk_launch.seconds=0.5")).engine.chunk_launch
+workload = Workload(np.array([0.0, 4.0]), np.full(2, 8), np.array([3, 2]))
+for own in (replace(launch, seconds=0.0), launch):
+    for implementation in ("compiled", "reference"):
+        engine = EngineConfig(kv_tokens=1024, kv_fraction=1.0, implementation=implementation, chunk_launch=own)
+        result = simulate(workload, mixed(1, GPU), MODEL, Affine(base_s=1.0), engine, Aggregated())
+        print(result.requests["first_token_s"].tolist(), result.requests["end_s"].tolist())
+"""
+
+
+def test_a_mechanism_touches_six_files_and_both_engines_have_it(tmp_path: Path) -> None:
+    assert len(MECHANISM) <= MOST_OF_A_MECHANISM
+    change(tmp_path, MECHANISM)
+    *off, compiled, reference = run(tmp_path, LAUNCHING)
+    assert off == ["[1.0, 5.0] [3.0, 6.0]"] * 2
+    assert compiled == reference == "[1.5, 5.5] [3.5, 6.5]"
+
+
+@pytest.mark.parametrize(("job", "files"), [("hook", HOOK), ("mechanism", MECHANISM)], ids=["hook", "mechanism"])
+def test_contributing_shows_the_files_of_that_change(job: str, files: dict[str, Any]) -> None:
+    shown = re.search(rf"<!-- diff-{job}.*?```text\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert set(re.findall(r"^ (\S+) +\|", shown[1], re.MULTILINE)) == set(files)
+
+
 def test_a_hook_touches_five_files_and_both_engines_ask_it(tmp_path: Path) -> None:
     assert len(HOOK) <= MOST_OF_A_HOOK
     change(tmp_path, HOOK)
@@ -84,20 +178,14 @@ def test_a_hook_touches_five_files_and_both_engines_ask_it(tmp_path: Path) -> No
     assert compiled == reference == "[(1, 1.0, 1), (2, 2.0, 2), (0, 3.0, 0), (3, 3.0, 0)]"
 
 
-def test_contributing_shows_the_files_of_that_change() -> None:
-    shown = re.search(r"<!-- diff-hook.*?```text\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
-    assert shown is not None
-    assert set(re.findall(r"^ (\S+\.py) ", shown[1], re.MULTILINE)) == set(HOOK)
-
-
 def change(copy: Path, edits: dict[str, list[tuple[str, str]]]) -> None:
     """Copy the project's code, and edit it."""
-    for folder in ("framework", "servelab", "policies", "predictors", "traces", "tests"):
+    for folder in ("framework", "servelab", "policies", "predictors", "traces", "tests", "conf"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name, replacements in edits.items():
-        text = (copy / name).read_text()
+        text = (copy / name).read_text() if (copy / name).exists() else ""
         for before, after in replacements:
-            assert text.count(before) == 1, f"{name}: {before!r}"
+            assert text.count(before) == 1, f"{name}: {before!r}"  # a new file has "" once
             text = text.replace(before, after)
         (copy / name).write_text(text)
 
