@@ -33,6 +33,7 @@ from framework.reference import (
     roles,
 )
 from framework.reference.copies import links, transfers
+from framework.reference.faults import crashes, parking
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
@@ -59,7 +60,7 @@ MODULES: tuple[Any, ...] = (
         reserve,
         roles,
     ),
-    *(prefill_end, running_list, scheduling, step_end, transfers),
+    *(prefill_end, running_list, scheduling, step_end, transfers, crashes, parking),
 )
 Names = Iterator[str]
 
@@ -646,6 +647,55 @@ def _decide(s: Simulation, i: Instance) -> Names:
         yield "decision for a group"
 
 
+def _crash(s: Simulation, i: Instance) -> Names:
+    if i.down or i.off_since_s is not None:
+        yield "crash of an instance that is off"
+        return
+    yield "crashed"
+    for rank in i.group:
+        yield from _crash_of(s, rank)
+    if len(i.group) > 1:
+        yield "crash of a group"
+
+
+def _crash_of(s: Simulation, i: Instance) -> Names:
+    there = {
+        "crashed in a step": i.step is not None,
+        "crashed in a prefill step concurrent with decodes": i.prefill_step is not None and i.step is not None,
+        "crashed between two steps": _between_steps(s, i),
+        "crashed with requests that wait": i.waiting,
+        "crashed with requests that came while a step ran": i.inbox,
+        "crashed in the midst of a prefill": i.prefilling,
+        "crashed with decodes": i.running,
+        "crashed with requests that join": i.joining,
+        "crashed with swapped requests": i.swapped,
+        "crashed with suspended requests that keep KV": i.kept,
+        "crashed with KV leaving": i.leaving,
+        "crashed with KV on its way there": i.reserved,
+        "crashed with KV that waits to come": i.incoming,
+        "crashed with KV of those that have ended": i.deferred_frees,
+        "crashed with cached prefixes": i.cache.references,
+        "crashed while it changes role": i.draining_role != i.next_role,
+        "crashed with a prefix on its way there": any(r.fetch is not None and r.fetch[0] is i for r in s.requests),
+        "crashed while a request migrates there": any(
+            r.migration is not None and r.migration.target is i for r in s.requests
+        ),
+        "crashed while a request migrates away": any(r.migration is not None for r in i.running),
+    }
+    yield from (name for name, is_so in there.items() if is_so)
+
+
+def _settle(s: Simulation, r: Request) -> Names:
+    yield "dropped by a crash"
+    yield from ["dropped with tokens that it has emitted"] * (r.emitted > 0)
+    yield from ["dropped where a decision awaits it"] * any(entry.action[1] == r.id for entry in s.postponed)
+
+
+def _route_parked(s: Simulation) -> Names:
+    if s.parked and not s.unserved:
+        yield "routed once each phase has an instance"
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -707,6 +757,12 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "cancel": _cancel,
     "revise": _revise,
     "decide": _decide,
+    "crash": _crash,
+    "settle": _settle,
+    "come_back": _always("back after a crash"),
+    "lose_kv": _always("prefilled where nobody decodes"),
+    "park": _always("parked"),
+    "route_parked": _route_parked,
 }
 
 
@@ -775,6 +831,7 @@ MECHANISMS = {
     "lockstep": "step of a group",
     "suspension": "resumed",
     "cancellation": "cancelled",
+    "crashes": "dropped by a crash",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -785,9 +842,18 @@ EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles")}
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
 _SHARES = {"scenarios": 10, "crowded": 44, "severed": 67, "sharing": 53, "shared": 25, "pressed": 28, "staged": 8}
 _SHARES |= {"doubled": 48, "fetching": 53, "moving": 89, "early": 52, "returning": 45}
-_SHARES |= {"reserving": 50, "grouped": 125, "ending": 100, "pulled": 75, "ahead": 75, "crossing": 50, "decided": 202}
+_SHARES |= {
+    "reserving": 50,
+    "grouped": 125,
+    "ending": 100,
+    "pulled": 75,
+    "ahead": 75,
+    "crossing": 50,
+    "decided": 202,
+    "crashing": 300,
+}
 _WHOLE = 508  # what the shares are parts of; all of them are more
-_BEGIN = {"ahead": 20, "pulled": 15, "decided": 54}  # first seeds, where what is rarest happens soon
+_BEGIN = {"ahead": 20, "pulled": 15, "decided": 54, "crashing": 165}  # first seeds, where what is rarest happens soon
 
 
 Counts = Callable[[str, int], Counter[str]]

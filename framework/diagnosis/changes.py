@@ -31,6 +31,7 @@ from framework.policy.base import Policy, decode_least_kv, lay_out, overrides, p
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.system.cluster import ClusterSpec, LinkSpec
+from framework.system.faults import Faults
 
 FASTER = 10.0  # times as fast as it is counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
@@ -210,6 +211,13 @@ def changes_take_no_time(experiment: Experiment, seen: Seen) -> Experiment | Non
     if engine.start_s == engine.role_change_s == 0 or not experiment.policy.changes_roles:
         return None
     return replace(fresh(experiment), engine=replace(engine, start_s=0.0, role_change_s=0.0))
+
+
+def nothing_fails(experiment: Experiment, seen: Seen) -> Experiment | None:
+    """No instance crashes."""
+    if not experiment.engine.faults.schedule(laid_out(experiment)):
+        return None
+    return replace(fresh(experiment), engine=replace(experiment.engine, faults=Faults()))
 
 
 def all_are_admitted(experiment: Experiment, seen: Seen) -> Experiment | None:

@@ -167,6 +167,13 @@ def _admission(case: _Case) -> str:
     return f"{summary['rejected']:,} of {summary['offered']:,} requests were turned away."
 
 
+def _failures(case: _Case) -> str:
+    summary = case.measurement.evaluation.summary
+    crashes, dropped, lost = len(summary["crashes"]), summary["dropped"], summary["lost_tokens"]
+    took = f"took requests off their instances {dropped:,} times, with {lost:,} KV tokens"
+    return f"Crashes ({crashes:,}) {took}; instances were up for {_share(summary['availability'])} of the time."
+
+
 def _share(value: object) -> str:
     return as_percent(value) if isinstance(value, float) else "unknown"
 
@@ -190,5 +197,6 @@ _TELL: Mapping[str, Callable[[_Case], str]] = {
     "order": _order,
     "ticks": _ticks,
     "starts": _starts,
+    "failures": _failures,
     "admission": _admission,
 }

@@ -63,5 +63,6 @@ REMOVABLE: Mapping[str, Cause] = {
         "instances that start and change roles at once",
         (changes.changes_take_no_time,),
     ),
+    "failures": Cause("Failures of instances limit goodput", "instances that never fail", (changes.nothing_fails,)),
     "admission": Cause("Admission limits goodput", "every request admitted", (changes.all_are_admitted,)),
 }

@@ -116,6 +116,15 @@ PLANTS = {
         ),
         steady(200, 15.0, 5000, 20),
     ),
+    "one of two instances down": Plant(
+        "failures",
+        "cluster.instances=",
+        (
+            *("policy=chunked", "cluster.instances=2", "engine/faults=crash"),
+            "engine.faults.crashes=[{instance: 0, at_s: 2.0, down_s: 8.0}]",
+        ),
+        steady(720, 60.0, 1000, 20),
+    ),
     "drafts never right": Plant(
         "drafting",
         "engine.speculation=none",

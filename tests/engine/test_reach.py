@@ -94,6 +94,13 @@ EVENTS = (
     *("cancelled while it is suspended", "decision that waited for a turn", "decision for a group"),
     *("decision concurrent with a prefill step", "resume after preempt", "preempt after cancel"),
     *("preemption by the policy that cannot be", "cancelled"),
+    *("crashed", "crash of a group", "crash of an instance that is off", "back after a crash", "crashed in a step"),
+    *("crashed in the midst of a prefill", "crashed with decodes", "crashed with requests that wait"),
+    *("crashed with requests that came while a step ran", "crashed with cached prefixes", "crashed with KV leaving"),
+    *("crashed with KV on its way there", "crashed with KV that waits to come", "crashed while it changes role"),
+    *("crashed while a request migrates there", "crashed while a request migrates away", "dropped by a crash"),
+    *("dropped with tokens that it has emitted", "parked", "prefilled where nobody decodes"),
+    "routed once each phase has an instance",
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 

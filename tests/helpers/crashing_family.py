@@ -24,6 +24,7 @@ from tests.helpers.scenarios import Scenario, scenarios
 _OTHERS: tuple[Callable[[Draw], Scenario], ...] = (
     *(scenarios, scenarios, scenarios, pressed, sharing, staged, doubled, fetching, moving, early, crossing, pulled),
     *(drafting, ending, grouped, migrating, ranked, reserving, returning, returning, ahead, decided, decided, decided),
+    *(grouped, grouped, grouped, decided, decided, decided, decided, decided),  # what is rare together with crashes
 )
 _MOST = 3  # crashes of one group of instances
 
@@ -44,7 +45,8 @@ def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
     """Those of instances that step together, one after the other; many at the time of another event."""
     found, time_s = [], 0.0
     for _ in range(draw.integer(1, _MOST)):
-        at_s = time_s + draw.one([draw.dyadic(0, 64, -6), last_s, draw.dyadic(0, 8, -3), draw.dyadic(0, 96, -7)])
+        soon_s = [draw.dyadic(0, 64, -6), last_s, draw.dyadic(0, 8, -3), draw.dyadic(0, 96, -7)]
+        at_s = time_s + draw.one([*soon_s, draw.dyadic(0, 64, -4), draw.dyadic(0, 128, -3)])
         found.append(Crash(at_s, draw.integer(group.start, group.stop - 1), draw.dyadic(1, 40, draw.one([-7, -6, -5]))))
         time_s = found[-1].back_s
     return found

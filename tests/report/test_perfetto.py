@@ -8,6 +8,7 @@ import json
 from bisect import bisect_right
 from itertools import pairwise
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 
 from framework.objective.goodput import Measurement
 from framework.report.perfetto import ALWAYS_S, write_timeline
-from framework.result import Result
+from framework.result import CRASHED, Result
 from framework.run.job import perform
 from tests.helpers.composing import configured
 from tests.helpers.results import small_result
@@ -52,6 +53,34 @@ def test_each_leap_is_a_slice(events: Events) -> None:
         (1, "decode", 2e6, 1e6),
     ]
     assert slices[-1]["args"] == {"steps": 2, "batch": 1, "prefill_tokens": 0, "context": 202}
+
+
+def test_an_instance_that_is_down_has_a_slice() -> None:
+    """Instances 0 and 1 crash together at 1.75 s, and 0 again, and is not back when the run ends at 3 s."""
+    crashes = np.array([(1.75, 2.25, 0, 2), (2.5, 9.0, 0, 1)], CRASHED)
+    events = events_of(small_result(crashes=crashes))
+    threads = {(event["pid"], event["tid"]) for event in events if event.get("args", {}).get("name") == "crashes"}
+    down = [event for event in events if event["name"] == "down"]
+    slices = [(event["pid"], event["ts"], event["dur"]) for event in down]
+    assert slices == [(0, 1.75e6, 0.5e6), (1, 1.75e6, 0.5e6), (0, 2.5e6, 0.5e6)]
+    assert {(event["pid"], event["tid"]) for event in down} == threads
+    within = [event for event in events_of(small_result(crashes=crashes), (2.25, 2.75)) if event["name"] == "down"]
+    assert [event["ts"] for event in within] == [2.5e6]
+
+
+def test_a_run_with_crashes_has_a_timeline(tmp_path: Path) -> None:
+    """Whose requests end as the run says, though crashes have taken them off their instances."""
+    config = configured(
+        *("policy=distserve", "trace=azure_conv", "trace.limit=200", "trace.rate=20", "cluster.prefill=2"),
+        *("cluster.decode=2", "engine/faults=crash", "predictor=none", "timing=affine"),
+        "engine.faults.crashes=[{instance: 2, at_s: 3.0, down_s: 2.0}, {instance: 0, at_s: 4.0, down_s: 1.0}]",
+    )
+    measured = perform(config, tmp_path)
+    events = events_of(measured.result)
+    assert len([event for event in events if event["name"] == "down"]) == 2
+    assert measured.evaluation.summary["dropped"] > 0
+    finished = sum(one[1] == "finished" for one in spans_of(events))
+    assert finished == measured.evaluation.summary["completed"] == 200
 
 
 def test_step_of_decodes_and_a_chunk_is_mixed() -> None:
