@@ -68,25 +68,33 @@ Names = Iterator[str]
 # --- probes: (arguments of the function) -> what happens --------------------------------------------------------------
 
 
-def _preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> Names:
-    yield "preempted"
-    yield from _preempted_before_token(s, r)
-    decodes = r in i.running
-    swaps = s.options.preemption == "swap" and decodes
+def _preempt_prefill(s: Simulation, i: Instance, r: Request) -> Names:
+    yield "preempted for a chunk's blocks"
+    yield from _preempted(s, i, r)
+
+
+def _preempt(s: Simulation, i: Instance, r: Request) -> Names:
+    swaps = s.options.preemption == "swap" and r in i.running
     if swaps:
         yield "swapped out"
+    elif not i.role & PREFILL:
+        yield "preempted and prefilled there" if s.recomputes_here(r) else "preempted and prefilled elsewhere"
+    yield from _preempted(s, i, r)
+
+
+def _preempted(s: Simulation, i: Instance, r: Request) -> Names:
+    yield "preempted"
+    swaps = s.options.preemption == "swap" and r in i.running
+    yield from _preempted_before_token(s, r)
+    decodes = r in i.running
     if r.migration is not None:
         yield "preempted while migrating"
     if not decodes:
         yield "preempted while prefilling"
-    if waits_here:
-        yield "preempted for a chunk's blocks"
     if i.prefill_step is not None:
         yield "preempted concurrent with a prefill step"
         if any(chunk[0] is r for chunk in i.prefill_step.chunks):
             yield "preempted with its chunk under way"
-    if not swaps and not waits_here and not i.role & PREFILL:
-        yield "preempted and prefilled there" if s.recomputes_here(r) else "preempted and prefilled elsewhere"
     if not decodes and s.recomputes_here(r):
         yield "preempted while it is computed again"
     if i.draining_role != i.next_role:
@@ -492,11 +500,20 @@ def _set_admission(s: Simulation, i: Instance) -> Names:
         yield "admission that waits for others"
 
 
-def _prepare_next(s: Simulation, i: Instance, streamed: bool) -> Names:
+def _prepare_decodes(s: Simulation, i: Instance) -> Names:
     if i.inbox:
         yield "came while a step ran"
-        if streamed:
-            yield "came while a prefill step ran concurrent with decodes"
+        yield "came while a prefill step ran concurrent with decodes"
+    yield from _known_later(s, i)
+
+
+def _prepare_next(s: Simulation, i: Instance) -> Names:
+    if i.inbox:
+        yield "came while a step ran"
+    yield from _known_later(s, i)
+
+
+def _known_later(s: Simulation, i: Instance) -> Names:
     if i.known < len(i.computed):
         yield "prompt computed concurrent with a step that was formed before"
     if (i.late_seats or i.late_blocks) and i.waiting:
@@ -702,6 +719,7 @@ def _always(name: str) -> Callable[..., Iterable[str]]:
 
 PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "preempt": _preempt,
+    "preempt_prefill": _preempt_prefill,
     "give_way": _give_way,
     "free_deferred": _free_deferred,
     "forget_last": _forget_last,
@@ -744,6 +762,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "finish_copy": _finish_copy,
     "tick": _tick,
     "take_turn": _take_turn,
+    "prepare_decodes": _prepare_decodes,
     "prepare_next": _prepare_next,
     "pause_others": _pause_others,
     "first_chunk": _first_chunk,

@@ -277,4 +277,4 @@ def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str
     )
     ring = Line2D([], [], label=text, **RING, color="black")
     text = "  ".join(part for part in (headline(curve).plain.split("\n")[0], more) if part)
-    finish(figure, [*lines, *explained, ring], legible_note(text), is_noted=True)
+    finish(figure, [*lines, *explained, ring], legible_note(text))

@@ -90,7 +90,7 @@ def _map(answer: Answer) -> Figure:
         " req/s a GPU. Several colours: those are not distinguished at 95 %"
         f"{'. *: rests on an undecided rate' if any(not one.is_settled for one in bests) else ''}"
     )
-    return finish(figure, entries, legible_note(note), is_noted=True).figure
+    return finish(figure, entries, legible_note(note))
 
 
 def _winners(cell: Cell) -> tuple[Entrant, ...]:
@@ -138,7 +138,7 @@ def _knobs(answer: Answer) -> Figure:
 def _finished(figure: Figure, answer: Answer, families: Sequence[Family], note: str) -> Figure:
     """The figure with these families in the legend, and what was asked above."""
     entries = [Entry(one.label, look(one.name)) for one in FAMILIES if one in families]
-    return finish(figure, legend_of(entries), legible_note(f"{headline(answer)}. {note}"), is_noted=True).figure
+    return finish(figure, legend_of(entries), legible_note(f"{headline(answer)}. {note}"))
 
 
 def _knob_panel(axes: Axes, knobs: Sequence[Knob], gpus: int) -> None:
@@ -206,7 +206,7 @@ def _split(answer: Answer) -> Figure:
     note = (
         f"{headline(answer)}. Disaggregated, TP as tuned; the large mark is the best of a line; bands: 95 % intervals"
     )
-    return finish(figure, legend_of(entries), legible_note(note), is_noted=True).figure
+    return finish(figure, legend_of(entries), legible_note(note))
 
 
 # --- the tightest limits ----------------------------------------------------------------------------------------------

@@ -72,10 +72,9 @@ class Request:
         """Dots per inch of a PNG."""
         return float(self.own["dpi"])
 
-    @property
-    def is_noted(self) -> bool:
-        """Whether the picture says what was run."""
-        return self.own["note"] == "true"
+    def above(self, note: str) -> str:
+        """The note, if the picture is to say what was run."""
+        return note if self.own["note"] == "true" else ""
 
     @property
     def out(self) -> Path:

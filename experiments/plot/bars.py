@@ -45,7 +45,7 @@ def bars(source: Source, records: Sequence[Record], request: Request, looks: Loo
     _name_clusters(figure, every, clusters, axis)
     entries = [Patch(label=legible(group.label), **style) for group, style in zip(found, styles, strict=True)]
     note = note_of(found, request.own["replicate"], slos_of(found))
-    return finish(figure, [*entries, *explained_hollow(found, metrics)], note, is_noted=request.is_noted)
+    return Picture(finish(figure, [*entries, *explained_hollow(found, metrics)], request.above(note)), note)
 
 
 def _place(value: Any, order: str | None) -> tuple[Any, ...]:

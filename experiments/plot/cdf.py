@@ -57,7 +57,7 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
         upright_limits(axes, limits)
     note = note_of(shown, request.own["replicate"], "marks at P50, P90 and P99")
     entries = [Entry(_named(group), look) for group, look in zip(shown, styles, strict=True)]
-    picture = finish(figure, legend_of(entries), note, is_noted=request.is_noted)
+    picture = Picture(finish(figure, legend_of(entries), request.above(note)), note)
     keep_apart(figure)
     return picture
 

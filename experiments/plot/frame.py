@@ -24,6 +24,7 @@ from framework.report.load_words import IN_LEGEND, SHORT_MEANS, has_short_window
 from framework.run.store import Record
 
 _PANEL_IN = {True: 1.85, False: 2.05}  # height of a panel in a picture of one column, and of two
+_NARROW_IN = 4.0  # width below which a picture is of one column
 _LEGEND_ROW_IN, _NOTE_ROW_IN = 0.19, 0.13
 _ACROSS = {1: 1, 2: 2, 3: 3, 4: 2}  # panels side by side in a picture of two columns
 _LETTER_EM = 0.56  # mean width of a letter
@@ -52,15 +53,20 @@ class Entry:
     look: Mapping[str, Any]
 
 
-def panels(width_in: float, count: int, *, is_shared: bool = False) -> tuple[Figure, list[Axes]]:
-    """A picture with that many panels; `is_shared`: below each other, with one axis below them all."""
-    single = width_in < 4
-    across = 1 if single or is_shared else _ACROSS.get(count, 3)
-    down = -(-count // across)
-    height_in = (1.15 if is_shared and count > 1 else _PANEL_IN[single]) * down
+def stacked(width_in: float, count: int) -> tuple[Figure, list[Axes]]:
+    """A picture with that many panels below each other, and one axis below them all."""
+    height_in = 1.15 * count if count > 1 else _PANEL_IN[width_in < _NARROW_IN]
     figure = Figure(figsize=(width_in, height_in))
-    found = figure.subplots(down, across, squeeze=False, sharex=is_shared)
-    every = [axes for row in found for axes in row]
+    return figure, [row[0] for row in figure.subplots(count, 1, squeeze=False, sharex=True)]
+
+
+def panels(width_in: float, count: int) -> tuple[Figure, list[Axes]]:
+    """A picture with that many panels, side by side as far as there is room."""
+    single = width_in < _NARROW_IN
+    across = 1 if single else _ACROSS.get(count, 3)
+    down = -(-count // across)
+    figure = Figure(figsize=(width_in, _PANEL_IN[single] * down))
+    every = [axes for row in figure.subplots(down, across, squeeze=False) for axes in row]
     for axes in every[count:]:
         axes.set_visible(False)
     return figure, every[:count]
@@ -74,10 +80,8 @@ class Picture:
     note: str
 
 
-def finish(figure: Figure, entries: Sequence[Artist], note: str, *, is_noted: bool) -> Picture:
-    """Add the legend and, if `is_noted`, in small the note; the panels keep their size."""
-    picture = Picture(figure, note)
-    note = note if is_noted else ""
+def finish(figure: Figure, entries: Sequence[Artist], note: str) -> Figure:
+    """Add the legend and, in small, the note, if there is one; the panels keep their size."""
     width_in, height_in = figure.get_size_inches()
     lines = textwrap.wrap(note, int(72 * width_in / (_LETTER_EM * SMALL_PT))) if note else []
     while any(width_pt(line, SMALL_PT) > 72 * width_in - 4 for line in lines):
@@ -87,7 +91,7 @@ def finish(figure: Figure, entries: Sequence[Artist], note: str, *, is_noted: bo
     if lines:
         figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=SMALL_PT, color=GREY)
     lay_out(figure)
-    return picture
+    return figure
 
 
 def name_y(axes: Axes, title: str) -> None:

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from experiments.plot.arguments import Request
-from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, note_of, panels
+from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, note_of, stacked
 from experiments.plot.quantities import COLUMNS, Column, known
 from experiments.plot.source import Source, groups
 from experiments.plot.style import PLAIN, scale_to, variant_style
@@ -74,7 +74,7 @@ def series(source: Source, records: Sequence[Record], request: Request, looks: L
     ]
     whole = [_Line(label, table, None, style) for label, (_, table), style in zip(labels, tables, styles, strict=True)]
     pools = list(_pools(whole[0], looks.policies.index(shown[0].policy))) if len(whole) == 1 else []
-    figure, every = panels(request.width_in, len(request.metrics), is_shared=True)
+    figure, every = stacked(request.width_in, len(request.metrics))
     last_s = max(line.edges_s()[-1] for line in whole)
     length_s, unit = next((length, name) for least, length, name in _UNITS if last_s >= least)
     for axes, name in zip(every, request.metrics, strict=True):
@@ -86,7 +86,8 @@ def series(source: Source, records: Sequence[Record], request: Request, looks: L
     entries = _entries(whole, pools, [COLUMNS[name] for name in request.metrics])
     window = ", ".join(dict.fromkeys(f"{table['window_s'][0]:g}" for _, table in tables))
     note = note_of(shown, request.own["replicate"], f"means of windows of {window} s")
-    return finish(figure, legend_of(entries), _without_interval(note), is_noted=request.is_noted)
+    note = _without_interval(note)
+    return Picture(finish(figure, legend_of(entries), request.above(note)), note)
 
 
 def _label(label: str, record: Record, replicate: str, runs: int) -> str:

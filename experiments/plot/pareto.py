@@ -81,7 +81,7 @@ def pareto(source: Source, records: Sequence[Record], request: Request, looks: L
     line = Line2D([], [], color=GREY, linewidth=0.9, label=f"none is cheaper and {better.name.lower()}")
     note = note_of(found, replicate, slos_of(found))
     explained = [*legend_of(entries, linestyle=""), line, *explained_hollow(found, [metric])]
-    picture = finish(figure, explained, note, is_noted=request.is_noted)
+    picture = Picture(finish(figure, explained, request.above(note)), note)
     colours = [str(series_style(looks.policies.index(one.group.policy))["color"]) for one in points]
     labels = [
         PointLabel(one.x.mean, one.y.mean, _short(one.group) if at in front else "", colour, 0 if at in front else 1)

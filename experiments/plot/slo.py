@@ -59,7 +59,7 @@ def slo(source: Source, records: Sequence[Record], request: Request, looks: Look
         _against_setting(every, found, metrics, x, looks)
     entries = [Entry(group.label, look) for group, look in zip(found, looks.of(found), strict=True)]
     note = note_of(found, replicate, slos_of(found))
-    return finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], note, is_noted=request.is_noted)
+    return Picture(finish(figure, [*legend_of(entries), *explained_hollow(found, metrics)], request.above(note)), note)
 
 
 # --- against a setting ------------------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def _pareto(found: Findings) -> Any:
 
 def _explained(figure: Figure, axes: Axes) -> Figure:
     """The figure with the legend of these axes below."""
-    return finish(figure, axes.get_legend_handles_labels()[0], "", is_noted=False).figure
+    return finish(figure, axes.get_legend_handles_labels()[0], "")
 
 
 def _pairs(rows: Sequence[Row], number: int) -> tuple[list[float], list[float]]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.calibration.benchmark_rows import is_jsonl, requests_of
-from framework.calibration.benchmark_values import ServedRequest, count, number, positive
+from framework.calibration.benchmark_values import ServedRequest, count, number, positive, positive_or_infinite
 from framework.cli.reading import parsed_json, read_file
 from framework.cli.safe_text import printable
 from framework.errors import InputError, shown
@@ -108,8 +108,8 @@ def _from_json(path: Path, text: str, sha256: str) -> Benchmark:
         served,
         failed=len(columns["input_lens"]) - len(served),
         concurrency=None if concurrency is None else count(f"{path}: max_concurrency", concurrency),
-        rate=None if rate is None else positive(f"{path}: request_rate", rate, infinite=True),
-        burstiness=positive(f"{path}: burstiness", result.get("burstiness", 1.0), infinite=True),
+        rate=None if rate is None else positive_or_infinite(f"{path}: request_rate", rate),
+        burstiness=positive_or_infinite(f"{path}: burstiness", result.get("burstiness", 1.0)),
         duration_s=None if result.get("duration") is None else positive(f"{path}: duration", result["duration"]),
         model=str(result.get("model_id") or ""),
     )

@@ -38,10 +38,13 @@ def number(where: str, value: Any, least: float = -math.inf, most: float = _MOST
     return found
 
 
-def positive(where: str, value: Any, *, infinite: bool = False) -> float:
-    """A number above 0, or infinity where that may be."""
-    if infinite and str(value) in ("inf", "Infinity"):
-        return math.inf
+def positive_or_infinite(where: str, value: Any) -> float:
+    """A number above 0, or infinity."""
+    return math.inf if str(value) in ("inf", "Infinity") else positive(where, value)
+
+
+def positive(where: str, value: Any) -> float:
+    """A number above 0."""
     found = number(where, value)
     if found <= 0:
         raise InputError(f"{where} must be above 0, got {shown(value)}")

@@ -119,7 +119,7 @@ def _interference(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tup
     if len(rows) == 0:
         return np.zeros(0), float("nan")
     instance, first, last = rows["instance"], rows["first_step"], rows["last_step"]
-    begin, end = clock.at(instance, first, ends=False), clock.at(instance, last, ends=True)
+    begin, end = clock.at_begin(instance, first), clock.at_end(instance, last)
     mixed_s, mixed = end.mixed_s - begin.mixed_s, end.mixed_steps - begin.mixed_steps
     alone_s, alone = end.steps_s - begin.steps_s - mixed_s, (last - first) - mixed
     known = alone >= _LEAST_STEPS
@@ -131,7 +131,7 @@ def _interference(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tup
     if not long.any():
         return added_s, float("nan")
     ends = (first[long] + quarter, last[long] - quarter)
-    early, late = clock.at(instance[long], ends[0], ends=True), clock.at(instance[long], ends[1], ends=True)
+    early, late = clock.at_end(instance[long], ends[0]), clock.at_end(instance[long], ends[1])
     early_s = _alone(early.steps_s - begin.steps_s[long], early.mixed_s - begin.mixed_s[long])
     late_s = _alone(end.steps_s[long] - late.steps_s, end.mixed_s[long] - late.mixed_s)
     early_steps = quarter - (early.mixed_steps - begin.mixed_steps[long])

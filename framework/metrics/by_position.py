@@ -55,7 +55,7 @@ def _with_gaps(rows: NDArray[Any], clock: DecodeClock) -> NDArray[Any]:
         return rows
     rows = rows.copy()
     own = rows[pending]
-    rows["previous_token_s"][pending] = clock.time_s(own["instance"], own["first_step"] + 1, ends=True)
+    rows["previous_token_s"][pending] = clock.end_s(own["instance"], own["first_step"] + 1)
     rows["first_step"][pending] += 1
     return rows[(rows["instance"] < 0) | (rows["last_step"] > rows["first_step"])]
 
@@ -87,7 +87,7 @@ def _lasting_s(
     if not own.any():
         return 0.0
     chosen, into = rows[own], (first - before - 1)[own]
-    end_s = clock.time_s(chosen["instance"], chosen["first_step"] + (last - before)[own], ends=True)
+    end_s = clock.end_s(chosen["instance"], chosen["first_step"] + (last - before)[own])
     later, begin_s = into > 0, chosen["previous_token_s"].copy()
-    begin_s[later] = clock.time_s(chosen["instance"][later], (chosen["first_step"] + into)[later], ends=True)
+    begin_s[later] = clock.end_s(chosen["instance"][later], (chosen["first_step"] + into)[later])
     return float((end_s - begin_s).sum())

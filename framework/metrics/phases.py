@@ -80,8 +80,8 @@ def _decoding(result: Result, clock: DecodeClock) -> _Decoding:
     if len(rows) == 0:
         none = np.zeros(count)
         return _Decoding(np.full(count, np.nan), none, none, none)
-    begin = clock.at(rows["instance"], rows["first_step"], ends=False)
-    end = clock.at(rows["instance"], rows["last_step"], ends=True)
+    begin = clock.at_begin(rows["instance"], rows["first_step"])
+    end = clock.at_end(rows["instance"], rows["last_step"])
     np.minimum.at(joined_s, request, begin.time_s)
     steps_s = end.steps_s - begin.steps_s
 
@@ -129,26 +129,34 @@ class DecodeClock:
         mixed_steps = np.where(self._mixed, steps, 0).astype(np.float64)
         self._mixed_steps_before = np.cumsum(mixed_steps) - mixed_steps
 
-    def at(self, instance: NDArray[Any], steps: NDArray[Any], *, ends: bool) -> Moment:
-        """After so many decode steps of each instance.
+    def at_begin(self, instance: NDArray[Any], steps: NDArray[Any]) -> Moment:
+        """When the step behind so many decode steps of each instance begins."""
+        return self._moment(instance, steps, steps)
 
-        The time is that at which the step before ended or, unless `ends`, that at which the next one begins.
-        """
-        place, into, into_s = self._into(instance, steps, ends=ends)
+    def at_end(self, instance: NDArray[Any], steps: NDArray[Any]) -> Moment:
+        """When the last of so many decode steps of each instance ends."""
+        return self._moment(instance, steps, steps - 1)
+
+    def begin_s(self, instance: NDArray[Any], steps: NDArray[Any]) -> Floats:
+        """The times of `at_begin` alone."""
+        place, _, into_s = self._into(instance, steps, steps)
+        return np.asarray(self._start_s[place] + into_s)
+
+    def end_s(self, instance: NDArray[Any], steps: NDArray[Any]) -> Floats:
+        """The times of `at_end` alone."""
+        place, _, into_s = self._into(instance, steps, steps - 1)
+        return np.asarray(self._start_s[place] + into_s)
+
+    def _moment(self, instance: NDArray[Any], steps: NDArray[Any], lying: NDArray[Any]) -> Moment:
+        place, into, into_s = self._into(instance, steps, lying)
         mixed = self._mixed[place]
         mixed_s = self._mixed_before_s[place] + np.where(mixed, into_s, 0.0)
         mixed_steps = self._mixed_steps_before[place] + np.where(mixed, into, 0.0)
         return Moment(self._start_s[place] + into_s, self._before_s[place] + into_s, mixed_s, mixed_steps)
 
-    def time_s(self, instance: NDArray[Any], steps: NDArray[Any], *, ends: bool) -> Floats:
-        """The times of `at` alone."""
-        place, _, into_s = self._into(instance, steps, ends=ends)
-        times_s: Floats = self._start_s[place] + into_s
-        return times_s
-
-    def _into(self, instance: NDArray[Any], steps: NDArray[Any], *, ends: bool) -> tuple[Ints, Floats, Floats]:
-        """The leap that each of these steps lies in, how many steps of it come before, and how long they take."""
-        keys = instance.astype(np.int64) * self._width + steps - ends
+    def _into(self, instance: NDArray[Any], steps: NDArray[Any], lying: NDArray[Any]) -> tuple[Ints, Floats, Floats]:
+        """The leap that step number `lying` is in, the steps of it among the first `steps`, and how long they take."""
+        keys = instance.astype(np.int64) * self._width + lying
         order = np.argsort(keys)  # a search among millions of leaps is several times as fast in their order
         place = np.empty(len(keys), np.int64)
         place[order] = np.searchsorted(self._keys, keys[order], side="right") - 1

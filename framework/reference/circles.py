@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from framework.codes import PREFILL
 from framework.errors import Stuck, stuck_error
 from framework.reference.copies.transfers import kv_there, start_transfers, stop_decoding
 from framework.reference.kv import kv_of_next_step, queue_preempted
@@ -80,7 +79,7 @@ def give_up(s: Simulation, r: Request) -> None:
     r.preemptions += 1
     free_kv(s, i, r)
     r.instance = d.id
-    queue_preempted(s, d, r, d.role & PREFILL > 0)
+    queue_preempted(s, d, r)
     if r.instance == d.id:
         s.wake(d)
     start_transfers(s, i)

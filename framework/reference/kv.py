@@ -78,7 +78,7 @@ def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
     while fresh > i.cache.available:
         i.chunk_preempted = True
         last = i.prefilling[-1]
-        preempt(s, i, last, waits_here=True)
+        preempt_prefill(s, i, last)
         if last is r:
             return False
     i.cache.take(r.id, fresh)
@@ -136,8 +136,16 @@ def forget_last(s: Simulation, i: Instance, r: Request) -> None:
         r.accepted += 1
 
 
-def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) -> None:
-    """Drop or swap out the KV of r. `waits_here`: it waits for its prefill on i again, whatever the role of i."""
+def preempt_prefill(s: Simulation, i: Instance, r: Request) -> None:
+    """Drop what r has prefilled on i; it waits there again, whatever the role of i."""
+    s.preemptions += 1
+    r.preemptions += 1
+    evict(s, i, r)
+    i.waiting.append(place_again(s, r))
+
+
+def preempt(s: Simulation, i: Instance, r: Request) -> None:
+    """Drop or swap out the KV of r."""
     s.preemptions += 1
     r.preemptions += 1
     swap = s.options.preemption == "swap" and r in i.running
@@ -146,7 +154,7 @@ def preempt(s: Simulation, i: Instance, r: Request, waits_here: bool = False) ->
         i.swap_bytes += r.kv * s.options.kv_bytes_per_token
         i.swapped.append(r)
         return
-    queue_preempted(s, i, r, waits_here or i.role & PREFILL > 0)
+    queue_preempted(s, i, r)
 
 
 def evict(s: Simulation, i: Instance, r: Request) -> None:
@@ -163,12 +171,26 @@ def evict(s: Simulation, i: Instance, r: Request) -> None:
     cancel_migration(s, r)
 
 
-def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) -> None:
-    """Queue r, its KV dropped, on i again if `waits_here` or if it is recomputed there; else route it anew."""
-    stays = waits_here or s.recomputes_here(r)
-    if s.unserved and not stays:
+def queue_preempted(s: Simulation, i: Instance, r: Request) -> None:
+    """Queue r, its KV dropped, on i again if i prefills or if r is recomputed there; else route it anew."""
+    if i.role & PREFILL or s.recomputes_here(r):
+        i.waiting.append(place_again(s, r))
+        return
+    if s.unserved:
         park(s, r)
         return
+    entry = place_again(s, r)
+    target = s.ask_route_prefill(r)
+    if not s.fits(target, r):
+        s.end_request(r, FAILED, "kv")
+        return
+    target.waiting.append(entry)
+    r.instance = target.id
+    s.wake(target)
+
+
+def place_again(s: Simulation, r: Request) -> tuple[float, int, Request]:
+    """The entry of r, preempted, in a queue: before all others, at its old place, or behind those of its key."""
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)
@@ -177,16 +199,7 @@ def queue_preempted(s: Simulation, i: Instance, r: Request, waits_here: bool) ->
         r.queue_number = s.queue_number
         entry = (r.key, r.queue_number, r)
     r.place = entry[:2]
-    if stays:
-        i.waiting.append(entry)
-        return
-    target = s.ask_route_prefill(r)
-    if not s.fits(target, r):
-        s.end_request(r, FAILED, "kv")
-        return
-    target.waiting.append(entry)
-    r.instance = target.id
-    s.wake(target)
+    return entry
 
 
 def swap_in(s: Simulation, i: Instance, preempted: bool) -> None:

@@ -29,6 +29,7 @@ from framework.report.table_words import (
     scaled,
     source_of,
     without_loads,
+    without_place,
 )
 
 _COUNTED = ("preemptions", "migrations")
@@ -55,17 +56,19 @@ class _Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
-        yield self._runs(with_counts=options.max_width >= WIDE)
+        yield self._runs(_COUNTED if options.max_width >= WIDE else ())
         yield from (Text(line, style="dim") for line in footnotes(self.summaries))
 
-    def _runs(self, *, with_counts: bool) -> Table:
+    def _runs(self, counted: Sequence[str]) -> Table:
+        """A row a run; `counted`: keys of counts that stand behind the latencies, with the requests not served."""
         ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
             best[group] = max(best.get(group, 0.0), summary[ranking])
         table = plain_table("", "run", between=0)
         table.add_column("")
-        for heading in (*headings(ranking, "slo_attainment", *COMPARED), *_counted(with_counts=with_counts)):
+        of_counts = ["not\nserved", *headings(*counted)] if counted else []
+        for heading in (*headings(ranking, "slo_attainment", *COMPARED), *of_counts):
             table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
         for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
@@ -74,12 +77,12 @@ class _Comparison:
             before = group
             is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
             unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
-            counts = (unserved, *(summary[key] for key in _COUNTED))
+            counts = (unserved, *(summary[key] for key in counted)) if counted else ()
             table.add_row(
                 *("▸" if is_best else "", label, mark(summary)),
                 *(number(summary[ranking]), attainment(summary["slo_attainment"], unit="")),
                 *(scaled(metric(key), summary[key]) for key in COMPARED),
-                *(f"{count:,.0f}" for count in counts if with_counts),
+                *(f"{count:,.0f}" for count in counts),
                 style="bold" if is_best else "",
             )
         return table
@@ -91,10 +94,6 @@ def _ranking(summaries: Sequence[Summary]) -> str:
     if all("capacity" in summary for summary in summaries):
         return "capacity_per_gpu" if several_sizes else "capacity"
     return HEADLINE_PER_GPU if several_sizes else HEADLINE
-
-
-def _counted(*, with_counts: bool) -> list[str]:
-    return ["not\nserved", *headings(*_COUNTED)] if with_counts else []
 
 
 def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
@@ -110,7 +109,7 @@ def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
         line.append(f"  {only['offered']:,} requests" if agrees("offered") else "")
         lines.append(line.append(f"  {gpus_of(only)}" if agrees("gpus") else ""))
     if agrees("timing_source"):
-        source, fitted = without_loads(str(only["timing_source"]), with_run=False)
+        source, fitted = without_loads(without_place(str(only["timing_source"])))
         lines += [Text(f"timing {source}", style="dim"), *fitted]
     return [*lines, *caveats(*summaries), *estimated(*summaries), *extrapolated(*summaries), Text()]
 

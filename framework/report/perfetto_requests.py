@@ -196,8 +196,8 @@ def _migrations(result: Result) -> dict[str, NDArray[Any]]:
     else:
         clock = DecodeClock(result.step_log)
         times_s = [
-            clock.time_s(one["instance"], one["last_step"], ends=True),
-            clock.time_s(other["instance"], other["first_step"], ends=False),
+            clock.end_s(one["instance"], one["last_step"]),
+            clock.begin_s(other["instance"], other["first_step"]),
         ]
     whole = {"request": one["request"], "from_instance": one["instance"], "to_instance": other["instance"]}
     return {name: values.astype(np.int64) for name, values in whole.items()} | dict(

@@ -39,16 +39,21 @@ def caveats(*summaries: Summary) -> list[RenderableType]:
     return [Constrain(Text(f" {one} ", WARNING), WIDE) for one in caveats if one]
 
 
-def without_loads(source: str, *, with_run: bool = True) -> tuple[str, list[RenderableType]]:
-    """Where step times came from, and in lines of their own the loads that they were calibrated to, if it says so.
+def without_place(source: str) -> str:
+    """The source of step times without the place of one run's load, for several runs."""
+    return _FIT.sub(r"\1 to \2", source)
 
-    Those lines also say where the run's own load lies, unless `with_run` is false.
+
+def without_loads(source: str) -> tuple[str, list[RenderableType]]:
+    """The source of step times, and in lines of their own the loads that they were calibrated to, if it says so.
+
+    Those lines also say where the run's own load lies.
     """
     lines: list[RenderableType] = []
     for found in (_FIT.search(source), _LEFT_OUT.search(source)):
         if found is not None:
             parts = [f"{found[1].removeprefix(', ')}{' to ' if found.re is _FIT else ': '}{found[2]}"]
-            parts += [found[3]] if with_run and found.re is _FIT and found[3] else []
+            parts += [found[3]] if found.re is _FIT and found[3] else []
             lines += [Constrain(Text(part, style="dim"), WIDE) for part in parts]
     return _LEFT_OUT.sub(r"\1", _FIT.sub(r"\1", source)), lines
 

@@ -18,6 +18,7 @@ from framework.run.run_key import is_of_this_code
 from framework.run.store import Record, Store
 from framework.version import VERSION
 
+_REMOVED, _USELESS = "removed", "made by other code, which remove=true removes"
 _KEYS = {
     "store": "the directory of the store, results if nothing is said",
     "remove": "true: remove them",
@@ -35,7 +36,7 @@ def main(arguments: Arguments) -> None:
     useless = [record for record in records if is_useless(record)]
     if is_asked:
         store.remove([record.key for record in useless])
-    print(count_line(useless, len(records), is_removed=is_asked))
+    print(count_line(useless, len(records), _REMOVED if is_asked else _USELESS))
 
 
 def is_useless(record: Record) -> bool:
@@ -48,12 +49,11 @@ def is_useless(record: Record) -> bool:
         return False
 
 
-def count_line(useless: Sequence[Record], total: int, *, is_removed: bool) -> str:
-    """One line: how many of how many, and of which versions."""
+def count_line(useless: Sequence[Record], total: int, what: str) -> str:
+    """One line: how many of how many are `what`, and of which versions."""
     counts = sorted(Counter(record.version for record in useless).items())
     versions = ", ".join(f"{count:,} of version {version}" for version, count in counts)
     kinds = f" ({versions})" if versions else ""
-    what = "removed" if is_removed else "made by other code, which remove=true removes"
     return f"{len(useless):,} of {total:,} records {what}{kinds}"
 
 

@@ -175,6 +175,12 @@ def test_a_report_of_a_front() -> None:
     assert [line.split() for line in lines[:2]] == [["cost", "token"], ["trial", "fairness", "$", "tp", "budget"]]
 
 
+def test_the_best_ten_are_shown() -> None:
+    rows = tuple(row(k, k % 4, "fcfs", k, (40.0 - k,)) for k in range(12))
+    table = shown(Findings("mine", SPACE, None, (GOODPUT,), rows, {})).split("the best 10\n")[1]
+    assert [line.split()[0] for line in table.splitlines()[3:]] == [str(k) for k in range(10)]
+
+
 def test_a_command_is_quoted_for_the_shell() -> None:
     assert command_line(["a=1", "b=[x, y]"]) == "python run.py a=1 'b=[x, y]'"
 

@@ -44,3 +44,27 @@ def test_lines_of_functions_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("@cache\ndef f():\n    return 1\n\n\nclass A:\n    async def g(self):\n        pass\n")
     assert list(functions(path)) == [("f", 2), ("g", 2)]
+
+
+MOST_BOOLEANS = 68  # parameters of functions that are annotated as bool; new ones take the place of old ones
+
+
+def test_few_parameters_are_booleans() -> None:
+    """A flag that chooses behaviour is two functions, an enum or data; what is left is a fact that is handed on."""
+    found = [name for path in MODULES for name in booleans(ast.parse(path.read_bytes()))]
+    assert len(found) <= MOST_BOOLEANS, found
+    assert len(found) > MOST_BOOLEANS - 10  # else the number above is to be lowered
+
+
+def booleans(tree: ast.Module) -> Iterator[str]:
+    """`function(parameter)` of each parameter that is annotated as a boolean."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                if one.annotation is not None and ast.unparse(one.annotation) in ("bool", "bool | None"):
+                    yield f"{node.name}({one.arg})"
+
+
+def test_booleans_are_found() -> None:
+    tree = ast.parse("def f(a: bool, b: int, *, c: bool | None = None):\n    async def g(d: bool, /): ...\n")
+    assert list(booleans(tree)) == ["f(a)", "f(c)", "g(d)"]

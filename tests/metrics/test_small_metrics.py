@@ -11,7 +11,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.metrics import series
-from framework.metrics.by_position import _with_gaps
+from framework.metrics.by_position import _edges, _with_gaps
 from framework.metrics.clock import _window
 from framework.metrics.figures import METRICS, Better, direction
 from framework.metrics.load_state import _grows_at_last
@@ -20,7 +20,8 @@ from framework.metrics.service import crashes, pacing
 from framework.metrics.service.token_times import TokenTimes, _single_s
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
-from framework.metrics.statistics import _resamples
+from framework.metrics.static_batches import idle_seats
+from framework.metrics.statistics import _resampled, _resamples
 from framework.metrics.summary import _of_the_trace, git_revision
 from framework.metrics.token_gaps import _ranks_around, gap_shares
 from framework.timing.table import StepRow
@@ -261,3 +262,34 @@ def test_leaps_in_turn_have_an_order_where_instances_are_few() -> None:
     assert series._in_turn(np.array([0, 0, 1]), begin_s, np.array([4.0, 3.0, 2.0])) is None
     assert series._in_turn(np.array([0, 32_766, 5]), begin_s, end_s) is not None
     assert series._in_turn(np.array([0, 32_767, 5]), begin_s, end_s) is None
+
+
+def test_buckets_of_gaps_reach_as_far_as_the_longest() -> None:
+    assert [_edges(longest) for longest in (0, 16, 17, 64, 65)] == [
+        [1, 17],
+        [1, 17],
+        [1, 17, 65],
+        [1, 17, 65],
+        [1, 17, 65, 257],
+    ]
+
+
+def test_resamples_without_spread_are_as_far_as_can_be_unless_they_are_the_mean() -> None:
+    """Of two values: both twice are infinitely far, one of each is the mean."""
+    sizes, weights = _resampled(np.array([1.0, 3.0]))
+    assert sorted(zip(sizes.tolist(), weights.tolist(), strict=True)) == [(0.0, 0.5), (np.inf, 0.25), (np.inf, 0.25)]
+    assert _resampled(np.array([2.0, 2.0]))[0].tolist() == [np.inf, 0.0, np.inf]
+
+
+def test_seats_are_idle_for_as_long_as_steps_last() -> None:
+    """Three steps of 1, 1.5 and 2 s of two requests, then two of 2 and 1.5 s of one: 3.5 of 2 x 8 s."""
+    kind = [(name, "f8") for name in ("first_s", "increment_s")]
+    kind += [(name, "i4") for name in ("instance", "steps", "batch", "prefill_tokens")]
+    log = np.array([(0.5, 0.0, 0, 1, 0, 9), (1.0, 0.5, 0, 3, 2, 0), (2.0, -0.5, 0, 2, 1, 0)], kind)
+    result: Any = SimpleNamespace(
+        engine=SimpleNamespace(batching_of=lambda pool: "static"),
+        cluster=SimpleNamespace(pools=["one"]),
+        step_log=log,
+        instances=np.zeros(1, [("pool", "i4")]),
+    )
+    assert idle_seats(result) == {"idle_seat_share": pytest.approx(3.5 / 16)}

@@ -68,7 +68,16 @@ ROOMS = (
         ("experiments/tune",),
         tuple(
             f"tests/experiments/test_{name}.py"
-            for name in ("tune_kept", "tune_parts", "tune_search", "tune_words", "studies", "optimum", "placement")
+            for name in (
+                "tune_kept",
+                "tune_parts",
+                "tune_search",
+                "tune_choice",
+                "tune_words",
+                "studies",
+                "optimum",
+                "placement",
+            )
         ),
     ),
     Room(

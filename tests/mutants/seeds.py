@@ -103,8 +103,8 @@ MUTANTS = (
     Mutant(
         "a step of preemption wakes nobody",
         "steps/scheduler.py",
-        "        start_transfers(s, i)\n        wake(s, i)\n    elif unlikely(barred)",
-        "        start_transfers(s, i)\n    elif unlikely(barred)",
+        "        start_transfers(s, i)\n        wake(s, i)\n    elif unlikely(recomputed > 0)",
+        "        start_transfers(s, i)\n    elif unlikely(recomputed > 0)",
     ),
     Mutant(
         "what comes during a step is in the queue at once",
@@ -966,8 +966,8 @@ MUTANTS = (
     Mutant(
         "what is preempted where nobody prefills is routed",
         "requests/preemption.py",
-        "if not waits_here and not recomputes_here(s, r):",
-        "if not waits_here:",
+        "if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):",
+        "if s.instances[i].role & PREFILL == 0:",
     ),
     Mutant(
         "it is asked where what was computed again decodes",
@@ -984,7 +984,7 @@ MUTANTS = (
     Mutant(
         "nothing is sent once those that were preempted there are admitted",
         "steps/scheduler.py",
-        "    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:\n"
+        "    elif unlikely(recomputed > 0) and inst.recompute_tokens == 0 and not s.options.pulls:\n"
         "        start_transfers(s, i)\n",
         "",
     ),
@@ -1094,8 +1094,8 @@ MUTANTS = (
     Mutant(
         "admission that has opened wakes nobody",
         "steps/scheduler.py",
-        "    if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):\n        wake(s, i)\n",
-        "    if unlikely(s.options.reserves):\n        settle_reserve(s, i, chunks_alone)\n",
+        "    if unlikely(s.options.reserves) and settle_reserve(s, i, decodes, prefill_tokens):\n        wake(s, i)\n",
+        "    if unlikely(s.options.reserves):\n        settle_reserve(s, i, decodes, prefill_tokens)\n",
     ),
     Mutant(
         "of those with the fewest tokens the shortest prompt gives way",
@@ -1407,8 +1407,8 @@ MUTANTS = (
     Mutant(
         "what comes during a prefill step is in the next one",
         "requests/asynchronous.py",
-        "    if not streamed:\n        take_in(s, i)\n        _note_known(s, i)\n",
-        "    take_in(s, i)\n    if not streamed:\n        _note_known(s, i)\n",
+        "    if _know_late(s, i):\n        wake(s, i)\n",
+        "    take_in(s, i)\n    if _know_late(s, i):\n        wake(s, i)\n",
     ),
     Mutant(
         "a prefill step counts on blocks that came free since the one before began",

@@ -134,8 +134,8 @@ def _ratio(s: State, i: int) -> float:
 
 
 @inner
-def settle_reserve(s: State, i: int, chunks_alone: bool) -> bool:
-    """i has scheduled, a step of chunks alone or not: set the ratio, and open admission where that is due.
+def settle_reserve(s: State, i: int, decodes: int, prefill_tokens: int) -> bool:
+    """i has scheduled a step of so much, 0 and 0 for none: set the ratio, and open admission where that is due.
 
     Returns whether i is to schedule anew.
     """
@@ -144,6 +144,7 @@ def settle_reserve(s: State, i: int, chunks_alone: bool) -> bool:
         inst.output_ratio, inst.ratio_since = s.options.first_ratio, inst.decode_steps
     elif inst.preempted:
         _measure(s, i)
+    chunks_alone = decodes == 0 and prefill_tokens > 0
     known, late = inst.freed == 1 or inst.freed == 3, inst.freed >= 2
     opens = inst.closed and (inst.preempted or (known and not chunks_alone))
     if opens:

@@ -113,23 +113,32 @@ def last_deferred(s: State, i: int) -> int:
 
 
 @inner
-def prepare_next(s: State, i: int, streamed: bool) -> None:
-    """i's step has been formed: let the next one use the inbox, and the blocks and seats that came free late.
+def prepare_next(s: State, i: int) -> None:
+    """i's step has been formed: let the next one use the inbox, and the blocks and seats that came free late."""
+    came, late = s.instances[i].inbox_head >= 0, _know_late(s, i)
+    take_in(s, i)
+    _note_known(s, i)
+    if came or late:
+        wake(s, i)
 
-    `streamed`: this step was formed while a prefill step ran. The next prefill step does not use the inbox then.
-    """
+
+@inner
+def prepare_decodes(s: State, i: int) -> None:
+    """i's step has been formed while a prefill step ran: the inbox is left to the next prefill step."""
+    if _know_late(s, i):
+        wake(s, i)
+
+
+@inner
+def _know_late(s: State, i: int) -> bool:
+    """Let the next step use the blocks and seats of i that came free late; whether anyone there waits for such."""
     inst = s.instances[i]
-    came = inst.inbox_head >= 0 and not streamed
     concerned = inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0
     concerned |= inst.draining_role != inst.next_role
     late = inst.late_seats + inst.late_blocks > 0 and concerned
     inst.late_seats = 0
     inst.late_blocks = 0
-    if not streamed:
-        take_in(s, i)
-        _note_known(s, i)
-    if came or late:
-        wake(s, i)
+    return bool(late)
 
 
 # --- two streams ------------------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def preempt(s: State, i: int, r: int) -> None:
         inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
         await_swap_in(s, i, r)
         return
-    queue_preempted(s, i, r, inst.role & PREFILL > 0)
+    queue_preempted(s, i, r)
 
 
 @inner
@@ -153,11 +153,10 @@ def set_aside(s: State, i: int, r: int) -> None:
 
 
 @inner
-def queue_preempted(s: State, i: int, r: int, waits_here: bool) -> None:
-    """Queue r, its KV dropped, on i again if `waits_here` or if it is recomputed there; else route it anew."""
-    q = s.requests[r]
-    target = i
-    if not waits_here and not recomputes_here(s, r):
+def queue_preempted(s: State, i: int, r: int) -> None:
+    """Queue r, its KV dropped, on i again if i prefills or if r is recomputed there; else route it anew."""
+    q, target = s.requests[r], i
+    if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):
         if unlikely(s.sim.unserved > 0):
             park(s, r)
             return

@@ -9,7 +9,6 @@ from framework.codes import (
     FAILED,
     FINISHED,
     FUTURE,
-    PREFILL,
     PREFILLING,
     REASON_STALLED,
     SCHEDULE,
@@ -164,7 +163,7 @@ def _give_up(s: State, r: int, target: int) -> None:
     free_kv(s, source, r)
     q.destination = -1
     q.instance = target
-    queue_preempted(s, target, r, dst.role & PREFILL > 0)
+    queue_preempted(s, target, r)
     start_transfers(s, source)
     wake(s, source)
     start_transfers(s, target)

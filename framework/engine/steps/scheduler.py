@@ -28,7 +28,7 @@ from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step, streaming
-from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_next
+from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_decodes, prepare_next
 from framework.engine.requests.lifecycle import recomputes_here, remove_running
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
 from framework.engine.roles.changes import proceed
@@ -44,7 +44,7 @@ def schedule(s: State, i: int) -> None:
     """Form i's next step and start it; without anything to do i is idle."""
     inst = s.instances[i]
     inst.preempted = False
-    barred, streamed = inst.recompute_tokens > 0, streaming(s, i)
+    recomputed, streamed = inst.recompute_tokens, streaming(s, i)
     _switch_and_join(s, i)
     if unlikely(inst.draining_role != inst.next_role):
         proceed(s, i)
@@ -63,9 +63,12 @@ def schedule(s: State, i: int) -> None:
     if unlikely(came_free):
         start_transfers(s, i)
     inst.swap_bytes = 0.0
-    _look_ahead(s, i, barred, decodes == 0 and prefill_tokens > 0)
+    _look_ahead(s, i, recomputed, decodes, prefill_tokens)
     if unlikely(s.options.asynchronous):
-        prepare_next(s, i, streamed)
+        if streamed:
+            prepare_decodes(s, i)
+        else:
+            prepare_next(s, i)
         make_known(s, i)
 
 
@@ -137,7 +140,7 @@ def schedule_prefills(s: State, i: int) -> None:
     """While i decodes: form the next step of its prefill stream and start it. The mark stays for the decode stream."""
     inst = s.instances[i]
     inst.preempted = False
-    barred = inst.recompute_tokens > 0
+    recomputed = inst.recompute_tokens
     catch_up_one(s, i)
     if may_prefill(s, i):
         if inst.changed:
@@ -148,24 +151,24 @@ def schedule_prefills(s: State, i: int) -> None:
             inst.admission_opens = -1
     if unlikely(s.options.asynchronous) and free_deferred(s, i):
         start_transfers(s, i)
-    _look_ahead(s, i, barred, False)
+    _look_ahead(s, i, recomputed, 0, 0)
     if unlikely(s.options.asynchronous):
-        prepare_next(s, i, False)
+        prepare_next(s, i)
 
 
 @inner
-def _look_ahead(s: State, i: int, barred: bool, chunks_alone: bool) -> None:
-    """After a step of i is formed, of chunks alone or not: start transfers, settle the reserve, wake i if that is due.
+def _look_ahead(s: State, i: int, recomputed: int, decodes: int, prefill_tokens: int) -> None:
+    """After a step of so much is formed on i: start transfers, settle the reserve, wake i if that is due.
 
-    `barred`: before it nothing could be sent to i, as requests waited that were preempted there while they decoded.
+    `recomputed`: `recompute_tokens` before the step was formed. Nothing could be sent to i while there were any.
     """
     inst = s.instances[i]
     if inst.preempted:
         start_transfers(s, i)
         wake(s, i)
-    elif unlikely(barred) and inst.recompute_tokens == 0 and not s.options.pulls:
+    elif unlikely(recomputed > 0) and inst.recompute_tokens == 0 and not s.options.pulls:
         start_transfers(s, i)
-    if unlikely(s.options.reserves) and settle_reserve(s, i, chunks_alone):
+    if unlikely(s.options.reserves) and settle_reserve(s, i, decodes, prefill_tokens):
         wake(s, i)
 
 

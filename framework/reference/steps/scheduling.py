@@ -75,7 +75,7 @@ def schedule(s: Simulation, i: Instance) -> None:
         s.wake(i)
     settle_reserve(s, i, s.gave_way > gave_way, bool(chunks) and not decodes)
     if s.options.asynchronous:
-        prepare_next(s, i, streamed)
+        (prepare_decodes if streamed else prepare_next)(s, i)
         if i.known < len(i.computed):
             i.known = len(i.computed)
             s.wake(i)
@@ -103,20 +103,28 @@ def form_and_pull(s: Simulation, i: Instance) -> Form:
     return form
 
 
-def prepare_next(s: Simulation, i: Instance, streamed: bool) -> None:
-    """Let the step after the one just formed use the inbox, and the blocks and seats that came free late.
-
-    `streamed`: a prefill step was under way before. The next prefill step does not use the inbox then.
-    """
-    concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
-    news = bool(i.inbox and not streamed) or (concerned and i.late_seats + i.late_blocks > 0)
-    i.late_seats = i.late_blocks = 0
-    if not streamed:
-        i.take_in_arrivals()
-        i.prefill_ended_s = -math.inf
-        i.known_room = (i.seats, i.cache.available)
-    if news:
+def prepare_next(s: Simulation, i: Instance) -> None:
+    """Let the step after the one just formed use the inbox, and the blocks and seats that came free late."""
+    came, late = bool(i.inbox), knows_late(i)
+    i.take_in_arrivals()
+    i.prefill_ended_s = -math.inf
+    i.known_room = (i.seats, i.cache.available)
+    if came or late:
         s.wake(i)
+
+
+def prepare_decodes(s: Simulation, i: Instance) -> None:
+    """Prepare so while a prefill step runs: the inbox is left to the next prefill step."""
+    if knows_late(i):
+        s.wake(i)
+
+
+def knows_late(i: Instance) -> bool:
+    """Let the next step use the blocks and seats that came free late; whether anyone there waits for such."""
+    concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
+    late = concerned and i.late_seats + i.late_blocks > 0
+    i.late_seats = i.late_blocks = 0
+    return late
 
 
 def schedule_prefills(s: Simulation, i: Instance) -> None:
@@ -139,7 +147,7 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
         s.wake(i)
     settle_reserve(s, i, s.gave_way > gave_way, False)
     if s.options.asynchronous:
-        prepare_next(s, i, streamed=False)
+        prepare_next(s, i)
 
 
 def ask_batching(s: Simulation, i: Instance) -> None:
