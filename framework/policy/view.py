@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,28 +10,18 @@ from numpy.typing import NDArray
 from framework.codes import DECODE, PREFILL
 from framework.policy.inspection import Inspection, View
 from framework.policy.predictor import Predictions
+from framework.policy.request_view import Finished, Floats, Integers, Request, Requests, read_only
 from framework.system.cluster import ClusterSpec
 from framework.timing.estimate import StepTimes, estimates_s
 
 __all__ = ["Cluster", "Finished", "Floats", "Instances", "Integers", "Request", "Requests", "View"]
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _INSTANCE_COLUMNS = (
     *("pool", "role", "next_role", "draining_role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens"),
     *("incoming", "incoming_kv_tokens", "swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget"),
     *("max_batch", "bandwidth_bytes_s", "prefill_percent"),
 )
-_REQUEST_COLUMNS = (
-    *("arrival_s", "input_tokens", "priority", "slo_class", "tenant", "session", "turn", "instance"),
-    *("destination", "prefill_instance", "decode_instance", "preemptions", "migrations", "first_token_s"),
-)
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A contiguous view of the memory through which nothing can be written: `setflags(write=True)` is refused, too."""
-    return np.frombuffer(array.view(np.uint8).data.toreadonly(), array.dtype)
 
 
 class Instances:
@@ -69,16 +58,16 @@ class Instances:
     bandwidth_bytes_s: Floats
 
     def __init__(self, engine: Inspection, ids: Integers) -> None:
-        self.ids = _read_only(ids)
+        self.ids = read_only(ids)
         self._ids = ids
         self._engine = engine
-        tables = _read_only(engine.tables.rows), _read_only(engine.tables.data)
-        pools, stages = (_read_only(engine.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
-        self.step_times = StepTimes(*tables, pools, _read_only(np.maximum(stages, 1)))
+        tables = read_only(engine.tables.rows), read_only(engine.tables.data)
+        pools, stages = (read_only(engine.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
+        self.step_times = StepTimes(*tables, pools, read_only(np.maximum(stages, 1)))
         self._first = int(ids[0]) if len(ids) else 0
         self._consecutive = len(ids) > 0 and bool(np.all(np.diff(ids) == 1))
         if self._consecutive:
-            rows = _read_only(engine.instances[self._first : self._first + len(ids)])
+            rows = read_only(engine.instances[self._first : self._first + len(ids)])
             for name in _INSTANCE_COLUMNS:
                 setattr(self, name, rows[name])
 
@@ -126,104 +115,6 @@ class Instances:
     def step_s(self) -> Floats:
         """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
         return self._engine.step_times_s(self._ids)
-
-
-class Requests:
-    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive.
-
-    `slo_class` and `tenant` are numbers in the order of their names, 0 where the trace has none.
-    """
-
-    arrival_s: Floats
-    input_tokens: Integers
-    priority: Integers
-    slo_class: Integers
-    tenant: Integers
-    session: Integers
-    turn: Integers
-    instance: Integers
-    destination: Integers
-    prefill_instance: Integers
-    decode_instance: Integers
-    preemptions: Integers
-    migrations: Integers
-    first_token_s: Floats
-
-    def __init__(self, engine: Inspection) -> None:
-        self._engine = engine
-        rows = _read_only(engine.requests)
-        for name in _REQUEST_COLUMNS:
-            setattr(self, name, rows[name])
-
-    def generated(self, ids: Integers) -> Integers:
-        """Tokens emitted so far."""
-        return self._engine.generated(np.asarray(ids, np.int64))
-
-    def kv_tokens(self, ids: Integers) -> Integers:
-        """KV tokens of decoding requests; ValueError for one that does not decode, whose KV grows by no rule."""
-        return self._engine.kv_tokens(np.asarray(ids, np.int64))
-
-
-@dataclass(frozen=True)
-class Finished:
-    """Requests that have finished, as columns in the order of their ends. `tpot_s` is NaN for a single token."""
-
-    ids: Integers
-    input_tokens: Integers
-    output_tokens: Integers
-    ttft_s: Floats
-    tpot_s: Floats
-
-
-class Request:
-    """One request, as it is known at the present event."""
-
-    __slots__ = ("_requests", "id")
-
-    def __init__(self, id: int, requests: Requests) -> None:
-        self.id = id
-        self._requests = requests
-
-    @property
-    def arrival_s(self) -> float:
-        return float(self._requests.arrival_s[self.id])
-
-    @property
-    def input_tokens(self) -> int:
-        return int(self._requests.input_tokens[self.id])
-
-    @property
-    def generated(self) -> int:
-        return int(self._requests.generated(np.asarray([self.id]))[0])
-
-    @property
-    def priority(self) -> int:
-        return int(self._requests.priority[self.id])
-
-    @property
-    def slo_class(self) -> int:
-        return int(self._requests.slo_class[self.id])
-
-    @property
-    def tenant(self) -> int:
-        """The number of who sent it, in the order of their names."""
-        return int(self._requests.tenant[self.id])
-
-    @property
-    def session(self) -> int:
-        return int(self._requests.session[self.id])
-
-    @property
-    def turn(self) -> int:
-        return int(self._requests.turn[self.id])
-
-    @property
-    def prefill_instance(self) -> int:
-        return int(self._requests.prefill_instance[self.id])
-
-    @property
-    def preemptions(self) -> int:
-        return int(self._requests.preemptions[self.id])
 
 
 class Cluster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import ARRIVAL, PREFILL
+from framework.reference.asking import ask_route_prefill, checked
 from framework.reference.copies.links import has_ended
 from framework.reference.copies.transfers import start_copy, start_transfers
 from framework.reference.faults.parking import park
@@ -51,13 +52,13 @@ def serve(s: Simulation, r: Request) -> None:
 
 def route(s: Simulation, r: Request) -> None:
     """Route r, which may be served, and queue it there; with `fetch_prefix`, once its prefix has come."""
-    i = s.ask_route_prefill(r)
+    i = ask_route_prefill(s, r)
     if not s.fits(i, r):
         s.end_request(r, REJECTED, "kv")
         return
     if "fetch_prefix" in s.hooks.overrides and i.stores:
         source = s.hooks.fetch_prefix(s, r)
-        if source != -1 and start_fetch(s, r, s.checked("fetch_prefix", source, f" for request {r.id}"), i):
+        if source != -1 and start_fetch(s, r, checked(s, "fetch_prefix", source, f" for request {r.id}"), i):
             return
     enqueue(s, r, i)
 

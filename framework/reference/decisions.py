@@ -7,6 +7,7 @@ from typing import Any
 
 from framework.codes import PREFILL, ROLES
 from framework.reference.arrivals import take_place
+from framework.reference.asking import ask_route_prefill, checked
 from framework.reference.copies.links import withdraw_copy
 from framework.reference.copies.transfers import (
     cancel_migration,
@@ -50,16 +51,16 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
     """Carry out one action that the hook returned; `scheduling` are the instances that are about to schedule."""
     kind, a, *rest = action
     if kind == "role":
-        set_role(s, s.checked(hook, a, ""), ROLES[rest[0]], rest[1])
+        set_role(s, checked(s, hook, a, ""), ROLES[rest[0]], rest[1])
     elif kind == "migrate":
-        migrate(s, s.requests[a], s.checked(hook, rest[0], f" for request {a}"))
+        migrate(s, s.requests[a], checked(s, hook, rest[0], f" for request {a}"))
     elif kind == "budget":
-        i = s.checked(hook, a, "")
+        i = checked(s, hook, a, "")
         i.token_budget = rest[0]
         if not i.down:
             s.wake(i)
     elif kind == "seats":
-        i = s.checked(hook, a, "")
+        i = checked(s, hook, a, "")
         i.max_batch = rest[0]
         if not i.down:
             start_transfers(s, i)
@@ -179,7 +180,7 @@ def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
         if s.unserved:
             park(s, r)
             return
-        target = s.ask_route_prefill(r)
+        target = ask_route_prefill(s, r)
         if not s.fits(target, r):
             s.end_request(r, FAILED, "kv")
             return

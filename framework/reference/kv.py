@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import PREFILL
+from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
@@ -180,7 +181,7 @@ def queue_preempted(s: Simulation, i: Instance, r: Request) -> None:
         park(s, r)
         return
     entry = place_again(s, r)
-    target = s.ask_route_prefill(r)
+    target = ask_route_prefill(s, r)
     if not s.fits(target, r):
         s.end_request(r, FAILED, "kv")
         return

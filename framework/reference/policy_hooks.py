@@ -29,8 +29,9 @@ from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
+from framework.reference.asking import ROLE_NAMES
 from framework.reference.inspection import ReferenceInspection
-from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
+from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import Instance, Request
 
 _NUMBERS_OF_RULES = 16

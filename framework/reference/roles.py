@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from framework.codes import DECODE, MIXED, PREFILL, ROLE_CHANGE
+from framework.reference.asking import ask_route_prefill
 from framework.reference.faults.parking import park
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
@@ -45,7 +46,7 @@ def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
     if s.unserved:
         park(s, r)
         return
-    target = s.ask_route_prefill(r)
+    target = ask_route_prefill(s, r)
     if not s.fits(target, r):
         s.end_request(r, FAILED, "kv")
         return

@@ -7,15 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, CRASH, DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE, ROLES, SCHEDULE, TICK
-from framework.errors import PolicyError
+from framework.codes import ARRIVAL, COPY_END, CRASH, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
-ROLE_NAMES = {role: name for name, role in ROLES.items()}
 FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
 NOT_AWAITED = (TICK, ROLE_CHANGE, CRASH)  # kinds of events that alone do not let a run go on
 
@@ -283,41 +281,3 @@ class Simulation:
     def finished(self) -> list[Request]:
         """In the order of their ends."""
         return [r for r in self.ended if r.state == FINISHED]
-
-    # --- questions to the policy ---
-
-    def ask_route_prefill(self, r: Request) -> Instance:
-        """The instance that prefills r; PolicyError where there is none of that number, or it takes no prefills."""
-        return self._able("route_prefill", self.hooks.route_prefill(self, r), r, PREFILL)
-
-    def ask_route_decode(self, r: Request) -> Instance | str:
-        """The instance that decodes r, or the reason why r is turned away; PolicyError likewise."""
-        answer = self.hooks.route_decode(self, r)
-        return answer if isinstance(answer, str) else self._able("route_decode", answer, r, DECODE)
-
-    def checked(self, hook: str, number: int, about: str) -> Instance:
-        """The instance of a number that a hook returned."""
-        if not 0 <= number < len(self.instances):
-            last = len(self.instances) - 1
-            raise self._error(hook, f"instance {number}{about}; the cluster has instances 0 to {last}")
-        return self.instances[number]
-
-    def _able(self, hook: str, number: int, r: Request, phase: int) -> Instance:
-        about = f" for request {r.id}"
-        i = self.checked(hook, number, about)
-        if not i.role & phase:
-            raise self._error(hook, f"instance {number}{about}, which {_occupation(i)}")
-        return i
-
-    def _error(self, hook: str, text: str) -> PolicyError:
-        owner = f"policy {self.hooks.policy}: " if self.hooks.policy else ""
-        return PolicyError(f"{owner}{hook} returned {text}")
-
-
-def _occupation(i: Instance) -> str:
-    """Why i may not take what a hook sent there."""
-    if i.down:
-        return "has crashed and is down"
-    if i.draining_role != i.next_role:
-        return f"is changing from {ROLE_NAMES[i.draining_role]} to {ROLE_NAMES[i.next_role]}"
-    return "is off" if i.role == OFF else f"is a {ROLE_NAMES[i.role]} instance"

@@ -26,10 +26,11 @@ from framework.policy import (
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
+from framework.reference.asking import ROLE_NAMES
 from framework.reference.holdings import coming, kv_tokens
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
-from framework.reference.simulation import ROLE_NAMES, Hooks, Simulation
+from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import FINISHED, Instance, Request
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from framework.codes import DECODE
+from framework.reference.asking import ask_route_decode
 from framework.reference.copies.links import begin_copy, withdraw_copy
 from framework.reference.prefixes import cached_run, free_kv
 from framework.reference.simulation import Simulation
@@ -102,7 +103,7 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     for r, prefix, tokens in chunks:
         if r.prefill_until < least or prefix + tokens < r.prefill_until or r.split > 0 or s.recomputes_here(r):
             continue
-        d = s.ask_route_decode(r)
+        d = ask_route_decode(s, r)
         if isinstance(d, str):
             continue
         first_token_recomputed = s.options.first_token == "recomputed" and r.emitted == 0

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 
 from framework.codes import DECODE
+from framework.reference.asking import ask_route_decode, ask_route_prefill
 from framework.reference.copies.transfers import (
     asks_where_to_decode,
     call_back,
@@ -97,7 +98,7 @@ def complete_prefill(s: Simulation, i: Instance, r: Request, join: Join) -> bool
     if at_split or (not stays and asks_where_to_decode(s, i)):
         if s.unserved & DECODE:
             return lose_kv(s, i, r)
-        answer = s.ask_route_decode(r)
+        answer = ask_route_decode(s, r)
         if isinstance(answer, str):
             return turn_away(s, i, r, REJECTED, answer)
         d = answer
@@ -137,7 +138,7 @@ def complete_before_token(s: Simulation, i: Instance, r: Request, join: Join) ->
     if at_split or may_leave_before_token(s, i, r):
         if s.unserved & DECODE:
             return lose_kv(s, i, r)
-        answer = s.ask_route_decode(r)
+        answer = ask_route_decode(s, r)
         if isinstance(answer, str):
             return turn_away(s, i, r, REJECTED, answer)
         d = answer
@@ -163,7 +164,7 @@ def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
     if s.unserved & DECODE:
         lose_kv(s, i, r)
         return
-    d = s.ask_route_decode(r)
+    d = ask_route_decode(s, r)
     if isinstance(d, str):
         turn_away(s, i, r, REJECTED, d)
         return
@@ -181,7 +182,7 @@ def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
     r.prefill_until, r.split = r.input_tokens, 0
     if s.unserved:
         return lose_kv(s, i, r)
-    d = s.ask_route_prefill(r)
+    d = ask_route_prefill(s, r)
     if d is i:
         i.leaving.remove(r)
         bisect.insort(i.prefilling, r, key=lambda other: other.admission)

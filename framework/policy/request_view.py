@@ -1,0 +1,122 @@
+"""What a policy sees of requests: columns of all of them, one of them, and those that have finished."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.policy.inspection import Inspection
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_REQUEST_COLUMNS = (
+    *("arrival_s", "input_tokens", "priority", "slo_class", "tenant", "session", "turn", "instance"),
+    *("destination", "prefill_instance", "decode_instance", "preemptions", "migrations", "first_token_s"),
+)
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """A contiguous view of the memory through which nothing can be written: `setflags(write=True)` is refused, too."""
+    return np.frombuffer(array.view(np.uint8).data.toreadonly(), array.dtype)
+
+
+class Requests:
+    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive.
+
+    `slo_class` and `tenant` are numbers in the order of their names, 0 where the trace has none.
+    """
+
+    arrival_s: Floats
+    input_tokens: Integers
+    priority: Integers
+    slo_class: Integers
+    tenant: Integers
+    session: Integers
+    turn: Integers
+    instance: Integers
+    destination: Integers
+    prefill_instance: Integers
+    decode_instance: Integers
+    preemptions: Integers
+    migrations: Integers
+    first_token_s: Floats
+
+    def __init__(self, engine: Inspection) -> None:
+        self._engine = engine
+        rows = read_only(engine.requests)
+        for name in _REQUEST_COLUMNS:
+            setattr(self, name, rows[name])
+
+    def generated(self, ids: Integers) -> Integers:
+        """Tokens emitted so far."""
+        return self._engine.generated(np.asarray(ids, np.int64))
+
+    def kv_tokens(self, ids: Integers) -> Integers:
+        """KV tokens of decoding requests; ValueError for one that does not decode, whose KV grows by no rule."""
+        return self._engine.kv_tokens(np.asarray(ids, np.int64))
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Requests that have finished, as columns in the order of their ends. `tpot_s` is NaN for a single token."""
+
+    ids: Integers
+    input_tokens: Integers
+    output_tokens: Integers
+    ttft_s: Floats
+    tpot_s: Floats
+
+
+class Request:
+    """One request, as it is known at the present event."""
+
+    __slots__ = ("_requests", "id")
+
+    def __init__(self, id: int, requests: Requests) -> None:
+        self.id = id
+        self._requests = requests
+
+    @property
+    def arrival_s(self) -> float:
+        return float(self._requests.arrival_s[self.id])
+
+    @property
+    def input_tokens(self) -> int:
+        return int(self._requests.input_tokens[self.id])
+
+    @property
+    def generated(self) -> int:
+        return int(self._requests.generated(np.asarray([self.id]))[0])
+
+    @property
+    def priority(self) -> int:
+        return int(self._requests.priority[self.id])
+
+    @property
+    def slo_class(self) -> int:
+        return int(self._requests.slo_class[self.id])
+
+    @property
+    def tenant(self) -> int:
+        """The number of who sent it, in the order of their names."""
+        return int(self._requests.tenant[self.id])
+
+    @property
+    def session(self) -> int:
+        return int(self._requests.session[self.id])
+
+    @property
+    def turn(self) -> int:
+        return int(self._requests.turn[self.id])
+
+    @property
+    def prefill_instance(self) -> int:
+        return int(self._requests.prefill_instance[self.id])
+
+    @property
+    def preemptions(self) -> int:
+        return int(self._requests.preemptions[self.id])
