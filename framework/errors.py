@@ -104,9 +104,7 @@ def noting(whose: str, method: str) -> Iterator[None]:
 
 
 def hook_noted(error: BaseException) -> str | None:
-    """One line on what a method of a policy or a predictor raised, where that was noted, there or in what caused this;
-    else None.
-    """
+    """The line that was noted when a method of a policy or a predictor raised, here or in a cause; None without one."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED_IN)]
     if notes:
         return f"{notes[0].removeprefix(_RAISED_IN)}: {type(error).__name__}: {text_of(error)}"

@@ -88,7 +88,7 @@ class Request:
 
 
 def read_request(arguments: Arguments) -> Request:
-    """The request that `arguments` make. Raises InputError for what is none."""
+    """The request that `arguments` make. Raises InputError for arguments that make none."""
     kind, *places = arguments.operands
     if kind not in KINDS:
         advice = nearest(kind, KINDS) or ";"

@@ -145,7 +145,7 @@ def _interpreted_decode_slowdown(engine: InterpretedEngine, percent: int) -> flo
 
 @either(_interpreted_decode_slowdown)
 def decode_slowdown(engine: Any, percent: int) -> float:
-    """The same of a decode step."""
+    """How many times as long a decode step takes on so many percent of the SMs, inf on none."""
     factor: float = sm_sharing.decode_slowdown(attach_at(engine), percent)
     return factor
 

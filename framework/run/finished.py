@@ -78,7 +78,7 @@ def _words(file: Path) -> dict[str, str]:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    """The content of a summary.json. Raises InputError for what is none."""
+    """The content of a summary.json. Raises InputError for a file without one."""
     try:
         found = parsed_json(read_file(path))
     except ValueError as error:

@@ -50,7 +50,7 @@ def right_drafts(s: State, r: int, token: int, depth: int) -> int:
 
 @inner
 def right_of_few(s: State, r: int, token: int, depth: int) -> int:
-    """The same of no more than MOST_AT_ONCE."""
+    """The right drafts of r, as above, of at most MOST_AT_ONCE."""
     at = s.options.draws_at + 2 * r
     until = s.lists[at]  # draws of the MANY tokens before this one are known
     if unlikely(token + depth > until):

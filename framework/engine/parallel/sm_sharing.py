@@ -106,7 +106,7 @@ def prefill_slowdown(s: State, percent: int) -> float:
 
 @inner
 def decode_slowdown(s: State, percent: int) -> float:
-    """The same of a decode step."""
+    """How many times as long a decode step takes on so many percent of the SMs."""
     factor: float = s.timing_data[s.options.slowdown_at + WHOLE + 1 + percent]
     return factor
 

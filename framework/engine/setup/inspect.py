@@ -140,7 +140,7 @@ def _prefill_times_s(
 
 @compiled
 def _step_times_s(addresses: Any, instances: NDArray[np.int64], times_s: NDArray[np.float64]) -> None:
-    """Write the seconds of each instance's next step of all it is decoding; 0 where that is nothing."""
+    """Write the seconds of each instance's next step with all its decodes; 0 where it has none."""
     s = attach_at(addresses)
     for j in range(len(instances)):
         times_s[j] = 0.0

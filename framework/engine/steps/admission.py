@@ -39,7 +39,7 @@ def admit_chunk(s: State, i: int, left: int) -> int:
 
 @inner
 def admit_prompt(s: State, i: int, left: int) -> int:
-    """The same of its whole prompt, of at most `left` tokens."""
+    """Admit the head of the queue of i with its whole prompt, of at most `left` tokens; the tokens, 0 if it waits."""
     if not _is_open(s, i):
         return 0
     r = s.instances[i].waiting_root

@@ -48,7 +48,7 @@ def form_chunks(s: State, i: int, budget: int) -> int:
 
 @inner
 def _form_chunks_on_ranks(s: State, i: int) -> int:
-    """The same where each rank has a budget of its own; the tokens of all chunks."""
+    """Form chunks where each rank has a budget of its own; the tokens of all chunks."""
     inst = s.instances[i]
     share_budget(s, i)
     tokens, j = 0, 0
@@ -74,7 +74,7 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
 
 @inner
 def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
-    """The same where each chunk is in one of several micro-batches, which have equal parts of the budget."""
+    """Form chunks, each in one of several micro-batches, which have equal parts of the budget."""
     inst = s.instances[i]
     begin_step(s, i)
     most = share(s, i, budget)

@@ -27,7 +27,7 @@ def complete_prefills(s: State, i: int) -> None:
 
 @inner
 def complete_concurrent_prefills(s: State, i: int) -> None:
-    """The same after a step concurrent with decodes, which those that stay join at a boundary."""
+    """Let them do so after a step concurrent with decodes, which those that stay join at a boundary."""
     for k in range(_take_out_computed(s, i)):
         r = s.lists[s.options.leaving_at + k]
         if _stays(s, i, r):
@@ -69,7 +69,7 @@ def _take_out_ending(s: State, i: int) -> int:
 
 @inner
 def _take_out_computed(s: State, i: int) -> int:
-    """The same of all whose prompt, or the part of it before their split, is computed."""
+    """Move all whose prompt, or the part before their split, is computed to the list at `leaving_at`; the number."""
     inst = s.instances[i]
     kept, leaving = 0, 0
     for j in range(inst.prefilling):

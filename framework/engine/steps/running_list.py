@@ -151,7 +151,7 @@ def _left_of_all(s: State, i: int, rank: int) -> int:
 
 @inner
 def _left_for_chunk(s: State, i: int, rank: int) -> int:
-    """The same for a chunk, which goes to the micro-batch of fewest prefill tokens."""
+    """Tokens left for a chunk, which goes to the micro-batch of fewest prefill tokens."""
     inst, step = s.instances[i], s.step[i]
     if unlikely(inst.stages > 0):
         return share(s, i, inst.token_budget - step.decode_tokens) - step.load

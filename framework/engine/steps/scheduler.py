@@ -158,7 +158,7 @@ def schedule_prefills(s: State, i: int) -> None:
 
 @inner
 def _look_ahead(s: State, i: int, recomputed: int, decodes: int, prefill_tokens: int) -> None:
-    """After a step of so much is formed on i: start transfers, settle the reserve, wake i if that is due.
+    """Start transfers, settle the reserve, and wake i if that is due, after a step of so much is formed on i.
 
     `recomputed`: `recompute_tokens` before the step was formed. Nothing could be sent to i while there were any.
     """

@@ -179,7 +179,7 @@ def cancel_migration(s: Simulation, r: Request) -> None:
 
 
 def withdraw_migration(s: Simulation, r: Request) -> Instance:
-    """The same of r, which is migrating, but nobody else comes there yet; its destination."""
+    """Give back what r, which is migrating, had reserved, and let nobody else come yet; the destination."""
     assert r.migration is not None
     d, ready = r.migration.target, r.migration.ready
     if not ready:

@@ -36,7 +36,7 @@ class File:
     name: str
     columns: Mapping[str, str | pl.Expr]
     keep: pl.Expr | None = None
-    folder: str | None = None  # instead of the backend
+    folder: str | None = None  # folder to read instead of the backend's
     fills: Sequence[str] = ()  # rows count where no row before has the same values of these columns
     unless: str = ""  # names of kernels that are left out
     latency_s: pl.Expr = pl.col("latency") * 1e-3
