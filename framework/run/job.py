@@ -143,9 +143,9 @@ def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
         raise InputError(f"objective: _target_ must make an Objective, it made a {type(objective).__name__}")
     if config.diagnose and objective.key != Goodput.key:
         raise InputError("diagnose=true runs the trace at one rate again and again; choose objective=goodput")
+    experiment = compose(config)
     if config.output.get("sensitivity") is not None and objective.key != Goodput.key:
         raise InputError("output.sensitivity runs the trace at one rate twice more; choose objective=goodput")
-    experiment = compose(config)
     for name in ("ttft_s", "tpot_s"):
         limit = getattr(experiment.slo, name)
         if limit is not None and limit > _LONGEST_SLO_S:

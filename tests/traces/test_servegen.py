@@ -95,7 +95,7 @@ def test_the_reasoning_twin_is_what_the_fit_command_writes(real_trace: Callable[
     clients = real_trace("servegen_deepseek_r1")
     shipped = load_fitted("reasoning")
     assert folder_sha256(clients) == shipped.original_sha256
-    provenance = [f"{key}={getattr(shipped, key)}" for key in ("original", "licence", "citation")]
+    provenance = [f"{key}={getattr(shipped, key)}" for key in ("original", "licence", "citation", "first_seed")]
     out = ["name=reasoning", f"out={tmp_path / 'reasoning.json'}"]
     assert typed("traces", "fit")([str(clients), "format=servegen", *out, *provenance]) == 0
     assert (tmp_path / "reasoning.json").read_text() == shipped.to_json()
