@@ -36,7 +36,7 @@ def test_a_first_step_that_gave_the_first_token_has_no_gap_before_it() -> None:
     """Rows of steps 2 to 5, of which step 2 gave token 1; of a step that gave no more; of steps 3 to 5; of one gap."""
     kind = [("instance", "i4"), ("first_step", "i4"), ("last_step", "i4"), ("previous_token_s", "f8")]
     rows = np.array([(1, 2, 5, np.nan), (0, 7, 8, np.nan), (1, 3, 5, 0.5), (-1, 0, 0, 0.25)], kind)
-    clock: Any = SimpleNamespace(time_s=lambda instance, step, ends: 100.0 * instance + step + (0.5 if ends else 0.0))
+    clock: Any = SimpleNamespace(end_s=lambda instance, step: 100.0 * instance + step + 0.5)
     assert _with_gaps(rows, clock).tolist() == [(1, 3, 5, 103.5), (1, 3, 5, 0.5), (-1, 0, 0, 0.25)]
     assert rows["first_step"].tolist() == [2, 7, 3, 0]
     known = rows[2:]
