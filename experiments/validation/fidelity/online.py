@@ -33,7 +33,8 @@ _MOE = ("mixtral_8x7b",)
 _BLOCK = 16  # tokens of a block of the prefix cache
 _BETWEEN_S = 60.0  # from the last prompt of an earlier stage to a later one
 _TENTH = 1.2816  # standard deviations from the median of a normal distribution to its tenth percentile
-_GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
+# Groups of conf that say what a server is.
+GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ def parts_of(stage: Stage, *overrides: str) -> Mapping[str, Any]:
             *(f"engine.max_batch={stage.max_batch}", f"engine.token_budget={stage.token_budget}"),
             *overrides,
         ],
-        _GROUPS,
+        GROUPS,
     )
 
 

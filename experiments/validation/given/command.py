@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.validation.fidelity.online import Stage
+from experiments.validation.fidelity.online import GROUPS, Stage
 from experiments.validation.given.offline_file import Offline, read_offline_file
-from experiments.validation.given.replay import GROUPS, Judged, judge_offline, judge_stage
+from experiments.validation.given.replay import Judged, judge_offline, judge_stage
 from experiments.validation.given.report import csv_lines, offline_table, stage_table
 from experiments.validation.given.stage_file import read_stage_file
 from framework.cli.command import Arguments, command

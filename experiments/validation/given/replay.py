@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from experiments.validation.fidelity.online import Figures, Stage, replayed
+from experiments.validation.fidelity.online import GROUPS, Figures, Stage, replayed
 from experiments.validation.given.offline_file import TOKENS, Offline
 from framework.calibration.replay import Deployment, Sent, replay
 from framework.cli.arguments import configured
@@ -17,8 +17,6 @@ from framework.timing.calibration_terms import Calibration
 from framework.timing.fit_domain import Place
 from framework.timing.measured import Measured, placed
 from framework.workload import Workload
-
-GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
 
 
 @dataclass(frozen=True)
