@@ -64,7 +64,7 @@ FIRST_TOKENS = {
     "recomputed": TOKEN_RECOMPUTED,
 }
 # Actions of a policy. Those from PREEMPT on decide about requests that already run: a run compiles them if it has any.
-MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, SET_MAX_BATCH, PREEMPT, RESUME, CANCEL = range(7)
+MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, SET_MAX_BATCH, PREEMPT, RESUME, CANCEL, REQUEUE = range(8)
 # What a request keeps of its KV that the policy preempts.
 KEEP_NOTHING, KEEP_HERE, KEEP_SWAPPED = range(3)
 KEPT = {"drop": KEEP_NOTHING, "kv": KEEP_HERE, "swap": KEEP_SWAPPED}

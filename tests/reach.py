@@ -140,6 +140,17 @@ def _victim(s: Simulation, i: Instance) -> Names:
         yield "one of fewer tokens preempted instead of the last"
 
 
+def _asked_for(s: Simulation, i: Instance) -> Names:
+    yield "victim asked for"
+    yield from ["victim asked for in order of admission"] * (s.options.engine.step_order == "admission")
+    yield from ["victim asked for where requests prefill"] * bool(i.prefilling)
+
+
+def _tell(s: Simulation) -> Names:
+    if "on_finish" in s.hooks.overrides:
+        yield from ["told of an end"] * (s.ended[s.told :] != [])
+
+
 def _finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
     if s.options.engine.output_reserve.ratio and (i.running or i.prefilling) and kv.has_seat(i):
         r = min(i.waiting)[2]
@@ -651,6 +662,17 @@ def _cancel(s: Simulation, i: Instance, r: Request, reason: str) -> Names:
         yield from ["cancelled while it is suspended with its KV"] * (r in i.kept)
 
 
+def _requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> Names:
+    if not decisions.waits_on(i, r):
+        yield "requeued though it does not wait"
+    elif target is not i and target.role & PREFILL and not s.recomputes_here(r) and s.fits(target, r):
+        yield "requeued"
+        yield from ["requeued from an inbox"] * any(entry[2] is r for entry in i.inbox)
+        yield from ["requeued though it was preempted"] * (r.preemptions > 0)
+    elif target is not i:
+        yield "requeued where it cannot be"
+
+
 def _revise(s: Simulation, postponed: Any, r: Request, action: Any) -> Names:
     yield f"{action[0]} after {postponed.action[0]}"
 
@@ -724,6 +746,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "free_deferred": _free_deferred,
     "forget_last": _forget_last,
     "victim": _victim,
+    "asked_for": _asked_for,
+    "tell": _tell,
     "finds_room": _finds_room,
     "may_come": _may_come,
     "settle_reserve": _settle_reserve,
@@ -775,6 +799,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "resume_by_policy": _resume,
     "cancel": _cancel,
     "revise": _revise,
+    "requeue": _requeue,
     "decide": _decide,
     "crash": _crash,
     "settle": _settle,
@@ -850,6 +875,9 @@ MECHANISMS = {
     "lockstep": "step of a group",
     "suspension": "resumed",
     "cancellation": "cancelled",
+    "requeueing": "requeued",
+    "victims": "victim asked for",
+    "ends": "told of an end",
     "crashes": "dropped by a crash",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")

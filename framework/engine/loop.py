@@ -27,7 +27,7 @@ from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.lockstep import end_together, rank_in_step
 from framework.engine.durations.totals import count_fixed_depth
 from framework.engine.events.ask import keep_seen
-from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn
+from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn, tells
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.parallel.sm_sharing import may_prefill
@@ -63,7 +63,7 @@ def _run(s: State, most_events: int) -> int:
             if unlikely(_is_fault(s, event)):
                 return FAULT
             _process(s, event, stop)
-            if unlikely(s.sim.actions > 0):
+            if unlikely(s.sim.actions > 0) or unlikely(tells(s)):
                 return DECIDES
         if unlikely(s.sim.changed_links > 0):
             share_links(s)

@@ -96,4 +96,16 @@ class Cancel:
     reason: str
 
 
-Action = Migrate | SetTokenBudget | SetMaxBatch | SetRole | Preempt | Resume | Cancel
+@dataclass(frozen=True)
+class Requeue:
+    """Move a request that waits to the queue of another instance, with its key; ignored where that cannot be done now.
+
+    It cannot if the request does not wait, is recomputed where it decoded, or needs more KV than the instance has, or
+    if that instance takes no prompts.
+    """
+
+    request: int
+    instance: int
+
+
+Action = Migrate | SetTokenBudget | SetMaxBatch | SetRole | Preempt | Resume | Cancel | Requeue

@@ -15,6 +15,7 @@ from framework.codes import (
     PREEMPT,
     REASON_POLICY,
     REASONS,
+    REQUEUE,
     RESUME,
     ROLES,
     SET_MAX_BATCH,
@@ -28,6 +29,7 @@ from framework.policy.actions import (
     Migrate,
     Plan,
     Preempt,
+    Requeue,
     Resume,
     SetMaxBatch,
     SetRole,
@@ -85,11 +87,14 @@ class Answers:
             "plan": self._plan,
             "actions": self._actions,
             "tokens": self._tokens,
+            "candidate": self._candidate,
         }
         check, name, cluster = kinds[hook.answer], hook.name, self._cluster
         own = getattr(self._policy, name)
         if hook.argument == "tick":
             return lambda tick: check(name, own(cluster), tick)
+        if hook.answer == "candidate":
+            return lambda i: check(name, own(i, self._running(i), cluster), i)
         if hook.argument in ("instance", "queue"):
             return lambda asked: check(name, own(asked, cluster), asked)
         return lambda r: check(name, own(Request(r, cluster.requests), cluster), r)
@@ -156,6 +161,17 @@ class Answers:
             raise self.error(hook, f"{shown(answer)}; return {wanted}")
         return number
 
+    def _running(self, i: int) -> Integers:
+        """Those that decode or prefill on an instance."""
+        return np.concatenate((self._cluster.decoding(i), self._cluster.prefilling(i)))
+
+    def _candidate(self, hook: str, answer: Any, i: int) -> int:
+        r, candidates = self._whole(hook, answer, "the number of a request"), self._running(i)
+        if r not in candidates:
+            there = ", ".join(map(str, candidates.tolist()))
+            raise self.error(hook, f"request {shown(r)} for instance {i}; return one of the candidates: {there}")
+        return r
+
     def _keys(self, hook: str, keys: Any, queue: Integers) -> Floats:
         """One for each of the queue, or one for all."""
         about = f"request {queue[0]}" if len(queue) == 1 else f"a queue of {len(queue)}"
@@ -213,6 +229,8 @@ class Answers:
             return ActionRow(PREEMPT, action.request, -1, KEPT[action.keep])
         if isinstance(action, Resume):
             return ActionRow(RESUME, action.request, -1)
+        if isinstance(action, Requeue):
+            return ActionRow(REQUEUE, action.request, action.instance, int(action.instance))
         if isinstance(action, SetMaxBatch):
             return ActionRow(SET_MAX_BATCH, -1, action.instance, int(action.requests))
         return self._role(hook, action)
@@ -222,11 +240,11 @@ class Answers:
         if not isinstance(action, Action):
             names = ", ".join(kind.__name__ for kind in get_args(Action))
             return f"it is a {type(action).__name__}; actions are {names}"
-        if isinstance(action, (Migrate, Preempt, Resume, Cancel)):
+        if isinstance(action, (Migrate, Preempt, Resume, Cancel, Requeue)):
             request, requests = index(action.request), len(self._cluster.requests.input_tokens)
             if request is None or not 0 <= request < requests:
                 return f"there is no request {shown(action.request)}, they are 0 to {requests - 1}"
-        if isinstance(action, (Migrate, SetTokenBudget, SetMaxBatch, SetRole)):
+        if isinstance(action, (Migrate, Requeue, SetTokenBudget, SetMaxBatch, SetRole)):
             instance = index(action.instance)
             if instance is None or not 0 <= instance < self._instances:
                 return f"there is no instance {shown(action.instance)}; {self._there_are}"
@@ -234,7 +252,7 @@ class Answers:
 
     def _unusable_rest(self, action: Action) -> str:
         """What is wrong with the parts of an action other than its request and its instance."""
-        if isinstance(action, (Migrate, Resume)):
+        if isinstance(action, (Migrate, Requeue, Resume)):
             return ""
         if isinstance(action, Preempt):
             is_kept = isinstance(action.keep, str) and action.keep in KEPT

@@ -28,7 +28,9 @@ _NEARLY = 0.8  # least likeness by difflib: a letter or two
 _PASSED = {
     "layout": ("spec",),
     "prepare": ("cluster",),
-    **{hook.name: ("cluster",) if hook.argument == "tick" else (hook.argument, "cluster") for hook in HOOKS},
+    **{hook.name: (hook.argument, "cluster") for hook in HOOKS},
+    **{hook.name: ("cluster",) for hook in HOOKS if hook.argument == "tick"},
+    **{hook.name: ("instance", "candidates", "cluster") for hook in HOOKS if hook.answer == "candidate"},
 }
 
 
@@ -194,6 +196,20 @@ class Policy:
     def decide(self, instance: int, cluster: Cluster) -> Iterable[Action]:
         """Called before an instance forms its next step, whenever something changed there; the actions are carried out
         in order before that step is formed.
+        """
+        return ()
+
+    def victim(self, instance: int, candidates: NDArray[np.int64], cluster: Cluster) -> int:
+        """The request to preempt where an instance lacks KV blocks for those that run there; by default
+        `engine.victim` says which.
+
+        `candidates`: those that decode there, in running order, then those that prefill.
+        """
+        return int(candidates[-1])
+
+    def on_finish(self, request: Request, cluster: Cluster) -> Iterable[Action]:
+        """Called once for each request that has finished, before anything else happens; the actions are carried out in
+        order.
         """
         return ()
 

@@ -12,11 +12,10 @@ from typing import NamedTuple
 class Hook(NamedTuple):
     """One decision point.
 
-    `name`: the method of `Policy`. `argument`: what it is asked about ("request", "instance", "tick" or,
-    for several requests, "queue"). `answer`: the
-    kind of its answer, as `framework.policy.answers` names them. `when`: the event at which it is asked. `looks`: it
-    may look at what changes within a leap of decode steps (KV tokens, blocks), so that all instances are brought up to
-    date before it is asked; a compiled rule says for itself whether it does.
+    `name`: the method of `Policy`. `argument`: what it is asked about ("request", "instance", "tick" or, for several
+    requests, "queue"). `answer`: the kind of its answer, as `framework.policy.answers` names them. `when`: the event at
+    which it is asked. `looks`: it may look at what changes within a leap of decode steps (KV tokens, blocks), so that
+    all instances are brought up to date before it is asked; a compiled rule says for itself whether it does.
     """
 
     name: str
@@ -40,9 +39,23 @@ HOOKS = (
         "fetch_prefix", "request", "instance or none", "a request has been routed, where there are prefix tiers", True
     ),
     Hook("decide", "instance", "actions", "an instance is about to schedule after something changed there", True),
+    Hook("victim", "instance", "candidate", "an instance lacks KV blocks for those that run there", True),
+    Hook("on_finish", "request", "actions", "a request has finished, and so has all that its step brings about", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
-ADMIT, ROUTE_PREFILL, ROUTE_DECODE, PRIORITIZE, BATCHING, ON_TICK, SPLIT_AT, FETCH_PREFIX, DECIDE = range(len(HOOKS))
+(
+    ADMIT,
+    ROUTE_PREFILL,
+    ROUTE_DECODE,
+    PRIORITIZE,
+    BATCHING,
+    ON_TICK,
+    SPLIT_AT,
+    FETCH_PREFIX,
+    DECIDE,
+    VICTIM,
+    ON_FINISH,
+) = range(len(HOOKS))
 
 # What a hook answers when the policy raised: the engine stops and the exception is raised again outside.
 RAISED = -(2**62)

@@ -22,7 +22,7 @@ from framework.reference.kv import evict
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import set_role
 from framework.reference.simulation import Simulation
-from framework.reference.state import CANCELLED, FAILED, Instance, Postponed, Request
+from framework.reference.state import CANCELLED, FAILED, FINISHED, Instance, Postponed, Request
 
 Action = tuple[Any, ...]  # an action of `Hooks.on_tick`
 
@@ -45,6 +45,16 @@ def decide(s: Simulation, i: Instance) -> None:
             k.asked = True
             for action in s.hooks.decide(s, k) if "decide" in s.hooks.overrides else ():
                 carry_out(s, "decide", action, i.group)
+
+
+def tell(s: Simulation) -> None:
+    """Tell the policy of those that have finished, in that order; the actions of each answer follow at once."""
+    while s.told < len(s.ended) and "on_finish" in s.hooks.overrides:
+        r = s.ended[s.told]
+        s.told += 1
+        if r.state == FINISHED:
+            for action in s.hooks.on_finish(s, r):
+                carry_out(s, "on_finish", action)
 
 
 def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Instance] = ()) -> None:
@@ -70,7 +80,7 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
 
 
 def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
-    """Preempt, resume or cancel r, now or, if it leaves or joins those of a step, at the turn of its instance."""
+    """Preempt, resume, cancel or requeue r, now or, if it leaves or joins a step, at the turn of its instance."""
     if r in s.parked:
         if action[0] == "cancel":
             s.parked.remove(r)
@@ -79,6 +89,9 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
     if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
         return
     i = s.instances[r.instance]
+    if action[0] == "requeue":
+        requeue(s, i, r, s.instances[action[2]])
+        return
     there = [entry for entry in s.postponed if entry.action[1] == r.id]
     awaits_turn = r in i.kept if action[0] == "resume" else r in i.running or r in i.prefilling
     if there:
@@ -188,6 +201,18 @@ def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
     take_place(s, r)
     target.waiting.append((r.key, r.queue_number, r))
     s.wake(target)
+
+
+def requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> None:
+    """Move r, if it waits on i, to the queue of the target, where it can be served, its key and number kept."""
+    entries = [entry for entry in i.waiting + i.inbox if entry[2] is r]
+    if not entries or target is i or not target.role & PREFILL or s.recomputes_here(r) or not s.fits(target, r):
+        return
+    leave_queue(i, r)
+    s.queue_of_arrivals(target).append(entries[0])
+    r.instance = target.id
+    s.wake(target)
+    s.wake(i)
 
 
 def cancel(s: Simulation, i: Instance, r: Request, reason: str) -> None:

@@ -100,13 +100,20 @@ def make_room(s: Simulation, i: Instance) -> bool:
 
 
 def victim(s: Simulation, i: Instance) -> Request:
-    """The request to preempt next, by `engine.victim`."""
+    """The request to preempt next, by the policy, unless one has a deferred free, or by `engine.victim`."""
     there = i.running + i.prefilling + i.deferred_frees
+    if "victim" in s.hooks.overrides:
+        return max(i.deferred_frees, key=lambda r: r.admission) if i.deferred_frees else s.requests[asked_for(s, i)]
     if s.options.engine.victim == "fewest_tokens":
         return min(there, key=lambda r: (r.emitted, -r.input_tokens, -r.admission))
     if s.options.engine.victim == "least_urgent":
         return max(there, key=lambda r: (r.key, r.queue_number))
     return max(there, key=lambda r: r.admission)
+
+
+def asked_for(s: Simulation, i: Instance) -> int:
+    """The request of i that the policy gives up."""
+    return int(s.hooks.ask("victim", i.id))
 
 
 def give_way(s: Simulation, i: Instance, r: Request) -> None:

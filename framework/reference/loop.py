@@ -11,7 +11,7 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links
-from framework.reference.decisions import carry_out, decide, decision_is_due
+from framework.reference.decisions import carry_out, decide, decision_is_due, tell
 from framework.reference.faults.crashes import come_back, crash, route_parked
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
@@ -50,6 +50,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
                 s.push(time_s, SCHEDULE, id)
             else:
                 take_turn(s, s.instances[id])
+            tell(s)
             route_parked(s)
             share_links(s)
             continue
@@ -57,6 +58,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             s.quiet_ticks = 0
         s.order.append((time_s, kind, id))
         process(s, kind, id)
+        tell(s)
         route_parked(s)
         share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:

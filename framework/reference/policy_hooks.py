@@ -18,6 +18,7 @@ from framework.codes import (
     PREEMPT,
     REASON_POLICY,
     REASONS,
+    REQUEUE,
     RESUME,
     SET_MAX_BATCH,
     SET_TOKEN_BUDGET,
@@ -119,6 +120,10 @@ class PolicyHooks(Hooks):
         self.ask("decide", i.id)
         return [_action(action, self.reasons) for action in self._answers.actions]
 
+    def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
+        self.ask("on_finish", r.id)
+        return [_action(action, self.reasons) for action in self._answers.actions]
+
 
 def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
     """An action as `Hooks.on_tick` has it."""
@@ -129,6 +134,8 @@ def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
         return "preempt", int(action.request), _KEPT_NAMES[action.value]
     if action.kind == RESUME:
         return "resume", int(action.request)
+    if action.kind == REQUEUE:
+        return "requeue", int(action.request), instance
     if action.kind == SET_MAX_BATCH:
         return "seats", instance, int(action.value)
     if action.kind == MIGRATE:

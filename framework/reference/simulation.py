@@ -60,12 +60,17 @@ class Hooks:
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         """In order: ("migrate", request, instance), ("budget", instance, tokens), ("seats", instance, requests),
-        ("role", instance, role, plan), ("preempt", request, keep), ("resume", request) or ("cancel", request, reason).
+        ("role", instance, role, plan), ("preempt", request, keep), ("resume", request), ("cancel", request, reason)
+        or ("requeue", request, instance).
         """
         return ()
 
     def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
         """Ask the policy to decide before i schedules."""
+        return ()
+
+    def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
+        """Tell the policy that r has finished; the actions are those of `on_tick`."""
         return ()
 
 
@@ -115,6 +120,7 @@ class Simulation:
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
+        self.told = 0  # those of them that the policy has been told of if they have finished
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order

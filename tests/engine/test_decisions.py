@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from framework.engine.setup.config import EngineConfig
+from framework.errors import PolicyError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
-from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetMaxBatch, SetRole
+from framework.policy import Action, Cancel, Policy, Preempt, Requeue, Resume, SetMaxBatch, SetRole
 from framework.policy.view import Cluster, Request
 from framework.reference.loop import run
 from framework.reference.simulation import Simulation
@@ -293,6 +294,58 @@ def test_seats_are_taken_away_and_given_back(engine: str) -> None:
     again = play(engine, waits, Scripted({1.5: [SetMaxBatch(0, 1)], 3.5: [SetMaxBatch(0, 2)]}), seats=2)
     assert token_times(fewer) == [[1, 2, 3], [1, 2, 3, 4, 5], [6]]
     assert token_times(again) == [[1, 2, 3], [1, 2, 3, 4, 5], [5]]
+
+
+@ENGINES
+def test_one_that_waits_is_moved_to_another_queue(engine: str) -> None:
+    """Requests 1 and 2 wait behind request 0 for the one seat of instance 0. Instance 1, which is free, takes request 1
+    at 1.5 s. What is asked for then of request 0, which decodes, and of request 2, as instance 2 takes no prompts, is
+    ignored.
+    """
+    script: Script = {1.5: [Requeue(0, 1), Requeue(1, 1), Requeue(2, 2)]}
+    policy = Scripted(script)
+    policy.route_prefill = lambda request, cluster: 0
+    rows = [(0, 2, 4), (0, 2, 2), (0, 4, 2)]
+    result = play(engine, rows, policy, "mixed mixed decode", seats=1)
+    assert token_times(result) == [[1, 2, 3, 4], [2.5, 3.5], [5, 6]]
+    assert result.requests["prefill_instance"].tolist() == [0, 1, 0]
+
+
+class Giving(Policy):
+    """Gives up the candidate of that place, acts when requests have finished, and notes what it was asked and told."""
+
+    def __init__(self, place: int, follows: Mapping[int, Sequence[Action]] | None = None) -> None:
+        self.place, self.follows = place, follows or {}
+        self.noted: list[Any] = []
+
+    def victim(self, instance: int, candidates: Any, cluster: Cluster) -> int:
+        self.noted.append((cluster.now_s, candidates.tolist()))
+        return int(candidates[self.place]) if self.place < len(candidates) else self.place
+
+    def on_finish(self, request: Request, cluster: Cluster) -> Sequence[Action]:
+        self.noted.append((cluster.now_s, request.id, cluster.decoding(0).tolist()))
+        return self.follows.get(request.id, ())
+
+
+@ENGINES
+def test_the_policy_says_who_is_preempted(engine: str) -> None:
+    """At 1 s three requests have 9 of 10 tokens of KV. Request 0 gives way, not the last. Its 3 + 1 tokens are computed
+    again when the others have ended, at 3 s.
+    """
+    policy, rows = Giving(0), [(0, 3, 3), (0, 3, 3), (0, 3, 3)]
+    assert token_times(play(engine, rows, policy, kv_tokens=10)) == [[1, 4, 5], [1, 2, 3], [1, 2, 3]]
+    assert policy.noted[0] == (1, [0, 1, 2])
+    with pytest.raises(PolicyError, match="request 7 for instance 0; return one of the candidates: 0, 1, 2"):
+        play(engine, rows, Giving(7), kv_tokens=10)
+
+
+@ENGINES
+def test_the_policy_is_told_of_each_end(engine: str) -> None:
+    """Both end at 2 s: the other is gone when the first is told of. What follows comes before the next step."""
+    policy = Giving(0, {0: [Cancel(2, "enough")], 1: [SetMaxBatch(0, 1)]})
+    result = play(engine, [(0, 2, 2), (0, 2, 2), (0, 2, 5), (0, 2, 1)], policy, seats=4)
+    assert policy.noted == [(1, 3, [0, 1, 2]), (2, 0, [2]), (2, 1, [2])]
+    assert ends(result)[2] == ("cancelled", "enough", 2)
 
 
 class Counting(RuledHooks):

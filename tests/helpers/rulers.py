@@ -18,6 +18,7 @@ from framework.policy import (
     Plan,
     Policy,
     Preempt,
+    Requeue,
     Resume,
     SetMaxBatch,
     SetRole,
@@ -62,6 +63,8 @@ OPTIONAL_HOOKS = (
         "prioritize",
         "batching",
         "decide",
+        "victim",
+        "on_finish",
         "on_tick",
     ),
 )
@@ -88,6 +91,8 @@ class Rules:
     decide: int = 0  # `decide`, and ticks, preempt, resume and cancel those of so many requests
     decides_at_ticks_alone: bool = False  # `decide` is not overridden
     calm: int = 4  # in how many questions on average one decision is made
+    victim: str = ""
+    on_finish: str = ""
 
     @property
     def predicts(self) -> bool:
@@ -248,6 +253,17 @@ class Ruler:
             decisions.append(("seats", instance, 1 + mix(self.rules.seed, 21, len(self.notes)) % seats))
         return decisions
 
+    def victim(self, look: Look, instance: int, candidates: list[int]) -> int:
+        """By a hash or, half of the time, the first admitted."""
+        self.note("victim", instance, look, candidates)
+        draw = mix(self.rules.seed, 23, len(self.notes))
+        return candidates[(draw >> 8) % len(candidates)] if draw % 2 else candidates[0]
+
+    def on_finish(self, look: Look, request: int) -> list[tuple[Any, ...]]:
+        """As `on_tick`."""
+        self.note("on_finish", request, look)
+        return self.decisions(look, request) if self.rules.decide else []
+
     def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
         """A few decisions; once nothing runs or waits, all that it has taken off are resumed."""
         if not any(sum(look.columns[name]) for name in ("queued", "running", "prefilling", "incoming", "swapped")):
@@ -264,11 +280,14 @@ class Ruler:
                 found.append(("cancel", r, ("hasty", "late")[(draw >> 8) % 2]))
             elif kind < 5 and self.taken_off:
                 found.append(("resume", self.taken_off.pop((draw >> 16) % len(self.taken_off))))
+            elif 5 <= kind < 7:
+                found.append(("requeue", r, (draw >> 40) % len(look.roles)))
         return found
 
     def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
-        ("seats", instance, requests), ("preempt", request, keep), ("resume", request) and ("cancel", request, reason).
+        ("seats", instance, requests), ("preempt", request, keep), ("resume", request), ("cancel", request, reason) and
+        ("requeue", request, instance).
         """
         self.note("on_tick", 0, look)
         actions: list[tuple[Any, ...]] = []
@@ -429,6 +448,8 @@ def _inspected(s: Simulation) -> ReferenceInspection:
 class RuledHooks(Hooks):
     """The ruler for the reference engine, with the framework's default routing where it rules nothing."""
 
+    simulation: Simulation  # that it is asked in
+
     def __init__(self, ruler: Ruler) -> None:
         self.ruler = ruler
         self.compiled = InterpretedRules()
@@ -500,6 +521,14 @@ class RuledHooks(Hooks):
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_tick(self._look(s))
+
+    def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
+        return self.ruler.on_finish(self._look(s), r.id)
+
+    def ask(self, hook: str, argument: int) -> Any:
+        assert hook == "victim"
+        i = self.simulation.instances[argument]
+        return self.ruler.victim(self._look(self.simulation), i.id, [r.id for r in i.running + i.prefilling])
 
 
 def least_waiting(look: Look, able: list[int]) -> int:
@@ -600,6 +629,14 @@ def _decide(self: _Ruled, instance: int, cluster: Cluster) -> Iterable[Action]:
     return map(_action, self.ruler.decide(self.look(cluster), int(instance)))
 
 
+def _victim(self: _Ruled, instance: int, candidates: Integers, cluster: Cluster) -> int:
+    return self.ruler.victim(self.look(cluster), int(instance), candidates.tolist())
+
+
+def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable[Action]:
+    return map(_action, self.ruler.on_finish(self.look(cluster), request.id))
+
+
 _KINDS: dict[str, Any] = {
     "migrate": Migrate,
     "seats": SetMaxBatch,
@@ -607,6 +644,7 @@ _KINDS: dict[str, Any] = {
     "preempt": Preempt,
     "resume": Resume,
     "cancel": Cancel,
+    "requeue": Requeue,
 }
 
 
@@ -637,6 +675,8 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "batching": _batching,
     "split_at": _split_at,
     "decide": _decide,
+    "victim": _victim,
+    "on_finish": _on_finish,
     "on_tick": _on_tick,
 }
 

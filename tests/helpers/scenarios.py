@@ -30,7 +30,7 @@ from framework.timing.table import Curve, StepRow, Surface
 from framework.workload import Workload, consecutive, within_context
 from tests.helpers.compiled_rules import COMPILED_ROUTES
 from tests.helpers.drawing import Draw
-from tests.helpers.rulers import Rules
+from tests.helpers.rulers import RuledHooks, Rules
 
 MODES = ("decode_first", "prefill_first", "mixed", "static", "unified", "concurrent")
 
@@ -88,6 +88,8 @@ class Scenario:
         """The run in the reference engine."""
         setting, window = self.setting(), self.load.window(self.workload)
         simulation = Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
+        if isinstance(hooks, RuledHooks):
+            hooks.simulation = simulation
         simulation.marks_s = () if window is None else (window.start_s, window.end_s)
         return simulation
 

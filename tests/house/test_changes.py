@@ -15,15 +15,15 @@ import pytest
 from tests.conftest import ROOT
 
 MOST_OF_A_HOOK, MOST_OF_A_MECHANISM = 5, 6  # files
-_METHOD = '''    def on_finish(self, request: Request, cluster: Cluster) -> None:
+_METHOD = '''    def on_end(self, request: Request, cluster: Cluster) -> None:
         """Called when a request finishes."""
 
 '''
-_ASK = """    if is_asked(s, ON_FINISH):
-        ask(s, ON_FINISH, r)
+_ASK = """    if is_asked(s, ON_END):
+        ask(s, ON_END, r)
 """
-_ASK_IN_REFERENCE = """    if "on_finish" in s.hooks.overrides:
-        s.hooks.ask("on_finish", r.id)
+_ASK_IN_REFERENCE = """    if "on_end" in s.hooks.overrides:
+        s.hooks.ask("on_end", r.id)
 """
 # By file: what stands there, and what is put in its place.
 HOOK = {
@@ -31,9 +31,9 @@ HOOK = {
     "framework/policy/hooks.py": [
         (
             ")\nHOOK_NAMES = ",
-            '    Hook("on_finish", "request", "nothing", "a request finishes", True),\n)\nHOOK_NAMES = ',
+            '    Hook("on_end", "request", "nothing", "a request finishes", True),\n)\nHOOK_NAMES = ',
         ),
-        ("FETCH_PREFIX, DECIDE = range", "FETCH_PREFIX, DECIDE, ON_FINISH = range"),
+        ("    ON_FINISH,\n) = range", "    ON_FINISH,\n    ON_END,\n) = range"),
     ],
     "framework/policy/answers.py": [
         ('"tokens": self._tokens,\n', '"tokens": self._tokens,\n            "nothing": lambda hook, answer, r: 0,\n')
@@ -46,7 +46,7 @@ HOOK = {
         ),
         (
             "import defer_free, put_in_inbox\n",
-            "import defer_free, put_in_inbox\nfrom framework.policy.hooks import ON_FINISH\n",
+            "import defer_free, put_in_inbox\nfrom framework.policy.hooks import ON_END\n",
         ),
     ],
     "framework/reference/steps/prefill_end.py": [
@@ -68,7 +68,7 @@ from tests.helpers.scenarios import MODEL
 from tests.helpers.servers import GPU
 
 class Listening(Policy):
-    def on_finish(self, request, cluster):
+    def on_end(self, request, cluster):
         seen.append((request.id, cluster.now_s, len(cluster.decoding(0))))
 
 workload = Workload(np.zeros(4), np.full(4, 8), np.array([3, 1, 2, 3]))

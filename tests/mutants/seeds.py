@@ -1647,6 +1647,48 @@ MUTANTS = (
         "            pass\n",
     ),
     Mutant(
+        "one that waits is moved to an instance that takes no prompts",
+        "roles/decisions.py",
+        " or s.instances[target].role & PREFILL == 0:\n",
+        ":\n",
+    ),
+    Mutant(
+        "one that is recomputed where it was is moved",
+        "roles/decisions.py",
+        "    if recomputes_here(s, r) or not fits(s, target, r):\n",
+        "    if not fits(s, target, r):\n",
+    ),
+    Mutant(
+        "nobody wakes where one that waited has left",
+        "roles/decisions.py",
+        "    enter_queue(s, target, r)\n    wake(s, i)\n",
+        "    enter_queue(s, target, r)\n",
+    ),
+    Mutant(
+        "the policy names no victim in order of admission",
+        "steps/running_list.py",
+        " or is_asked(s, VICTIM)\n",
+        "\n",
+    ),
+    Mutant(
+        "the policy names the victim where one has ended",
+        "requests/preemption.py",
+        "return ended if ended >= 0 else _asked_for(s, i)",
+        "return _asked_for(s, i)",
+    ),
+    Mutant(
+        "the policy is told of the first end of a step alone",
+        "roles/decisions.py",
+        "        s.sim.told += 1\n",
+        "        s.sim.told = s.sim.finished\n",
+    ),
+    Mutant(
+        "the policy is told of ends at the next decision",
+        "loop.py",
+        " or unlikely(tells(s))",
+        "",
+    ),
+    Mutant(
         "what a tick decides is carried out up to a decision alone",
         "roles/decisions.py",
         "        _carry_out(s, ON_TICK, first, count, 0, 0)\n",

@@ -22,6 +22,7 @@ from framework.policy import (
     Plan,
     Policy,
     Preempt,
+    Requeue,
     Resume,
     SetMaxBatch,
     SetRole,
@@ -397,6 +398,7 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "KV kept in part": (Aggregated, "mixed", "decide", [Preempt(0, "half")], "keep is one of drop, kv, swap"),  # type: ignore[arg-type]
     "seats that there are not": (Aggregated, "mixed", "decide", [SetMaxBatch(0, 10**6)], "seats, got 1000000"),
     "no seat": (Aggregated, "mixed", "decide", [SetMaxBatch(0, 0)], "seats, got 0"),
+    "queued nowhere": (Aggregated, "mixed", "decide", [Requeue(0, 7)], "there is no instance 7"),
     "cancelled for nothing": (Aggregated, "mixed", "decide", [Cancel(0, "")], "a reason is a text, got ''"),
     "no decisions": (Aggregated, "mixed", "decide", None, "None; return a list of actions, () for none"),
     "an unknown action": (Aggregated, "mixed", "on_tick", ["rest"], "'rest'"),

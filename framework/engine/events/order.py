@@ -13,6 +13,7 @@ from framework.engine.durations.lockstep import rank_in_step
 from framework.engine.memory.queues import first_due, load_changed, time_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill
+from framework.policy.hooks import ON_FINISH
 from framework.policy.ticks import MOST_QUIET_TICKS
 
 
@@ -211,6 +212,12 @@ def decision_is_due(s: State, i: int) -> bool:
             return False
         found |= s.instances[k].changed and not s.instances[k].asked
     return found
+
+
+@inner
+def tells(s: State) -> bool:
+    """Whether requests have finished of which the policy is to be told."""
+    return bool(s.sim.finished > s.sim.told and s.hooks[ON_FINISH].address != 0)
 
 
 @inner

@@ -116,6 +116,7 @@ SIM = record(
     ("events", "i8"),  # events processed
     ("remaining", "i8"),  # requests that have not ended
     ("finished", "i8"),  # requests that have finished
+    ("told", "i8"),  # those of these that the policy has been told of
     ("steps", "i8"),  # steps of all instances
     ("preemptions", "i8"),
     ("admissions", "i8"),  # the last admission number given

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from framework.codes import FAILED, FINISHED, NOT_MIGRATING, PREFILL, PREFILLING, REASON_KV, SWAP, SWAPPED, WAITING
+from framework.codes import (
+    DECODING,
+    FAILED,
+    FINISHED,
+    HOOK_RAISED,
+    NOT_MIGRATING,
+    PREFILL,
+    PREFILLING,
+    REASON_KV,
+    SWAP,
+    SWAPPED,
+    WAITING,
+)
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import cancel_migration
 from framework.engine.durations.speculation import kv_of_next_step
-from framework.engine.events.ask import ask_route
+from framework.engine.events.ask import ask, ask_route, fail, is_asked
 from framework.engine.kv.kv_cache import allocate, free_kv
 from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats, watermark_of
 from framework.engine.memory.queues import append, is_before
@@ -22,17 +34,43 @@ from framework.engine.requests.lifecycle import (
     start_decoding,
 )
 from framework.engine.requests.parking import park
-from framework.policy.hooks import ROUTE_PREFILL
+from framework.policy.hooks import ROUTE_PREFILL, VICTIM
 
 
 @inner
 def preemption_victim(s: State, i: int) -> int:
-    """The request of i to preempt next, by `engine.victim`: it decodes, prefills or has a deferred free."""
-    inst = s.instances[i]
+    """The request of i to preempt next, by the policy or `engine.victim`: it decodes, prefills or has a deferred free.
+
+    One that has a deferred free has ended: the policy is not asked then.
+    """
+    ended = last_deferred(s, i)
+    if unlikely(is_asked(s, VICTIM)):
+        return ended if ended >= 0 else _asked_for(s, i)
     if unlikely(s.options.least_urgent):
         return _least_urgent(s, i)
     if unlikely(s.options.fewest_tokens):
         return _of_fewest_tokens(s, i)
+    latest = _latest(s, i)
+    if ended >= 0 and (latest < 0 or s.requests[ended].admission > s.requests[latest].admission):
+        return ended
+    return latest
+
+
+@inner
+def _asked_for(s: State, i: int) -> int:
+    """The request of i that the policy gives up; after an answer that cannot be used, which stops the run, another."""
+    r = ask(s, VICTIM, i)
+    is_one = r >= 0 and r < s.options.requests and s.requests[r].instance == i
+    if is_one and (s.requests[r].state == DECODING or s.requests[r].state == PREFILLING):
+        return r
+    fail(s, HOOK_RAISED, VICTIM, i, r)
+    return _latest(s, i)
+
+
+@inner
+def _latest(s: State, i: int) -> int:
+    """The request that decodes or prefills on i and was admitted last; -1: there is none."""
+    inst = s.instances[i]
     chosen, latest = -1, -1
     for j in range(inst.running):
         r = s.lists[inst.running_at + j]
@@ -42,8 +80,7 @@ def preemption_victim(s: State, i: int) -> int:
         r = s.lists[inst.prefilling_at + j]
         if s.requests[r].state == PREFILLING and s.requests[r].admission > latest:
             chosen, latest = r, s.requests[r].admission
-    r = last_deferred(s, i)
-    return r if r >= 0 and s.requests[r].admission > latest else chosen
+    return chosen
 
 
 @inner

@@ -20,7 +20,9 @@ from framework.codes import (
     PARKED,
     PAUSED,
     PREEMPT,
+    PREFILL,
     PREFILLING,
+    REQUEUE,
     RESUME,
     SUSPENDED,
     SUSPENDED_HERE,
@@ -36,24 +38,26 @@ from framework.engine.copies.link_sharing import share_links, withdraw_copy
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up
 from framework.engine.events.ask import ask, is_asked, keep_seen
-from framework.engine.events.order import wake
+from framework.engine.events.order import tells, wake
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.attach import FLOATS, VIEW, attach
+from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.state import Memory, State, sample_memory
-from framework.engine.requests.lifecycle import end_request
+from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
 from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
 from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
 from framework.engine.roles.postponing import forget, place_of, postpone, revise
 from framework.engine.roles.suspension import comes_back, preempt_by_policy, resume_by_policy
-from framework.policy.hooks import DECIDE, ON_TICK, RAISED
+from framework.policy.hooks import DECIDE, ON_FINISH, ON_TICK, RAISED
 from framework.policy.inspection import View
 
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
 def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
-    """Carry out what is left of a tick's actions, or let the policy decide before an instance schedules.
+    """Tell of requests that have finished, carry out what is left of a tick's actions, or let the policy decide before
+    an instance schedules.
 
     YIELDED, or an error of a hook; the arguments are those of `engine.loop.run`.
     """
@@ -62,7 +66,9 @@ def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) 
 
 @inner
 def _decide(s: State) -> int:
-    if s.sim.kind == TICK:
+    if tells(s):
+        _tell(s)
+    elif s.sim.kind == TICK:
         first, count = s.sim.first_action, s.sim.actions
         s.sim.actions = 0
         _carry_out(s, ON_TICK, first, count, 0, 0)
@@ -93,6 +99,17 @@ def _decide_before(s: State, i: int) -> None:
 
 
 @inner
+def _tell(s: State) -> None:
+    """Tell the policy of those that have finished, in that order; the actions of each answer follow at once."""
+    while tells(s) and s.error.status == 0:
+        r = s.lists[s.options.finished_at + s.sim.told]
+        s.sim.told += 1
+        actions = ask(s, ON_FINISH, r)
+        if actions != RAISED:
+            _carry_out(s, ON_FINISH, 0, actions, 0, 0)
+
+
+@inner
 def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int) -> None:
     """Carry out the actions of a hook's answer from number j on; `count` instances from `first` on are to schedule."""
     while j < actions and s.error.status == 0:
@@ -106,9 +123,9 @@ def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int
 
 @inner
 def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: int) -> None:
-    """Preempt, resume or cancel r, now or, if it leaves or joins those of a step, when it is the turn of its instance.
+    """Preempt, resume, cancel or requeue r, now or, if it leaves or joins those of a step, at its instance's turn.
 
-    `value`: what a preempted request keeps, or the reason of a cancellation.
+    `value`: what a preempted request keeps, the reason of a cancellation, or the instance of another queue.
     """
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
@@ -117,6 +134,9 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
         if kind == CANCEL:
             leave_parked(s, r)
             end_request(s, r, CANCELLED, value)
+        return
+    if kind == REQUEUE:
+        _requeue(s, r, value)
         return
     known = place_of(s, r)
     if known >= 0 and not revise(s, known, kind, value):
@@ -158,6 +178,21 @@ def _carry_out_postponed(s: State, first: int, count: int) -> None:
 
 
 # --- the decisions ----------------------------------------------------------------------------------------------------
+
+
+@inner
+def _requeue(s: State, r: int, target: int) -> None:
+    """Move r, if it waits, to the queue of the target, where it can be served; it keeps its key and queue number."""
+    q = s.requests[r]
+    i = q.instance
+    if q.state != WAITING or i == target or s.instances[target].role & PREFILL == 0:
+        return
+    if recomputes_here(s, r) or not fits(s, target, r):
+        return
+    leave_queue(s, i, r)
+    q.instance = target
+    enter_queue(s, target, r)
+    wake(s, i)
 
 
 @inner

@@ -8,6 +8,7 @@ from __future__ import annotations
 from framework.codes import FINISHED, PREFILLING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.speculation import blocks_of_next_step, choose_depth, growth_of
+from framework.engine.events.ask import is_asked
 from framework.engine.kv.kv_cache import allocate, free
 from framework.engine.kv.prefix_cache import register_prefix
 from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of
@@ -20,6 +21,7 @@ from framework.engine.requests.preemption import preempt, preemption_victim, swa
 from framework.engine.steps.admission import admit_chunk
 from framework.engine.steps.chunks import largest_chunk, note_chunk
 from framework.engine.steps.pulling import join_first, may_join, pull
+from framework.policy.hooks import VICTIM
 
 
 @inner
@@ -206,7 +208,7 @@ def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
     """So many blocks for r, of those of others where none are available; False if r itself gave way."""
     inst = s.instances[i]
     while blocks > available(s, i):
-        by_rule = s.options.least_urgent or s.options.fewest_tokens
+        by_rule = s.options.least_urgent or s.options.fewest_tokens or is_asked(s, VICTIM)
         victim = preemption_victim(s, i) if unlikely(by_rule) else _last(s, i)
         ended = s.requests[victim].state == FINISHED
         if unlikely(s.requests[victim].admission < s.requests[r].admission) and not ended:
