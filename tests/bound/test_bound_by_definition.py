@@ -20,14 +20,14 @@ from framework.bound.steps import Prices
 from framework.engine.setup.config import EngineConfig
 from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo
-from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
+from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, Role, disaggregated, mixed
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL, RowTiming
 
 Rng = np.random.Generator
-Floats = np.ndarray[Any, np.dtype[np.float64]]
+Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 ANY = Slo(None, None)
 KV, SEATS, BUDGET = 90, 3, 7
 PLAIN = EngineConfig(
@@ -37,12 +37,12 @@ PLAIN = EngineConfig(
 
 def drawn(rng: Rng) -> Setting:
     """Pools of affine step times, two kinds of requests, and SLOs that all keep alone."""
-    roles = (("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed"))[rng.integers(3)]
+    roles: tuple[Role, ...] = (("mixed",), ("prefill", "decode"), ("prefill", "decode", "mixed"))[rng.integers(3)]
     pools = tuple(
         PoolSpec(role, role, int(rng.integers(1, 4)), server(role, KV), link_bytes_s=float(rng.choice([30.0, 1e6])))
         for role in roles
     )
-    rows = {
+    rows: dict[str, StepRow] = {
         role: StepRow(
             base_s=0.01 + 0.1 * rng.random(),
             per_prefill_token_s=0.03 * rng.random(),
@@ -217,7 +217,7 @@ def asked(
 
 def prompts(arrival_s: Floats, output_tokens: int = 1) -> Workload:
     count = len(arrival_s)
-    return Workload(arrival_s, np.full(count, 4), np.full(count, output_tokens))
+    return Workload(arrival_s.astype(np.float64), np.full(count, 4), np.full(count, output_tokens))
 
 
 def same(found: Bound, other: Bound) -> bool:
@@ -240,11 +240,12 @@ def test_a_run_ends_with_its_last_arrival_or_its_last_prefill() -> None:
     slow, fast = (prompts(gap_s * np.arange(9)) for gap_s in (1.0, 0.2))
     too_long = replace(slow, input_tokens=np.array([4] * 8 + [2000]))
     found = [(one.good, one.goodput, one.limit) for one in map(bound, map(asked, (slow, fast, too_long)))]
-    assert found == [
+    expected: list[Any] = [
         (9, pytest.approx(9 / 8.5), "latency alone"),
         (9, pytest.approx(9 / 4.5), "GPU time"),
         (8, pytest.approx(8 / 8.0), "latency alone"),
     ]
+    assert found == expected
     slow_only = bound(asked(slow))
     assert slow_only.describe(slow_only.goodput) == "100 % of what any schedule could reach (latency alone)"
 

@@ -91,7 +91,7 @@ def of_family(family: Family, seed: int) -> Setting:
     limits = [None if rng.random() < 0.3 else float(10 ** rng.uniform(-0.5, 1.5)) for _ in range(2)]
     return Setting(
         *(scenario.workload, scenario.cluster, scenario.model, scenario.timing, scenario.engine, scenario.load),
-        slo=Slo(*limits),
+        slo=Slo(limits[0], limits[1]),
     )
 
 
