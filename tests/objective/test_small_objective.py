@@ -135,8 +135,8 @@ def test_where_alone_all_keep_the_slo_the_limits_of_the_run_are_named() -> None:
 
 
 def test_states_of_load_are_those_of_shorter_and_of_longer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(own: Any, _: Any) -> Any:
-        state = "shorter" if own.run().requests["end_s"][0] < SERVICE_S else "longer"
+    def told(_: Any, result: Any) -> Any:
+        state = "shorter" if result.requests["end_s"][0] < SERVICE_S else "longer"
         return SimpleNamespace(summary=dict.fromkeys(FIGURES, 1.0) | {"load_state": state})
 
     own = experiment(requests(regular(3)), ttft_within(1.0))
