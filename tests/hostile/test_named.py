@@ -135,7 +135,10 @@ def test_a_cache_of_other_code_is_as_good_as_none(tmp_path: Path) -> None:
         assert after.stdout == before.stdout
 
 
-@pytest.mark.parametrize(("what", "own"), [("run", ["hydra.run.dir=same"]), ("sweep", ["-m", "hydra.sweep.dir=same"])])
+@pytest.mark.parametrize(
+    ("what", "own"),
+    [("run", ["hydra.run.dir=same"]), pytest.param("sweep", ["-m", "hydra.sweep.dir=same"], marks=pytest.mark.slow)],
+)
 def test_two_processes_do_not_share_a_directory(what: str, own: list[str], tmp_path: Path) -> None:
     words = [sys.executable, str(ROOT / "run.py"), "policy=chunked", "trace=synthetic", "trace.limit=20", *own]
     runs = [
