@@ -35,8 +35,8 @@ def decided(draw: Draw) -> Scenario:
         decides_at_ticks_alone=not both,
         calm=draw.one([2, 4, 12]),
         seed=draw.integer(0, 999),
+        tick_s=tick_s if both else tick_s or draw.dyadic(3, 24, -7),
         victim=draw.one(["", "any"]),
         on_finish=draw.one(["", "any"]),
-        tick_s=tick_s if both else tick_s or draw.dyadic(3, 24, -7),
     )
     return replace(scenario, rules=rules)
