@@ -571,7 +571,7 @@ def _take_turn(s: Simulation, i: Instance) -> Names:
 def _pause_others(s: Simulation, i: Instance, decodes: list[Request]) -> Names:
     for r in i.running:
         if r not in decodes:
-            yield "decode that waits for tokens"
+            yield "decode left out by the policy" if r.skips else "decode that waits for tokens"
 
 
 def _take_blocks(self: running_list.InOrder, r: Request, blocks: int) -> Names:

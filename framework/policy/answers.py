@@ -88,11 +88,14 @@ class Answers:
             "actions": self._actions,
             "tokens": self._tokens,
             "candidate": self._candidate,
+            "skips": self._skips,
         }
         check, name, cluster = kinds[hook.answer], hook.name, self._cluster
         own = getattr(self._policy, name)
         if hook.argument == "tick":
             return lambda tick: check(name, own(cluster), tick)
+        if hook.answer == "skips":
+            return lambda i: check(name, own(i, cluster.decoding(i), cluster), i)
         if hook.answer == "candidate":
             return lambda i: check(name, own(i, self._running(i), cluster), i)
         if hook.argument in ("instance", "queue"):
@@ -171,6 +174,18 @@ class Answers:
             there = ", ".join(map(str, candidates.tolist()))
             raise self.error(hook, f"request {shown(r)} for instance {i}; return one of the candidates: {there}")
         return r
+
+    def _skips(self, hook: str, answer: Any, i: int) -> int:
+        """Their number; they themselves are in `actions`."""
+        if not isinstance(answer, Iterable):
+            raise self.error(hook, f"{shown(answer)} for instance {i}; return a list of requests, () for none")
+        decoding = set(self._cluster.decoding(i).tolist())
+        skips = {self._whole(hook, r, "a list of requests, () for none") for r in answer}
+        if not skips < decoding:
+            there = ", ".join(map(str, sorted(decoding)))
+            raise self.error(hook, f"{sorted(skips)} for instance {i}; return some, not all, of {there}")
+        self.actions = [ActionRow(0, r, i) for r in sorted(skips)]
+        return len(skips)
 
     def _keys(self, hook: str, keys: Any, queue: Integers) -> Floats:
         """One for each of the queue, or one for all."""

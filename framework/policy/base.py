@@ -30,7 +30,8 @@ _PASSED = {
     "prepare": ("cluster",),
     **{hook.name: (hook.argument, "cluster") for hook in HOOKS},
     **{hook.name: ("cluster",) for hook in HOOKS if hook.argument == "tick"},
-    **{hook.name: ("instance", "candidates", "cluster") for hook in HOOKS if hook.answer == "candidate"},
+    "victim": ("instance", "candidates", "cluster"),
+    "select": ("instance", "decoding", "cluster"),
 }
 
 
@@ -206,6 +207,14 @@ class Policy:
         `candidates`: those that decode there, in running order, then those that prefill.
         """
         return int(candidates[-1])
+
+    def select(self, instance: int, decoding: NDArray[np.int64], cluster: Cluster) -> Iterable[int]:
+        """Those of the decodes of an instance that its next steps leave out, with their KV and seats; one must stay in.
+
+        Asked where an instance forms a step after something changed there and at least two requests decode; the answer
+        holds until it is asked again. `decoding`: all of them, in running order.
+        """
+        return ()
 
     def on_finish(self, request: Request, cluster: Cluster) -> Iterable[Action]:
         """Called once for each request that has finished, before anything else happens; the actions are carried out in

@@ -40,6 +40,7 @@ HOOKS = (
     ),
     Hook("decide", "instance", "actions", "an instance is about to schedule after something changed there", True),
     Hook("victim", "instance", "candidate", "an instance lacks KV blocks for those that run there", True),
+    Hook("select", "instance", "skips", "an instance forms a step of several decodes after something changed", True),
     Hook("on_finish", "request", "actions", "a request has finished, and so has all that its step brings about", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
@@ -54,6 +55,7 @@ HOOK_NAMES = tuple(hook.name for hook in HOOKS)
     FETCH_PREFIX,
     DECIDE,
     VICTIM,
+    SELECT,
     ON_FINISH,
 ) = range(len(HOOKS))
 

@@ -91,12 +91,17 @@ def make_room(s: Simulation, i: Instance) -> bool:
     """Blocks for the tokens that the next decode step stores. True: something was preempted."""
     preempted = False
     i.depth = choose_depth(s, i)
-    while sum([growth(s, i, r) for r in i.running]) > i.cache.available:
+    while sum([growth(s, i, r) for r in selected(i)]) > i.cache.available:
         give_way(s, i, victim(s, i))
         preempted = True
-    for r in i.running:
+    for r in selected(i):
         i.cache.take(r.id, growth(s, i, r))
     return preempted
+
+
+def selected(i: Instance) -> list[Request]:
+    """The decodes of i's next step: those that the policy does not leave out."""
+    return [r for r in i.running if not r.skips]
 
 
 def victim(s: Simulation, i: Instance) -> Request:

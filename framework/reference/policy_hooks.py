@@ -120,6 +120,10 @@ class PolicyHooks(Hooks):
         self.ask("decide", i.id)
         return [_action(action, self.reasons) for action in self._answers.actions]
 
+    def select(self, s: Simulation, i: Instance) -> Sequence[int]:
+        self.ask("select", i.id)
+        return [int(action.request) for action in self._answers.actions]
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         self.ask("on_finish", r.id)
         return [_action(action, self.reasons) for action in self._answers.actions]

@@ -69,6 +69,10 @@ class Hooks:
         """Ask the policy to decide before i schedules."""
         return ()
 
+    def select(self, s: Simulation, i: Instance) -> Sequence[int]:
+        """Those of i's decodes that its next steps leave out."""
+        return ()
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""
         return ()

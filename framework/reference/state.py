@@ -79,6 +79,7 @@ class Request:
     token_s: list[float] = field(default_factory=list)
     accepted: int = 0  # drafts, by its last decode step
     paused: bool = False  # it decodes, and the step under way has no tokens for it
+    skips: bool = False  # it decodes, and the policy leaves it out of steps
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
     swapped_out: bool = False  # its KV is in host memory meanwhile
     join_step: int = 0  # decode steps of its instance when it began to decode there, or to go on

@@ -94,6 +94,7 @@ EVENTS = (
     *("cancelled while it is suspended", "decision that waited for a turn", "decision for a group"),
     *("decision concurrent with a prefill step", "resume after preempt", "preempt after cancel"),
     *("preemption by the policy that cannot be", "cancelled", "told of an end", "victim asked for"),
+    "decode left out by the policy",
     *("requeued", "requeued where it cannot be", "requeued though it does not wait"),
     *("crashed", "crash of a group", "crash of an instance that is off", "back after a crash", "crashed in a step"),
     *("crashed in the midst of a prefill", "crashed with decodes", "crashed with requests that wait"),

@@ -38,5 +38,6 @@ def decided(draw: Draw) -> Scenario:
         tick_s=tick_s if both else tick_s or draw.dyadic(3, 24, -7),
         victim=draw.one(["", "any"]),
         on_finish=draw.one(["", "any"]),
+        select=draw.one(["", "any"]),
     )
     return replace(scenario, rules=rules)

@@ -64,6 +64,7 @@ OPTIONAL_HOOKS = (
         "batching",
         "decide",
         "victim",
+        "select",
         "on_finish",
         "on_tick",
     ),
@@ -92,6 +93,7 @@ class Rules:
     decides_at_ticks_alone: bool = False  # `decide` is not overridden
     calm: int = 4  # in how many questions on average one decision is made
     victim: str = ""
+    select: str = ""
     on_finish: str = ""
 
     @property
@@ -258,6 +260,13 @@ class Ruler:
         self.note("victim", instance, look, candidates)
         draw = mix(self.rules.seed, 23, len(self.notes))
         return candidates[(draw >> 8) % len(candidates)] if draw % 2 else candidates[0]
+
+    def select(self, look: Look, instance: int, decoding: list[int]) -> list[int]:
+        """Each by a hash; the first stays in if nobody else does."""
+        self.note("select", instance, look, decoding)
+        share = mix(self.rules.seed, 24, len(self.notes)) % 3
+        skips = [r for r in decoding if mix(self.rules.seed, 25, r, len(self.notes)) % 4 < share]
+        return skips if len(skips) < len(decoding) else skips[1:]
 
     def on_finish(self, look: Look, request: int) -> list[tuple[Any, ...]]:
         """As `on_tick`."""
@@ -522,6 +531,9 @@ class RuledHooks(Hooks):
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_tick(self._look(s))
 
+    def select(self, s: Simulation, i: Instance) -> Sequence[int]:
+        return self.ruler.select(self._look(s), i.id, [r.id for r in i.running])
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_finish(self._look(s), r.id)
 
@@ -633,6 +645,10 @@ def _victim(self: _Ruled, instance: int, candidates: Integers, cluster: Cluster)
     return self.ruler.victim(self.look(cluster), int(instance), candidates.tolist())
 
 
+def _select(self: _Ruled, instance: int, decoding: Integers, cluster: Cluster) -> Iterable[int]:
+    return self.ruler.select(self.look(cluster), int(instance), decoding.tolist())
+
+
 def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable[Action]:
     return map(_action, self.ruler.on_finish(self.look(cluster), request.id))
 
@@ -676,6 +692,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "split_at": _split_at,
     "decide": _decide,
     "victim": _victim,
+    "select": _select,
     "on_finish": _on_finish,
     "on_tick": _on_tick,
 }

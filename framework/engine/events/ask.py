@@ -13,7 +13,7 @@ from framework.engine.durations.leap import catch_up, catch_up_one
 from framework.engine.events.agreement import require_agreement
 from framework.engine.memory.queues import least_queued, queue_pop, queue_push
 from framework.engine.memory.state import State
-from framework.policy.hooks import BATCHING, PRIORITIZE, RAISED, REFUSED, ROUTE_DECODE, ROUTE_PREFILL, SPLIT_AT
+from framework.policy.hooks import BATCHING, PRIORITIZE, RAISED, REFUSED, ROUTE_DECODE, ROUTE_PREFILL, SELECT, SPLIT_AT
 from framework.policy.hooks import decode_plan as _decode_plan
 
 if numba_config.DISABLE_JIT:
@@ -172,6 +172,17 @@ def ask_batching(s: State, i: int) -> None:
                 inst.prefill_percent = percent
     if s.options.dynamic_keys and inst.waiting_root >= 0:
         _renew_keys(s, i)
+
+
+@inner
+def ask_select(s: State, i: int) -> None:
+    """Ask which of i's decodes its next steps leave out, if there are several; until then none is."""
+    inst = s.instances[i]
+    for j in range(inst.running):
+        s.requests[s.lists[inst.running_at + j]].skips = False
+    count = ask(s, SELECT, i) if inst.running > 1 else 0
+    for j in range(count):
+        s.requests[s.actions[j].request].skips = True
 
 
 @inner

@@ -70,6 +70,7 @@ REQUEST = record(
     ("destination", "i4"),  # target of its transfer or migration, -1: none
     ("rank", "i2"),  # its data-parallel rank on that instance, where ranks are distinguished
     ("rerouted", "b1"),  # 1: a crash took it off its instance; until it decodes it is computed where it is routed
+    ("skips", "b1"),  # 1: it decodes, and the policy leaves it out of steps
     ("accepted", "i4"),  # drafts that its last decode step accepted, where it decodes
     ("turn", "i4"),  # its place in the session, from 0
     # 64 more, which few requests need: its session, its tenant, and its copy while its bytes share links with others.

@@ -30,6 +30,10 @@ def choose_rank(s: State, i: int) -> int:
     best, least, less = 0, _NEVER, _NEVER
     for k in range(inst.ranks):
         first, second = _requests_on(s, i, k), _kv_on(s, i, k)
+        if unlikely(inst.paused > 0):
+            paused, kv = _paused_on(s, i, k)
+            first += paused
+            second += kv
         if inst.rank_choice != RANK_OF_LEAST_REQUESTS:
             first, second = second, first
         if first < least or (first == least and second < less):
@@ -48,6 +52,18 @@ def _kv_on(s: State, i: int, k: int) -> int:
     """KV tokens of rank k, prompts that are being computed as a whole."""
     at = s.instances[i].ranks_at + k * RANK_WORDS
     return int(s.lists[at + OFFSETS] + s.lists[at + DECODES] * s.instances[i].decode_steps + s.lists[at + TARGETS])
+
+
+@inner
+def _paused_on(s: State, i: int, k: int) -> tuple[int, int]:
+    """Paused decodes of rank k, and their KV tokens: the step being formed leaves them out."""
+    inst, paused, kv = s.instances[i], 0, 0
+    for j in range(inst.running - inst.paused, inst.running):
+        q = s.requests[s.lists[inst.running_at + j]]
+        if q.rank == k:
+            paused += 1
+            kv += q.kv
+    return paused, kv
 
 
 @inner

@@ -59,6 +59,7 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     q.instance = i
     q.decode_instance = i
     q.rerouted = False
+    q.skips = False
     s.lists[inst.running_at + inst.running] = r
     if unlikely(s.options.by_admission) and inst.running > 0:
         inst.disordered |= s.requests[s.lists[inst.running_at + inst.running - 1]].admission > q.admission

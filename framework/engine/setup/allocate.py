@@ -149,11 +149,10 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, crashes: int) -> N
         options[name] = space.reserve(2 * size + 1)
     for name in ("heap_at", "turns_at", "finished_at", "output_at", "asked_at"):
         options[name] = space.reserve(count)
-    options["leaving_at"] = space.reserve(int(options["most_running"][0]))
+    for name in ("leaving_at", "aside_at"):
+        options[name] = space.reserve(int(options["most_running"][0]))
     if options["speculates"][0]:
         options["draws_at"] = space.reserve(2 * count)
-    if options["by_admission"][0]:
-        options["aside_at"] = space.reserve(int(options["most_running"][0]))
 
 
 def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: NDArray[np.int64]) -> None:

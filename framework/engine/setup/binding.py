@@ -113,7 +113,7 @@ class Binding:
         follows = self._policy.changes_roles or self.memory.options["crashes"][0] > 0
         if hook.argument == "queue":
             ask = self._asking_keys(ask)
-        write = self._write_actions if hook.answer == "actions" else None
+        write = self._write_actions if hook.answer in ("actions", "skips") else None
 
         every = 1 if hook.argument == "tick" else _TIMED_EVERY
         calls = 0

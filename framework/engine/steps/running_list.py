@@ -18,10 +18,11 @@ from framework.engine.parallel.pipeline_parallel import begin_step, load_after, 
 from framework.engine.requests.asynchronous import last_deferred
 from framework.engine.requests.pausing import pause_rest
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
+from framework.engine.requests.selection import selected
 from framework.engine.steps.admission import admit_chunk
 from framework.engine.steps.chunks import largest_chunk, note_chunk
 from framework.engine.steps.pulling import join_first, may_join, pull
-from framework.policy.hooks import VICTIM
+from framework.policy.hooks import SELECT, VICTIM
 
 
 @inner
@@ -61,7 +62,7 @@ def _go_through(s: State, i: int) -> int:
     while step.next_decode < inst.running or step.next_prefill < inst.prefilling:
         if _decode_is_next(s, i, step.next_decode, step.next_prefill):
             r = s.lists[inst.running_at + step.next_decode]
-            if _left_of_all(s, i, s.requests[r].rank) <= 0:
+            if s.requests[r].skips or _left_of_all(s, i, s.requests[r].rank) <= 0:
                 s.requests[r].waits = True
                 waiting += 1
             elif not _give_blocks(s, i, r, growth_of(s, i, r)):
@@ -122,6 +123,8 @@ def _decodes_come_first(s: State, i: int) -> bool:
     if inst.ranks > 0 or inst.running * (1 + s.step[i].depth) > inst.token_budget:
         return False
     if inst.running > 0 and not _decode_is_next(s, i, inst.running - 1, 0):
+        return False
+    if unlikely(is_asked(s, SELECT)) and selected(s, i) < inst.running:
         return False
     return bool(blocks_of_next_step(s, i) <= available(s, i))
 

@@ -20,7 +20,7 @@ from framework.engine.copies.migration import switch_over
 from framework.engine.copies.transfers import send_ahead, start_transfers
 from framework.engine.durations.leap import catch_up_one
 from framework.engine.durations.speculation import blocks_of_next_step, choose_depth
-from framework.engine.events.ask import ask_batching, ask_route
+from framework.engine.events.ask import ask_batching, ask_route, ask_select, is_asked
 from framework.engine.events.order import wake
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import settle_reserve
@@ -31,12 +31,13 @@ from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step
 from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_decodes, prepare_next
 from framework.engine.requests.lifecycle import recomputes_here, remove_running
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
+from framework.engine.requests.selection import blocks_of_selected, pause_others
 from framework.engine.roles.changes import proceed
 from framework.engine.steps.prefill import form_batch, form_chunks, form_whole_prompts
 from framework.engine.steps.pulling import join_computed, join_first, let_join, pull
 from framework.engine.steps.running_list import form_in_order
 from framework.engine.steps.step import start_step
-from framework.policy.hooks import REFUSED, ROUTE_DECODE
+from framework.policy.hooks import REFUSED, ROUTE_DECODE, SELECT
 
 
 @inner
@@ -51,6 +52,8 @@ def schedule(s: State, i: int) -> None:
     if inst.changed:
         inst.changed = False
         ask_batching(s, i)
+        if unlikely(is_asked(s, SELECT)):
+            ask_select(s, i)
     _set_admission(s, i)
     decodes, prefill_tokens = _form(s, i)
     if inst.waiting_root < 0:
@@ -220,10 +223,20 @@ def _form_decodes(s: State, i: int) -> int:
     inst = s.instances[i]
     if unlikely(s.options.speculates):
         s.step[i].depth = choose_depth(s, i)
-    while blocks_of_next_step(s, i) > available(s, i):
+    while _growth(s, i) > available(s, i):
         inst.preempted = True
         preempt(s, i, preemption_victim(s, i))
-    allocate(s, i, blocks_of_next_step(s, i))
+    allocate(s, i, _growth(s, i))
     if inst.swapped > 0 and not inst.preempted:
         swap_in(s, i)
+    if unlikely(is_asked(s, SELECT)):
+        return pause_others(s, i)
     return int(inst.running)
+
+
+@inner
+def _growth(s: State, i: int) -> int:
+    """New blocks that the decodes of i's next step need."""
+    if unlikely(is_asked(s, SELECT)):
+        return blocks_of_selected(s, i)
+    return blocks_of_next_step(s, i)

@@ -26,7 +26,7 @@ def start_decoding(s: Simulation, i: Instance, r: Request) -> None:
     """Append r to the running order of i; its KV is there already."""
     i.running.append(r)
     r.instance = r.decode_instance = i.id
-    r.rerouted = False
+    r.rerouted = r.skips = False
     r.join_step, r.joined_with = int(i.totals["decode_steps"]), r.emitted
 
 

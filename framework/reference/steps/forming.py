@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from framework.reference.kv import admit, cover, finds_room, make_room, may_come, swap_in
+from framework.reference.kv import admit, cover, finds_room, make_room, may_come, selected, swap_in
 from framework.reference.prefixes import matched_prefix, share_chunk
 from framework.reference.simulation import Simulation
 from framework.reference.state import Chunk, Instance, Request
@@ -23,8 +23,8 @@ def form_decode_first(s: Simulation, i: Instance) -> Form:
     """Decodes, then chunks of prompts as the budget allows."""
     preempted = make_room(s, i)
     swap_in(s, i, preempted)
-    spent = [sum([r.rank == k for r in i.running]) * (1 + i.depth) for k in range(i.spec.ranks)]
-    return list(i.running), form_chunks(s, i, spent, preempted)
+    spent = [sum([r.rank == k for r in selected(i)]) * (1 + i.depth) for k in range(i.spec.ranks)]
+    return selected(i), form_chunks(s, i, spent, preempted)
 
 
 def form_concurrent(s: Simulation, i: Instance) -> Form:
@@ -32,7 +32,7 @@ def form_concurrent(s: Simulation, i: Instance) -> Form:
     preempted = make_room(s, i)
     swap_in(s, i, preempted)
     form_stream(s, i, preempted)
-    return list(i.running), []
+    return selected(i), []
 
 
 def form_stream(s: Simulation, i: Instance, barred: bool) -> None:
@@ -109,7 +109,7 @@ def micro_batch_loads(i: Instance, chunks: list[Chunk]) -> list[int]:
 def form_decodes(s: Simulation, i: Instance) -> Form:
     """Decodes alone."""
     swap_in(s, i, make_room(s, i))
-    return list(i.running), []
+    return selected(i), []
 
 
 def form_static(s: Simulation, i: Instance) -> Form:
@@ -121,7 +121,7 @@ def form_static(s: Simulation, i: Instance) -> Form:
     preempted = make_room(s, i) or i.chunk_preempted
     swap_in(s, i, preempted)
     if i.running:
-        return list(i.running), []
+        return selected(i), []
     while not preempted and not i.swapped and may_come(i) and finds_room(s, i):
         r = min(i.waiting)[2]
         admit(s, i, r.goal)
@@ -149,7 +149,7 @@ def form_prefill_first(s: Simulation, i: Instance) -> Form:
     if chunks:
         return [], chunks
     swap_in(s, i, make_room(s, i) or i.chunk_preempted)
-    return list(i.running), []
+    return selected(i), []
 
 
 def form_chunks_first(s: Simulation, i: Instance) -> Form:
@@ -158,15 +158,15 @@ def form_chunks_first(s: Simulation, i: Instance) -> Form:
     if chunks:
         return [], chunks
     swap_in(s, i, make_room(s, i) or i.chunk_preempted)
-    return list(i.running), []
+    return selected(i), []
 
 
 def form_mixed(s: Simulation, i: Instance) -> Form:
     """Decodes, then whole prompts as the budget allows."""
     preempted = make_room(s, i)
     swap_in(s, i, preempted)
-    chunks = form_whole_prompts(s, i, len(i.running) * (1 + i.depth), barred=preempted)
-    return list(i.running), chunks
+    chunks = form_whole_prompts(s, i, len(selected(i)) * (1 + i.depth), barred=preempted)
+    return selected(i), chunks
 
 
 def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> list[Chunk]:

@@ -37,7 +37,7 @@ class InOrder:
         """What r takes of the budget; 0: nothing, or it was preempted."""
         i, budget = self.i, self.i.token_budget // self.i.spec.ranks
         if r in i.running:
-            return 1 + i.depth if self.spent[r.rank] < budget else 0
+            return 1 + i.depth if self.spent[r.rank] < budget and not r.skips else 0
         if r not in i.prefilling:
             return 0
         size = min(budget, i.chunk_size(r.prefilled))

@@ -14,7 +14,7 @@ from framework.reference.state import Instance
 from framework.reference.steps.duration import start_step
 from framework.reference.steps.forming import Form, form_step, form_stream
 from framework.reference.steps.lockstep import begin_together
-from framework.reference.steps.running_list import form_in_order
+from framework.reference.steps.running_list import form_in_order, pause_others
 
 
 def take_turn(s: Simulation, i: Instance) -> None:
@@ -50,6 +50,7 @@ def schedule(s: Simulation, i: Instance) -> None:
     if i.draining_role != i.next_role and i.change_event is None and has_drained(s, i):
         proceed(s, i)
     ask_batching(s, i)
+    ask_select(s, i)
     i.changed = False
     set_admission(s, i)
     gave_way = s.gave_way
@@ -98,6 +99,8 @@ def form_and_pull(s: Simulation, i: Instance) -> Form:
         join(s, i)
     gave_way = s.gave_way
     form = form_step(s, i)
+    if form[0]:
+        pause_others(s, i, form[0])
     if i.spec.pulls and s.gave_way == gave_way:
         pull(s, i)
     return form
@@ -156,6 +159,15 @@ def ask_batching(s: Simulation, i: Instance) -> None:
         follow_plan(i, s.hooks.batching(s, i))
     if i.changed and s.hooks.dynamic_keys:
         renew_keys(s, i)
+
+
+def ask_select(s: Simulation, i: Instance) -> None:
+    """Ask which of i's decodes its next steps leave out, if there are several; until then none is."""
+    if i.changed and "select" in s.hooks.overrides:
+        for r in i.running:
+            r.skips = False
+        for id in s.hooks.select(s, i) if len(i.running) > 1 else ():
+            s.requests[id].skips = True
 
 
 def set_admission(s: Simulation, i: Instance) -> None:

@@ -1,0 +1,42 @@
+"""Decodes that the policy leaves out of steps: they keep their KV and seats, and pause."""
+
+from __future__ import annotations
+
+from framework.compiler.decorators import inner
+from framework.engine.durations.speculation import growth_of
+from framework.engine.memory.state import State
+from framework.engine.requests.pausing import pause_rest
+
+
+@inner
+def blocks_of_selected(s: State, i: int) -> int:
+    """New blocks that those of i's running requests that are not left out need for its next step."""
+    inst = s.instances[i]
+    blocks = 0
+    for j in range(inst.running):
+        r = s.lists[inst.running_at + j]
+        if not s.requests[r].skips:
+            blocks += growth_of(s, i, r)
+    return blocks
+
+
+@inner
+def selected(s: State, i: int) -> int:
+    """How many of i's running requests are not left out."""
+    inst = s.instances[i]
+    decodes = 0
+    for j in range(inst.running):
+        decodes += not s.requests[s.lists[inst.running_at + j]].skips
+    return decodes
+
+
+@inner
+def pause_others(s: State, i: int) -> int:
+    """Pause those of i's running requests that are left out; how many others decode. Nobody pauses if that is 0."""
+    inst, decodes = s.instances[i], selected(s, i)
+    if 0 < decodes < inst.running:
+        for j in range(inst.running):
+            q = s.requests[s.lists[inst.running_at + j]]
+            q.waits = q.skips
+        pause_rest(s, i)
+    return decodes
