@@ -348,6 +348,32 @@ def test_the_policy_is_told_of_each_end(engine: str) -> None:
     assert ends(result)[2] == ("cancelled", "enough", 2)
 
 
+class Leaving(Policy):
+    """Leaves these requests out, and notes when it is asked."""
+
+    def __init__(self, others: Iterable[int]) -> None:
+        self.others = set(others)
+        self.asked: list[float] = []
+
+    def select(self, instance: int, decoding: Any, cluster: Cluster) -> list[int]:
+        self.asked.append(cluster.now_s)
+        return [int(r) for r in decoding if r in self.others]
+
+
+@ENGINES
+def test_decodes_are_left_out_until_the_policy_says_otherwise(engine: str) -> None:
+    """Request 0 keeps its seat and KV from 1 s until request 1 has ended, at 4 s: nothing is to select then. At 2 s and
+    3 s nothing has changed.
+    """
+    policy = Leaving([0])
+    result = play(engine, [(0, 2, 4), (0, 2, 4)], policy)
+    assert token_times(result) == [[1, 5, 6, 7], [1, 2, 3, 4]]
+    assert policy.asked == [1]
+    assert result.requests["preemptions"].sum() == 0
+    with pytest.raises(PolicyError, match=r"\[0, 1\] for instance 0; return some, not all, of 0, 1"):
+        play(engine, [(0, 2, 4), (0, 2, 4)], Leaving([0, 1]))
+
+
 class Counting(RuledHooks):
     """Checks at each question that every request that is there is in one place."""
 

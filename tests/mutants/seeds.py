@@ -1677,6 +1677,36 @@ MUTANTS = (
         "return _asked_for(s, i)",
     ),
     Mutant(
+        "decodes that are left out need room",
+        "requests/selection.py",
+        "        if not s.requests[r].skips:\n            blocks += growth_of(s, i, r)\n",
+        "        blocks += growth_of(s, i, r)\n",
+    ),
+    Mutant(
+        "decodes that are left out are left out for good",
+        "events/ask.py",
+        "        s.requests[s.lists[inst.running_at + j]].skips = False\n",
+        "        pass\n",
+    ),
+    Mutant(
+        "decodes that are left out are not on their ranks",
+        "parallel/data_parallel.py",
+        "        if unlikely(inst.paused > 0):\n            paused, kv",
+        "        if False:\n            paused, kv",
+    ),
+    Mutant(
+        "one that comes back is left out as before",
+        "requests/lifecycle.py",
+        "    q.skips = False\n",
+        "",
+    ),
+    Mutant(
+        "decodes that are left out take tokens in order of admission",
+        "steps/running_list.py",
+        "s.requests[r].skips or ",
+        "",
+    ),
+    Mutant(
         "the policy is told of the first end of a step alone",
         "roles/decisions.py",
         "        s.sim.told += 1\n",
