@@ -22,7 +22,7 @@ from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, Role, disaggregated, mixed
 from framework.timing.table import StepRow
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL, RowTiming
 
@@ -339,3 +339,23 @@ def test_requests_are_alike_where_sizes_are_and_they_fit_the_same_pools() -> Non
     pairs = set(zip(sizes.tolist(), again_s.tolist(), found.tolist(), strict=True))
     assert sorted({number for *_, number in pairs}) == list(range(6))
     assert len(pairs) == 6
+
+
+@pytest.mark.parametrize(("tpot_s", "good"), [(0.21, True), (0.19, False)])
+def test_two_tokens_are_one_step_apart(tpot_s: float, good: bool) -> None:
+    """A decode step takes 0.2 s."""
+    assert bound(asked(prompts(np.zeros(1), 2), Slo(None, tpot_s))).alone.tolist() == [good]
+
+
+def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
+    """Three prompts of 4 tokens, of which two begin with the same block of 2."""
+    workload = replace(
+        prompts(np.zeros(3), 3),
+        hash_ids=np.array([1, 2, 1, 3, 4, 5]),
+        hash_spans=consecutive([2] * 3),
+        hash_block_tokens=2,
+    )
+    setting = asked(workload, cluster=disaggregated(1, 1, server("gpu", 1000)), prefix_cache=True)
+    needs = least_needs(setting, make_pools(setting))
+    token_s = MODEL.kv_bytes_per_token / setting.cluster.link_bytes_s[0]
+    assert needs.transfer_s == pytest.approx(token_s * np.array([2, 2, 4]), abs=1e-9)
