@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,7 @@ def placed(running: int, rule: str = "", implementation: str = "compiled") -> in
     ids = [SHARED, *[[100 + k] for k in range(running)], SHARED]
     columns = {"hash_ids": np.concatenate(ids), "hash_spans": consecutive([len(row) for row in ids])}
     policy: Policy = OnLast(running + 1, rule)
-    options = {"prefix_cache": True, "kv_tokens": 1000, "implementation": implementation}
+    options: dict[str, Any] = {"prefix_cache": True, "kv_tokens": 1000, "implementation": implementation}
     result = play(policy, rows, fleet(mixed=2), columns=columns | {"hash_block_tokens": 16}, **options)
     return int(result.requests["prefill_instance"][-1])
 

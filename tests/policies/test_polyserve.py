@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from framework.errors import InputError
@@ -20,7 +22,7 @@ def placed(policy: Policy, classes: str, instances: int = 4, implementation: str
     """Where requests of the class l (loose) or t (tight) go that come a second apart and last long."""
     rows = [(1.0 * k, 4, 100) for k in range(len(classes))]
     columns = {"slo_class": tuple({"l": LOOSE, "t": TIGHT_CLASS}[one] for one in classes)}
-    options = {"max_batch": 64, "kv_tokens": 4000, "implementation": implementation}
+    options: dict[str, Any] = {"max_batch": 64, "kv_tokens": 4000, "implementation": implementation}
     result = play(policy, rows, fleet(mixed=instances), columns=columns, row=STEP, **options)
     return result.requests["prefill_instance"].tolist()
 
