@@ -792,8 +792,8 @@ MUTANTS = (
     Mutant(
         "decodes never wait for tokens",
         "steps/running_list.py",
-        "            if _left_of_all(s, i, s.requests[r].rank) <= 0:\n",
-        "            if False:\n",
+        "            if s.requests[r].skips or _left_of_all(s, i, s.requests[r].rank) <= 0:\n",
+        "            if s.requests[r].skips:\n",
     ),
     Mutant(
         "decodes that waited stay behind those that did not",
