@@ -379,6 +379,8 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
 def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
     if len(i.group) > 1:
         yield "step of a group"
+    if i.slowness > 1:
+        yield "step of a slow instance"
     if s.options.chosen_share > 0:
         yield "step of experts"
     if i.spec.reserve_blocks is not None:
@@ -664,7 +666,15 @@ def _decide(s: Simulation, i: Instance) -> Names:
         yield "decision for a group"
 
 
-def _crash(s: Simulation, i: Instance) -> Names:
+def _fail(s: Simulation, i: Instance) -> Names:
+    this = s.options.faults[s.faults]
+    if this.what == "slowdown":
+        yield "slowed down" if this.value > 1 else "fast again"
+        yield from ["slowed down in a step"] * (i.step is not None)
+        yield from ["slowed down in a prefill step concurrent with decodes"] * (i.prefill_step is not None)
+
+
+def _crash(s: Simulation, i: Instance, back_s: float) -> Names:
     if i.down or i.off_since_s is not None:
         yield "crash of an instance that is off"
         return
@@ -776,6 +786,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "cancel": _cancel,
     "revise": _revise,
     "decide": _decide,
+    "fail": _fail,
     "crash": _crash,
     "settle": _settle,
     "come_back": _always("back after a crash"),
@@ -851,6 +862,7 @@ MECHANISMS = {
     "suspension": "resumed",
     "cancellation": "cancelled",
     "crashes": "dropped by a crash",
+    "slow-downs": "step of a slow instance",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, CRASH, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
@@ -15,7 +15,7 @@ from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Req
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
-NOT_AWAITED = (TICK, ROLE_CHANGE, CRASH)  # kinds of events that alone do not let a run go on
+NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT)  # kinds of events that alone do not let a run go on
 
 
 class Hooks:
@@ -125,7 +125,7 @@ class Simulation:
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for
         self.marks: list[list[dict[str, float]]] = []  # marks that are past
         # Numbers given so far.
-        self.crashes = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
+        self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -167,7 +167,7 @@ class Simulation:
 
     @property
     def goes_on(self) -> bool:
-        """Whether anything is to come but ticks, changes of role, and crashes."""
+        """Whether anything is to come but ticks, changes of role, and faults."""
         return self.outstanding > 0 or any(i.down for i in self.instances)
 
     @property

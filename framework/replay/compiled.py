@@ -15,7 +15,7 @@ from framework.codes import (
     DECIDES,
     DONE,
     FAILED,
-    FAULT,
+    FAULT_DUE,
     FINISHED,
     LOG_FULL,
     MARKED,
@@ -121,7 +121,7 @@ def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
     """Run until the engine comes back for another reason than a decision about requests that run, or a fault."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
-    while status in (DECIDES, FAULT):
+    while status in (DECIDES, FAULT_DUE):
         if status == DECIDES:
             status = decide(*handed)
         else:
@@ -145,8 +145,8 @@ class _FaultLog:
         if fell <= 0:
             return
         sim, options = memory.sim[0], memory.options[0]
-        crash = sim["next_crash"] - 1
-        back_s = memory.times[options["crash_ends_at"] + crash]
+        crash = sim["next_fault"] - 1
+        back_s = memory.times[options["fault_values_at"] + crash]
         dropped = np.zeros(sim["dropped"], DROPPED)
         listed = memory.lists[options["dropped_at"] :]
         dropped["crash"] = len(self.crashes)

@@ -12,6 +12,7 @@ from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
+from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
 from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetRole
@@ -19,7 +20,7 @@ from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.system.faults import Crash, Crashes, Recovery
+from framework.system.faults import Crash, FaultSchedule, Recovery, Slowdown
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.bounds import server
@@ -67,6 +68,7 @@ def play(
     crashes: Sequence[Crash],
     roles: str = "mixed mixed",
     recovery: Recovery = "recompute",
+    slowdowns: Sequence[Slowdown] = (),
     **options: Any,
 ) -> Result:
     pools = [
@@ -74,7 +76,7 @@ def play(
         for k, role in enumerate(roles.split())
     ]
     given: dict[str, Any] = {"token_budget": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
-    faults = Crashes(recovery=recovery, crashes=crashes)
+    faults = FaultSchedule(recovery=recovery, crashes=crashes, slowdowns=slowdowns)
     config = EngineConfig(**(given | {"implementation": engine, "faults": faults} | options))
     result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(2.0**60)), MODEL, TIMING, config, policy)
     check_result(result)
@@ -218,6 +220,41 @@ def test_what_is_no_schedule_is_refused_in_a_line(crashes: Any, message: str) ->
     assert "\n" not in str(refusal.value)
 
 
+@ENGINES
+def test_steps_that_start_while_an_instance_is_slow_take_longer(engine: str) -> None:
+    """The step that runs at 1.5 s ends at 2 s. Those from 2 s and 4 s on take 2 s each; the slow-down ends at 5.5 s."""
+    slow = [Slowdown(1.5, 0, 4.0, 2.0)]
+    result = play(engine, trace((0, 2, 6)), Placed(), [], "mixed", slowdowns=slow)
+    assert token_times(result) == [[1, 2, 4, 6, 7, 8]]
+    assert slowdown_figures(result, clock_of(result, Slo())) == {
+        "slowed_share": 0.5,
+        "slowdowns": [{"at_s": 1.5, "instance": 0, "for_s": 4.0, "factor": 2.0}],
+    }
+
+
+@ENGINES
+def test_a_step_at_the_end_of_a_slow_down_is_fast(engine: str) -> None:
+    """Slow from 1 to 3 s, then from 3 to 4 s by another factor, and not slow at 6 s; a crash at 6.5 s changes nothing."""
+    slow = [Slowdown(1.0, 0, 2.0, 2.0), Slowdown(3.0, 0, 1.0, 3.0), Slowdown(6.25, 0, 9.0, 1.5)]
+    result = play(engine, trace((0, 2, 5)), Placed(), [Crash(6.5, 0, 0.5)], "mixed", slowdowns=slow)
+    assert token_times(result) == [[1, 3, 6, 8.5, 10]]
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "message"),
+    [
+        ([{"at_s": 1.0}], "a slow-down is written {instance: 0, at_s: 60.0, for_s: 600.0, factor: 1.5}, got"),
+        ([Slowdown(1.0, 2, 1.0, 2.0)], "there is no instance 2; the cluster has instances 0 to 1"),
+        ([Slowdown(1.0, 0, 2.0, 2.0)] * 2, "instance 0 is slowed down at 1 s, but is slow from 1 s to 3 s"),
+        ([{"instance": 0, "at_s": 1.0, "for_s": 1.0, "factor": 0.5}], "factor must be a finite number of at least 1"),
+    ],
+)
+def test_what_is_no_slow_down_is_refused_in_a_line(slowdowns: Any, message: str) -> None:
+    with pytest.raises(InputError, match=r"^engine\.faults\.slowdowns") as refusal:
+        play("compiled", trace((0, 2, 2)), Placed(), [], slowdowns=slowdowns)
+    assert message in str(refusal.value)
+
+
 # In plain Python, event by event: where each request is, and whether lists and counts agree.
 PLACES = """
 from collections import Counter
@@ -252,10 +289,10 @@ for seed in range(14):
     binding = Binding(policy, view, memory)
     s, status = attach(memory, 0), YIELDED
     handed = memory, binding.view, binding.params, binding.numbers
-    while status in (YIELDED, FAULT, DECIDES):
+    while status in (YIELDED, FAULT_DUE, DECIDES):
         status = run(*handed, 1)
-        if status in (FAULT, DECIDES):
-            assert (pass_fault if status == FAULT else decide)(*handed) == YIELDED
+        if status in (FAULT_DUE, DECIDES):
+            assert (pass_fault if status == FAULT_DUE else decide)(*handed) == YIELDED
         require_agreement(s)
         requests, instances = memory.requests, memory.instances
         states = Counter(requests["state"].tolist())
@@ -264,7 +301,7 @@ for seed in range(14):
         listed = sum(int(instances[name].sum()) for name in HELD)
         transit = sum(states[state] for state in IN_TRANSIT)
         assert states[PARKED] == memory.sim["parked"][0]
-        if not instances["busy"].any() or status == FAULT:
+        if not instances["busy"].any() or status == FAULT_DUE:
             waiting = sum(states[state] for state in (PARKED, SUSPENDED, SUSPENDED_HERE, SUSPENDED_OUT))
             assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
         down = instances[instances["down"]]

@@ -58,12 +58,12 @@ def records(scenario: Scenario) -> Records:
             down[i.id] += [(s.now_s, time_s)] * i.down
         advance(s, time_s)
 
-    def note_crash(s: Simulation, i: Instance) -> None:
+    def note_crash(s: Simulation, i: Instance, back_s: float) -> None:
         had.update({r.id: _prefilled(s, r) for r in s.present.values()})
         begun = [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
-        was_up, back_s = not i.down, s.options.crashes[s.crashes].back_s
+        was_up = not i.down
         taken.append((s.now_s, back_s, i, {}))
-        crash(s, i)
+        crash(s, i, back_s)
         if not (was_up and i.down):
             taken.pop()
             return
@@ -77,7 +77,7 @@ def records(scenario: Scenario) -> Records:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_end, "count_step", note_step)
         patch.setattr(loop, "advance", note_time)
-        patch.setattr(loop, "crash", note_crash)
+        patch.setattr(crashes, "crash", note_crash)
         patch.setattr(crashes, "settle", note_drop)
         loop.run(s)
     rows = [r for r in s.requests if r.state != UNSENT]

@@ -23,7 +23,23 @@ def crash_figures(run: Run) -> Summary:
         "median_recovery_s": statistics.median(waits_s) if waits_s and is_known else None,
         "p99_recovery_s": percentile(waits_s, 99) if waits_s and is_known else None,
         "crashes": [_row(run, crash, is_known) for crash in crashes],
+        **_slowdowns(run),
     }
+
+
+def _slowdowns(run: Run) -> Summary:
+    """Nothing where nothing is slowed down."""
+    slow = run.scenario.engine.faults.schedule(run.scenario.cluster).slowdowns
+    begin_s = min(row["arrival_s"] for row in run.requests if row["arrival_s"] is not None)
+    last_s = begin_s + run.run_s
+    rows = [
+        {"at_s": one.at_s, "instance": one.instance, "for_s": one.for_s, "factor": one.factor}
+        for one in slow
+        if one.at_s <= last_s
+    ]
+    slow_s = sum(max(0.0, min(last_s, one.at_s + one.for_s) - max(begin_s, one.at_s)) for one in slow)
+    share = slow_s / (len(run.pools) * run.run_s) if run.run_s > 0 else None
+    return {"slowed_share": share, "slowdowns": rows} if slow else {}
 
 
 def _row(run: Run, crash: CrashNote, is_known: bool) -> Summary:

@@ -12,7 +12,8 @@ from framework.metrics.service.crashes import recoveries_s
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, RankChoice
-from framework.system.faults import Crash, RandomCrashes
+from framework.system.faults import Crash
+from framework.system.random_faults import RandomFaults
 from framework.system.parallelism import Parallelism
 from tests.engine.test_faults import GPU, Placed, play, trace
 from tests.helpers.recovery import token_times
@@ -72,7 +73,7 @@ def test_a_run_in_which_nothing_may_crash_has_none_of_it() -> None:
 
 def test_rates_are_those_asked_for() -> None:
     """400 instances of four GPUs, up for 1,000 s on average and down for 100 s: some 36,000 crashes in 100,000 s."""
-    crashes = RandomCrashes(gpu_mtbf_s=4000.0, down_s=100.0, until_s=1e5, seed=1).schedule(_cluster(400, tp=4))
+    crashes = RandomFaults(gpu_mtbf_s=4000.0, down_s=100.0, until_s=1e5, seed=1).schedule(_cluster(400, tp=4)).crashes
     up_s = np.concatenate([np.diff([-100.0, *own]) - 100.0 for own in _by_instance(crashes, 400)])
     assert len(crashes) == pytest.approx(400 * 1e5 / 1100, rel=0.02)
     assert up_s.mean() == pytest.approx(1000, rel=0.03)
@@ -83,15 +84,25 @@ def test_rates_are_those_asked_for() -> None:
 
 def test_the_seed_decides() -> None:
     def drawn(seed: int, instances: int = 4) -> list[Crash]:
-        faults = RandomCrashes(gpu_mtbf_s=50.0, down_s=1.0, until_s=1000.0, seed=seed)
-        return list(faults.schedule(_cluster(instances)))
+        faults = RandomFaults(gpu_mtbf_s=50.0, down_s=1.0, until_s=1000.0, seed=seed)
+        return list(faults.schedule(_cluster(instances)).crashes)
 
     assert drawn(0) == drawn(0) != drawn(1)
     assert [one for one in drawn(0, 8) if one.instance < 4] == drawn(0), "another instance changes nothing"
 
 
+def test_slow_downs_come_at_their_rate() -> None:
+    """100 instances of four GPUs, fast for 900 s on average and slow for 100 s: 100 of each in 100,000 s."""
+    faults = RandomFaults(gpu_mtbf_s=None, down_s=1.0, until_s=1e5, gpu_slow_mtbf_s=3600.0, slow_for_s=100.0, seed=3)
+    found = faults.schedule(_cluster(100, tp=4))
+    assert found.crashes == ()
+    assert len(found.slowdowns) == pytest.approx(10_000, rel=0.03)
+    assert list(found.slowdowns) == sorted(found.slowdowns)
+    assert {(one.for_s, one.factor) for one in found.slowdowns} == {(100.0, 1.34)}
+
+
 def test_ranks_that_step_together_crash_as_one() -> None:
-    crashes = RandomCrashes(gpu_mtbf_s=40.0, down_s=1.0, until_s=1000.0).schedule(_cluster(4, dp=2))
+    crashes = RandomFaults(gpu_mtbf_s=40.0, down_s=1.0, until_s=1000.0).schedule(_cluster(4, dp=2)).crashes
     assert {one.instance for one in crashes} == {0, 2}
     assert len(crashes) == pytest.approx(2 * 1000 / 21, rel=0.2)
 
@@ -99,14 +110,14 @@ def test_ranks_that_step_together_crash_as_one() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"gpu_mtbf_s": 1e-3}, "crashes; 100000 are allowed: raise gpu_mtbf_s, or lower until_s"),
+        ({"gpu_mtbf_s": 1e-3}, "faults; 100000 are allowed: raise gpu_mtbf_s, or lower until_s"),
         ({"down_s": 0.0}, "engine.faults.down_s must be"),
         ({"recovery": "later"}, "engine.faults.recovery must be"),
     ],
 )
 def test_rates_out_of_range_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        RandomCrashes(**{"gpu_mtbf_s": 1.0, "down_s": 1e-3, "until_s": 1e6} | given).schedule(_cluster(4))
+        RandomFaults(**{"gpu_mtbf_s": 1.0, "down_s": 1e-3, "until_s": 1e6} | given).schedule(_cluster(4))
 
 
 def _calm() -> Any:

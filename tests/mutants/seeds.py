@@ -1678,6 +1678,28 @@ MUTANTS = (
         "    if s.options.tiers == 0 or s.options.shares_early:\n        return run\n",
     ),
     # --- faults ---
+    Mutant(
+        "leaps outlive the begin of a slow-down",
+        "roles/crashes.py",
+        "        end_leap_early(s, i)\n\n\n@inner\ndef _group",
+        "        pass\n\n\n@inner\ndef _group",
+    ),
+    Mutant("single steps outlive the begin of a slow-down", "roles/crashes.py", "    step.repeats = False\n", ""),
+    Mutant(
+        "later steps of a leap are not slow",
+        "durations/duration.py",
+        "        first_s *= slowdown\n        increment_s *= slowdown\n",
+        "        first_s *= slowdown\n",
+    ),
+    Mutant(
+        "prefill streams are not slow", "parallel/sm_sharing.py", "inst.slowness * prefill_slowdown", "prefill_slowdown"
+    ),
+    Mutant(
+        "drafts are not slow",
+        "durations/duration.py",
+        "        first_s += slowdown * (step.depth * draft_s(",
+        "        first_s += slowdown / inst.slowness * (step.depth * draft_s(",
+    ),
     Mutant("the step under way at a crash counts", "roles/crashes.py", "            step.steps = step.done\n", ""),
     Mutant(
         "growth of a lost step stays taken",

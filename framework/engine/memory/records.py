@@ -92,6 +92,7 @@ INSTANCE = record(
     ("bandwidth_bytes_s", "f8"),  # bandwidth of its network in each direction
     ("host_bytes_s", "f8"),  # between its GPUs and the memory of its hosts
     ("memory_bytes_s", "f8"),  # bandwidth of all its GPUs; inf: a concurrent prefill does not slow decodes
+    ("slowness", "f8"),  # how many times as long its steps take now as they should
     ("unpack_s", "f8"),  # seconds to unpack each token of KV that arrives from another instance
     # Role: sets of the phases PREFILL and DECODE.
     ("role", "i1"),  # phases that it takes new work of

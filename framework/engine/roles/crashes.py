@@ -1,4 +1,5 @@
-"""An instance crashes, and comes back; what it had is routed anew once each phase has an instance.
+"""An instance crashes, and comes back, or is slow for a while; what it had is routed anew once each phase has an
+instance.
 
 The loop comes back for each of these events. So a run in which nothing fails compiles none of it.
 """
@@ -8,12 +9,12 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from framework.codes import CANCEL, CANCELLED, CRASH, FAILED, FUTURE, OFF, REASON_CRASH, ROLE_CHANGE, YIELDED
+from framework.codes import CANCEL, CANCELLED, CRASH, FAILED, FAULT, FUTURE, OFF, REASON_CRASH, ROLE_CHANGE, YIELDED
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.copies.transfers import start_transfers
-from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap
+from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap, end_leap_early
 from framework.engine.durations.speculation import blocks_of_next_step
 from framework.engine.durations.totals import count_fixed_depth, count_steps
 from framework.engine.events.ask import keep_seen
@@ -37,8 +38,8 @@ from framework.policy.inspection import View
 def _pass_fault(s: State) -> None:
     """Process the event that the loop came back for, if it is a fault, and route those that can be routed again."""
     sim = s.sim
-    if sim.kind == CRASH:
-        _crash(s, sim.id)
+    if sim.kind == FAULT:
+        _fault(s, sim.id)
     elif sim.kind == ROLE_CHANGE and s.instances[sim.id].down:
         _come_back(s, sim.id)
     while sim.parked > 0 and sim.unserved == 0 and s.error.status == 0:
@@ -53,6 +54,32 @@ def _pass_fault(s: State) -> None:
 
 
 @inner
+def _fault(s: State, i: int) -> None:
+    """Process the fault that is due: it happens to i."""
+    sim = s.sim
+    value = s.times[s.options.fault_values_at + sim.next_fault]
+    what = s.lists[s.options.fault_at + s.options.faults + sim.next_fault]
+    sim.next_fault += 1
+    note_next_change(s)
+    if what == CRASH:
+        _crash(s, i, value)
+    else:
+        _slow_down(s, i, value)
+
+
+@inner
+def _slow_down(s: State, i: int, slowness: float) -> None:
+    """Steps that i starts from now on take `slowness` times as long as on an instance that is not slow."""
+    inst, step = s.instances[i], s.step[i]
+    inst.slowness = slowness
+    if step.fixed_depth:
+        count_fixed_depth(s, i)
+    step.repeats = False
+    if inst.busy:
+        end_leap_early(s, i)
+
+
+@inner
 def _group_of(s: State, i: int) -> tuple[int, int]:
     """The first of the instances that step together with i, and how many they are."""
     inst = s.instances[i]
@@ -60,12 +87,9 @@ def _group_of(s: State, i: int) -> tuple[int, int]:
 
 
 @inner
-def _crash(s: State, i: int) -> None:
+def _crash(s: State, i: int, back_s: float) -> None:
     """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
     sim = s.sim
-    back_s = s.times[s.options.crash_ends_at + sim.next_crash]
-    sim.next_crash += 1
-    note_next_change(s)
     if s.instances[i].down or is_off(s, i):
         return
     first, count = _group_of(s, i)

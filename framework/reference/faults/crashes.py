@@ -17,10 +17,18 @@ from framework.reference.state import CANCELLED, FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
 
 
-def crash(s: Simulation, i: Instance) -> None:
+def fail(s: Simulation, i: Instance) -> None:
+    """Let the next fault come about: it happens to i."""
+    this = s.options.faults[s.faults]
+    s.faults += 1
+    if this.what == "crash":
+        crash(s, i, this.value)
+    else:
+        i.slowness = this.value  # of the steps that start from now on
+
+
+def crash(s: Simulation, i: Instance, back_s: float) -> None:
     """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
-    this = s.options.crashes[s.crashes]
-    s.crashes += 1
     if i.down or i.off_since_s is not None:
         return
     for rank in i.group:
@@ -28,11 +36,11 @@ def crash(s: Simulation, i: Instance) -> None:
         resume(rank)
     dropped, freed = drop(s, i.group)
     s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
-    s.crash_log.append((s.now_s, this.back_s, i.id, len(i.group)))
+    s.crash_log.append((s.now_s, back_s, i.id, len(i.group)))
     for rank in i.group:
         go_down(s, rank)
     s.role_changes += 1
-    i.group[0].change_event = s.push(this.back_s, ROLE_CHANGE, i.group[0].id)
+    i.group[0].change_event = s.push(back_s, ROLE_CHANGE, i.group[0].id)
     for other in s.instances:
         if other in freed and not other.down:
             start_transfers(s, other)

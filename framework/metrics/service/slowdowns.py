@@ -1,0 +1,26 @@
+"""When instances were slowed down in a run, and for which share of their time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from framework.metrics.clock import Clock
+from framework.result import Result
+
+
+def slowdown_figures(result: Result, clock: Clock) -> dict[str, Any]:
+    """The figures of a run in which instances are slow for a while, by the summary's names; nothing where none is.
+
+    `slowed_share`: share of the time of all instances, from the first request to the last answer, for which they were
+    slowed down, whether they had work or not. `slowdowns`: a row each that began before the last answer.
+    """
+    slowdowns = result.engine.faults.schedule(result.cluster).slowdowns
+    if not slowdowns:
+        return {}
+    first_s, whole_s = float(np.nanmin(result.requests["arrival_s"])), len(result.instances) * clock.run_s
+    slow_s = sum(max(min(one.back_s, result.end_s) - max(one.at_s, first_s), 0.0) for one in slowdowns)
+    begun = [one for one in slowdowns if one.at_s <= result.end_s]
+    rows = [{"at_s": one.at_s, "instance": one.instance, "for_s": one.for_s, "factor": one.factor} for one in begun]
+    return {"slowed_share": slow_s / whole_s if whole_s > 0 else None, "slowdowns": rows}
