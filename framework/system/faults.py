@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from framework.checks import NotNegative, Positive, Whole, check_fields, at_least
+from framework.checks import NotNegative, Positive, Whole, at_least, check_fields
 from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
@@ -86,7 +86,8 @@ class Schedule:
     @property
     def events(self) -> tuple[FaultEvent, ...]:
         """All that happens to instances, in the order in which it does."""
-        return tuple(sorted(event for one in (*self.crashes, *self.slowdowns) for event in one.events))
+        crashes = [event for one in self.crashes for event in one.events]
+        return tuple(sorted([*crashes, *(event for one in self.slowdowns for event in one.events)]))
 
 
 @dataclass(frozen=True)

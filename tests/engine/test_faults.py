@@ -234,7 +234,7 @@ def test_steps_that_start_while_an_instance_is_slow_take_longer(engine: str) -> 
 
 @ENGINES
 def test_a_step_at_the_end_of_a_slow_down_is_fast(engine: str) -> None:
-    """Slow from 1 to 3 s, then from 3 to 4 s by another factor, and not slow at 6 s; a crash at 6.5 s changes nothing."""
+    """Slow from 1 to 3 s, then from 3 to 4 s by another factor, not at 6 s; a crash at 6.5 s leaves it."""
     slow = [Slowdown(1.0, 0, 2.0, 2.0), Slowdown(3.0, 0, 1.0, 3.0), Slowdown(6.25, 0, 9.0, 1.5)]
     result = play(engine, trace((0, 2, 5)), Placed(), [Crash(6.5, 0, 0.5)], "mixed", slowdowns=slow)
     assert token_times(result) == [[1, 3, 6, 8.5, 10]]

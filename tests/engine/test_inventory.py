@@ -32,7 +32,7 @@ COUNTS = ("queued", "queued_tokens", "prefilling", "running", "joining", "reserv
 
 def stopped(scenario, cluster, policy, events):
     spec = lay_out(policy, CLUSTERS[cluster])
-    never = replace(scenario.engine, faults=FaultSchedule(crashes=[Crash(1e9, 0, 1.0)]))  # so that there is room for drops
+    never = replace(scenario.engine, faults=FaultSchedule(crashes=[Crash(1e9, 0, 1.0)]))  # for room
     memory = allocate(Setting(scenario.workload, spec, MODEL, TIMING, never))
     inspection = MemoryInspection(memory)
     oracle = Oracle()

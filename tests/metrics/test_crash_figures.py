@@ -13,8 +13,8 @@ from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, RankChoice
 from framework.system.faults import Crash
-from framework.system.random_faults import RandomFaults
 from framework.system.parallelism import Parallelism
+from framework.system.random_faults import RandomFaults
 from tests.engine.test_faults import GPU, Placed, play, trace
 from tests.helpers.recovery import token_times
 

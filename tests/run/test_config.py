@@ -31,10 +31,10 @@ from framework.policy.predictor import Predictor
 from framework.run.compose import compose
 from framework.system.cluster import ClusterSpec
 from framework.system.faults import Faults, FaultSchedule
-from framework.system.random_faults import RandomFaults
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
+from framework.system.random_faults import RandomFaults
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
