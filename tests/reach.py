@@ -674,11 +674,22 @@ def _fail(s: Simulation, i: Instance) -> Names:
         yield from ["slowed down in a prefill step concurrent with decodes"] * (i.prefill_step is not None)
 
 
-def _crash(s: Simulation, i: Instance, back_s: float) -> Names:
+def _hang(s: Simulation, i: Instance) -> Names:
+    if i.down or i.off_since_s is not None:
+        yield "hang of an instance that is off"
+        return
+    yield "hung"
+    yield from ["hung in a step of decodes"] * any(rank.step is not None and rank.step.decodes for rank in i.group)
+    yield from ["hung with paused decodes"] * any(r.paused for rank in i.group for r in rank.running)
+    yield from ["hung with KV that waits to come"] * any(rank.incoming for rank in i.group)
+
+
+def _crash(s: Simulation, i: Instance, this: Any) -> Names:
     if i.down or i.off_since_s is not None:
         yield "crash of an instance that is off"
         return
     yield "crashed"
+    yield from ["crash that is noticed later"] * (this.what == "detection")
     for rank in i.group:
         yield from _crash_of(s, rank)
     if len(i.group) > 1:
@@ -787,6 +798,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "revise": _revise,
     "decide": _decide,
     "fail": _fail,
+    "hang": _hang,
     "crash": _crash,
     "settle": _settle,
     "come_back": _always("back after a crash"),

@@ -120,7 +120,7 @@ class Simulation:
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
-        self.crash_log: list[tuple[float, float, int, int]] = []  # time, return, instance, instances: see `crash`
+        self.crash_log: list[tuple[float, float, int, int, float]] = []  # see `framework.result.CRASHED`
         self.drops: list[tuple[int, int, int]] = []  # row of that, request, tokens lost
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for
         self.marks: list[list[dict[str, float]]] = []  # marks that are past
@@ -168,7 +168,7 @@ class Simulation:
     @property
     def goes_on(self) -> bool:
         """Whether anything is to come but ticks, changes of role, and faults."""
-        return self.outstanding > 0 or any(i.down for i in self.instances)
+        return self.outstanding > 0 or any(i.down or i.hung for i in self.instances)
 
     @property
     def unserved(self) -> int:
@@ -190,7 +190,7 @@ class Simulation:
 
     def await_turn(self, i: Instance) -> None:
         """Let i schedule once all events of this time have been processed."""
-        if not i.woken:
+        if not i.woken and not i.hung:
             i.woken = True
             self.push(self.now_s, SCHEDULE, i.id)
 

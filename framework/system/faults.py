@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
@@ -12,28 +12,34 @@ from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
-What = Literal["crash", "slowdown"]
+What = Literal["crash", "detection", "hang", "slowdown"]
 
 
 class FaultEvent(NamedTuple):
-    """What happens to an instance at `at_s`. `value`: of a crash when it comes back, of a slow-down its factor."""
+    """What happens to an instance at `at_s`. `value`: of a crash when it comes back, of a slow-down its factor.
+
+    A crash that is noticed later is a hang, which began at `since_s`, and its detection.
+    """
 
     at_s: float
     instance: int
     what: What
     value: float
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True, order=True)
 class Crash:
-    """An instance loses all that it holds at `at_s`, seconds from the start of the trace, and is down for `down_s`.
+    """An instance makes no progress from `at_s` on, seconds from the start of the trace.
 
-    Raises InputError for a value out of range.
+    Nobody notices for `detected_after_s`. Then it loses all that it holds, and is down for `down_s`. Raises InputError
+    for a value out of range.
     """
 
     at_s: NotNegative
     instance: Whole
     down_s: Positive
+    detected_after_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.crashes: ")
@@ -41,12 +47,20 @@ class Crash:
     @property
     def back_s(self) -> float:
         """When the instance comes back."""
-        return self.at_s + self.down_s
+        return self.detected_s + self.down_s
+
+    @property
+    def detected_s(self) -> float:
+        """When it is noticed."""
+        return self.at_s + self.detected_after_s
 
     @property
     def events(self) -> tuple[FaultEvent, ...]:
         """What happens to the instance."""
-        return (FaultEvent(self.at_s, self.instance, "crash", self.back_s),)
+        if self.detected_after_s == 0:
+            return (FaultEvent(self.at_s, self.instance, "crash", self.back_s, self.at_s),)
+        detection = FaultEvent(self.detected_s, self.instance, "detection", self.back_s, self.at_s)
+        return FaultEvent(self.at_s, self.instance, "hang", self.back_s, self.at_s), detection
 
 
 @dataclass(frozen=True, order=True)
@@ -146,7 +160,7 @@ class FaultSchedule(Faults):
         return Schedule(tuple(crashes), tuple(slowdowns))
 
 
-_CRASH = "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}"
+_CRASH = "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, and may have detected_after_s"
 _SLOWDOWN = "a slow-down is written {instance: 0, at_s: 60.0, for_s: 600.0, factor: 1.5}"
 _T = TypeVar("_T", Crash, Slowdown)
 
@@ -161,7 +175,10 @@ def _read(name: str, given: object, kind: Callable[..., _T], example: str) -> tu
 def _one(name: str, given: Any, kind: Any, example: str) -> Any:
     if isinstance(given, kind):
         return given
-    if not isinstance(given, Mapping) or set(given) != {field.name for field in fields(kind)}:
+    names = {field.name: field.default is MISSING for field in fields(kind)}
+    if not isinstance(given, Mapping) or not {name for name, needed in names.items() if needed} <= set(given) <= set(
+        names
+    ):
         raise InputError(f"engine.faults.{name}: {example}, got {shown(given)}")
     return kind(**given)
 

@@ -48,7 +48,9 @@ def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
     for _ in range(draw.integer(1, _MOST)):
         soon_s = [draw.dyadic(0, 64, -6), last_s, draw.dyadic(0, 8, -3), draw.dyadic(0, 96, -7)]
         at_s = time_s + draw.one([*soon_s, draw.dyadic(0, 64, -4), draw.dyadic(0, 128, -3)])
-        found.append(Crash(at_s, draw.integer(group.start, group.stop - 1), draw.dyadic(1, 40, draw.one([-7, -6, -5]))))
+        down_s = draw.dyadic(1, 40, draw.one([-7, -6, -5]))
+        noticed_s = draw.one([0.0, 0.0, 0.0, draw.dyadic(1, 40, draw.one([-7, -6, -5]))])
+        found.append(Crash(at_s, draw.integer(group.start, group.stop - 1), down_s, noticed_s))
         time_s = found[-1].back_s
     return found
 

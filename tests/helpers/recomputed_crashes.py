@@ -43,12 +43,13 @@ def _slowdowns(run: Run) -> Summary:
 
 
 def _row(run: Run, crash: CrashNote, is_known: bool) -> Summary:
-    settled_s = (min([*_to_next_token(run, crash, r), _to_end(run, crash, r)]) for r in crash.prefilled)
+    settled_s = (min([*_next_token_s(run, crash, r), run.unreported.end_s[r]]) - crash.at_s for r in crash.prefilled)
     return {
         "at_s": crash.at_s,
         "instance": crash.instance,
         "instances": crash.instances,
-        "down_s": crash.back_s - crash.at_s,
+        "detected_after_s": crash.noticed_s - crash.at_s,
+        "down_s": crash.back_s - crash.noticed_s,
         "dropped": len(crash.prefilled),
         "lost_tokens": _lost_tokens(run, crash),
         "settled_s": max(settled_s, default=None) if is_known else None,
@@ -59,19 +60,20 @@ def _lost_tokens(run: Run, crash: CrashNote) -> int:
     """KV of prompts that were under way; of those that had emitted, all but the last token, whose KV is not stored."""
     lost = 0
     for request, prefilled in crash.prefilled.items():
-        emitted = sum(token_s <= crash.at_s for token_s in run.unreported.token_s[request])
+        emitted = sum(token_s <= crash.noticed_s for token_s in run.unreported.token_s[request])
         lost += run.requests[request]["input_tokens"] + emitted - 1 if prefilled is None else prefilled
     return lost
 
 
 def _to_next_token(run: Run, crash: CrashNote, request: int) -> Iterator[float]:
-    """Seconds to its first token after the crash, where there is one: tokens of that instant came before it."""
-    later_s = [token_s for token_s in run.unreported.token_s[request] if token_s > crash.at_s]
-    yield from (min(later_s) - crash.at_s for _ in later_s[:1])
+    """Seconds from the crash, or the request's later arrival, to its next token, where there is one."""
+    sent_s = run.requests[request]["arrival_s"]
+    yield from (token_s - max(crash.at_s, sent_s) for token_s in _next_token_s(run, crash, request))
 
 
-def _to_end(run: Run, crash: CrashNote, request: int) -> float:
-    return run.unreported.end_s[request] - crash.at_s
+def _next_token_s(run: Run, crash: CrashNote, request: int) -> list[float]:
+    """The first token after it was dropped, where there is one: tokens of that instant came before."""
+    return sorted(token_s for token_s in run.unreported.token_s[request] if token_s > crash.noticed_s)[:1]
 
 
 def _availability(run: Run) -> float | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
-from framework.metrics.service.crashes import recoveries_s
+from framework.metrics.service.crashes import next_tokens_s, recoveries_s
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, RankChoice
@@ -31,8 +31,20 @@ def test_what_a_crash_took_and_when_requests_went_on(engine: str) -> None:
     assert found["availability"] == pytest.approx(1 - 3 / 14)
     assert (found["dropped"], found["lost_tokens"]) == (1, 3)
     assert found["median_recovery_s"] == found["p99_recovery_s"] == pytest.approx(1.5)
-    row = {"at_s": 2.5, "instance": 0, "instances": 1, "down_s": 3.0, "dropped": 1, "lost_tokens": 3, "settled_s": 1.5}
-    assert found["crashes"] == [row]
+    row = {"at_s": 2.5, "instance": 0, "instances": 1, "detected_after_s": 0.0, "down_s": 3.0, "dropped": 1}
+    assert found["crashes"] == [row | {"lost_tokens": 3, "settled_s": 1.5}]
+
+
+@ENGINES
+def test_recovery_begins_with_the_crash_that_nobody_notices(engine: str) -> None:
+    """Instance 0 hangs from 2.5 to 4.25 s; request 0 has its next token at 6 s, and so has request 2, which came at 3 s."""
+    crash = Crash(2.5, 0, 3.0, detected_after_s=1.75)
+    result = play(engine, trace((0, 2, 4), (0, 2, 6), (3.0, 2, 1)), Placed(), [crash])
+    found = summarize(result, Slo())
+    assert token_times(result) == [[1, 2, 6, 7], [1, 2, 3, 4, 5, 7], [6]]
+    assert recoveries_s(result, next_tokens_s(result)).tolist() == [3.5, 3.0]
+    assert found["availability"] == pytest.approx(1 - (7 - 2.5) / 14)
+    assert (found["crashes"][0]["detected_after_s"], found["crashes"][0]["settled_s"]) == (1.75, 3.5)
 
 
 @ENGINES
@@ -52,7 +64,7 @@ def test_each_drop_of_a_request_recovers_by_itself(engine: str) -> None:
     crashes = [Crash(1.5, 0, 0.5), Crash(3.5, 0, 0.5)]
     result = play(engine, trace((0, 2, 4), (1.25, 3, 2)), Placed(), crashes, "mixed")
     assert token_times(result) == [[1, 3, 5, 6], [3, 5]]
-    assert recoveries_s(result).tolist() == [1.5, 1.5, 1.5, 1.5]
+    assert recoveries_s(result, next_tokens_s(result)).tolist() == [1.5, 1.5, 1.5, 1.5]
     assert result.drops["lost_tokens"].tolist() == [2, 0, 3, 3]
     assert summarize(result, Slo())["availability"] == pytest.approx(1 - 1 / 6)
 
@@ -99,6 +111,17 @@ def test_slow_downs_come_at_their_rate() -> None:
     assert len(found.slowdowns) == pytest.approx(10_000, rel=0.03)
     assert list(found.slowdowns) == sorted(found.slowdowns)
     assert {(one.for_s, one.factor) for one in found.slowdowns} == {(100.0, 1.34)}
+
+
+def test_restarts_fail_at_their_rate() -> None:
+    """Half of the restarts fail: an instance is down for twice `down_s` on average, by whole ones."""
+    faults = RandomFaults(gpu_mtbf_s=400.0, down_s=3.0, until_s=1e4, detected_after_s=2.0, start_fails=0.5, seed=1)
+    crashes = faults.schedule(_cluster(100)).crashes
+    down_s = np.array([one.down_s for one in crashes])
+    assert set(np.unique(down_s % 3.0)) == {0.0}
+    assert down_s.mean() == pytest.approx(6.0, rel=0.1)
+    assert {one.detected_after_s for one in crashes} == {2.0}
+    assert len(crashes) == pytest.approx(100 * 1e4 / 408, rel=0.05)
 
 
 def test_ranks_that_step_together_crash_as_one() -> None:

@@ -1684,6 +1684,35 @@ MUTANTS = (
         "        end_leap_early(s, i)\n\n\n@inner\ndef _group",
         "        pass\n\n\n@inner\ndef _group",
     ),
+    Mutant(
+        "a hung instance keeps its turn",
+        "roles/crashes.py",
+        "        resume(s, j)\n        drop_turn(s, j)\n",
+        "        resume(s, j)\n",
+    ),
+    Mutant("a hung instance schedules", "events/order.py", " or s.instances[i].hung:", ":"),
+    Mutant("copies to a hung instance begin", "copies/transfers.py", " or inst.hung:", ":"),
+    Mutant(
+        "paused decodes stay paused in a hang",
+        "roles/crashes.py",
+        "        resume(s, j)\n        drop_turn",
+        "        drop_turn",
+    ),
+    Mutant(
+        "a detected instance still hangs", "roles/crashes.py", "        s.instances[j].hung = False\n", "        pass\n"
+    ),
+    Mutant(
+        "a run ends while an instance hangs",
+        "roles/crashes.py",
+        "    s.sim.down += count\n\n\n@inner\ndef _notice",
+        "\n\n@inner\ndef _notice",
+    ),
+    Mutant(
+        "an instance that is off hangs",
+        "roles/crashes.py",
+        "    if s.instances[i].down or is_off(s, i):\n        return\n    first, count = _group_of(s, i)\n    for j in range(first, first + count):\n        lose_step",
+        "    if s.instances[i].down:\n        return\n    first, count = _group_of(s, i)\n    for j in range(first, first + count):\n        lose_step",
+    ),
     Mutant("single steps outlive the begin of a slow-down", "roles/crashes.py", "    step.repeats = False\n", ""),
     Mutant(
         "later steps of a leap are not slow",

@@ -9,7 +9,20 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from framework.codes import CANCEL, CANCELLED, CRASH, FAILED, FAULT, FUTURE, OFF, REASON_CRASH, ROLE_CHANGE, YIELDED
+from framework.codes import (
+    CANCEL,
+    CANCELLED,
+    CRASH,
+    DETECTION,
+    FAILED,
+    FAULT,
+    FUTURE,
+    HANG,
+    OFF,
+    REASON_CRASH,
+    ROLE_CHANGE,
+    YIELDED,
+)
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
@@ -28,6 +41,7 @@ from framework.engine.parallel.sm_sharing import count_busy, drop_prefill_step, 
 from framework.engine.requests.arrivals import serve
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park, unpark
+from framework.engine.requests.pausing import resume
 from framework.engine.roles.changes import announce, is_off, note_next_change, note_phases, reroute, take_effect
 from framework.engine.roles.inventory import drop_marked
 from framework.engine.roles.postponing import forget, place_of
@@ -38,6 +52,7 @@ from framework.policy.inspection import View
 def _pass_fault(s: State) -> None:
     """Process the event that the loop came back for, if it is a fault, and route those that can be routed again."""
     sim = s.sim
+    sim.fell = 0
     if sim.kind == FAULT:
         _fault(s, sim.id)
     elif sim.kind == ROLE_CHANGE and s.instances[sim.id].down:
@@ -63,8 +78,39 @@ def _fault(s: State, i: int) -> None:
     note_next_change(s)
     if what == CRASH:
         _crash(s, i, value)
+    elif what == HANG:
+        _hang(s, i)
+    elif what == DETECTION:
+        _notice(s, i, value)
     else:
         _slow_down(s, i, value)
+
+
+@inner
+def _hang(s: State, i: int) -> None:
+    """i, and those that step together with it, make no progress from now on; nothing happens to one that is off."""
+    if s.instances[i].down or is_off(s, i):
+        return
+    first, count = _group_of(s, i)
+    for j in range(first, first + count):
+        lose_step(s, j)
+        resume(s, j)
+        drop_turn(s, j)
+        s.instances[j].between = s.instances[j].asked = False
+        s.instances[j].hung = True
+    s.sim.down += count
+
+
+@inner
+def _notice(s: State, i: int, back_s: float) -> None:
+    """That i hangs is noticed now; nothing happens if it does not, for it was off."""
+    if not s.instances[i].hung:
+        return
+    first, count = _group_of(s, i)
+    for j in range(first, first + count):
+        s.instances[j].hung = False
+    s.sim.down -= count
+    _crash(s, i, back_s)
 
 
 @inner
@@ -101,6 +147,7 @@ def _crash(s: State, i: int, back_s: float) -> None:
     for j in range(first, first + count):
         _go_down(s, j)
     sim.down += count
+    sim.fell = count
     sim.dropped = dropped
     sim.role_changes += 1
     note_phases(s)

@@ -15,6 +15,7 @@ from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
+from framework.system.faults import FaultEvent
 
 
 def fail(s: Simulation, i: Instance) -> None:
@@ -22,12 +23,39 @@ def fail(s: Simulation, i: Instance) -> None:
     this = s.options.faults[s.faults]
     s.faults += 1
     if this.what == "crash":
-        crash(s, i, this.value)
-    else:
+        crash(s, i, this)
+    elif this.what == "hang":
+        hang(s, i)
+    elif this.what == "detection" and i.hung:
+        for rank in i.group:
+            rank.hung = False
+        crash(s, i, this)
+    elif this.what == "slowdown":
         i.slowness = this.value  # of the steps that start from now on
 
 
-def crash(s: Simulation, i: Instance, back_s: float) -> None:
+def hang(s: Simulation, i: Instance) -> None:
+    """i, and those that step together with it, make no progress from now on; nothing happens to one that is off."""
+    if i.down or i.off_since_s is not None:
+        return
+    for rank in i.group:
+        give_back_growth(s, rank)
+        lose_steps(s, rank)
+        resume(rank)
+        rank.woken = rank.asked = rank.between = False
+        rank.hung = True
+
+
+def give_back_growth(s: Simulation, i: Instance) -> None:
+    """The blocks that the decodes of the step under way took for its tokens are free again."""
+    if i.step is None:
+        return
+    for r in i.step.decodes:
+        last = r.input_tokens + r.output_tokens - 1
+        i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, min(r.kv + 1 + i.step.depth, last)))
+
+
+def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
     """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
     if i.down or i.off_since_s is not None:
         return
@@ -36,11 +64,11 @@ def crash(s: Simulation, i: Instance, back_s: float) -> None:
         resume(rank)
     dropped, freed = drop(s, i.group)
     s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
-    s.crash_log.append((s.now_s, back_s, i.id, len(i.group)))
+    s.crash_log.append((this.since_s, this.value, i.id, len(i.group), this.at_s))
     for rank in i.group:
         go_down(s, rank)
     s.role_changes += 1
-    i.group[0].change_event = s.push(back_s, ROLE_CHANGE, i.group[0].id)
+    i.group[0].change_event = s.push(this.value, ROLE_CHANGE, i.group[0].id)
     for other in s.instances:
         if other in freed and not other.down:
             start_transfers(s, other)
