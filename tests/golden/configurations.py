@@ -390,6 +390,13 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="continuous",
     ),
+    "llumnix": Golden(
+        "policy=llumnix policy.period_s=0.25 policy.migrate_below=1000 policy.accept_above=1000 engine.kv_tokens=16384 "
+        + _TWO
+        + _REQUESTS,
+        positive=("migrations",),
+        unlike="continuous",
+    ),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
         _CHUNKED + "trace.slo_classes={chat:0.75,batch:0.25} "
