@@ -333,7 +333,8 @@ for seed in range(8):
         down = instances[instances["down"]]
         assert not any(down[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
         assert (down["free_blocks"] == down["total_blocks"]).all()
-        seen += Counter(down=len(down), hung=int(instances["hung"].sum()), parked=states[PARKED], transit=transit if len(down) else 0)
+        hung = int(instances["hung"].sum())
+        seen += Counter(down=len(down), hung=hung, parked=states[PARKED], transit=transit if len(down) else 0)
     assert status in (DONE, MARKED, STUCK) and (status != STUCK)
 print(all(seen[what] > 0 for what in ("down", "hung", "parked", "transit")))
 """

@@ -37,7 +37,7 @@ def test_what_a_crash_took_and_when_requests_went_on(engine: str) -> None:
 
 @ENGINES
 def test_recovery_begins_with_the_crash_that_nobody_notices(engine: str) -> None:
-    """Instance 0 hangs from 2.5 to 4.25 s; request 0 has its next token at 6 s, and so has request 2, which came at 3 s."""
+    """Instance 0 hangs from 2.5 to 4.25 s; the next tokens of request 0, and of 2, which came at 3 s, are at 6 s."""
     crash = Crash(2.5, 0, 3.0, detected_after_s=1.75)
     result = play(engine, trace((0, 2, 4), (0, 2, 6), (3.0, 2, 1)), Placed(), [crash])
     found = summarize(result, Slo())

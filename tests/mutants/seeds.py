@@ -1707,12 +1707,6 @@ MUTANTS = (
         "    s.sim.down += count\n\n\n@inner\ndef _notice",
         "\n\n@inner\ndef _notice",
     ),
-    Mutant(
-        "an instance that is off hangs",
-        "roles/crashes.py",
-        "    if s.instances[i].down or is_off(s, i):\n        return\n    first, count = _group_of(s, i)\n    for j in range(first, first + count):\n        lose_step",
-        "    if s.instances[i].down:\n        return\n    first, count = _group_of(s, i)\n    for j in range(first, first + count):\n        lose_step",
-    ),
     Mutant("single steps outlive the begin of a slow-down", "roles/crashes.py", "    step.repeats = False\n", ""),
     Mutant(
         "later steps of a leap are not slow",
@@ -1763,8 +1757,8 @@ MUTANTS = (
     Mutant(
         "an instance that is off crashes",
         "roles/crashes.py",
-        "    if s.instances[i].down or is_off(s, i):\n",
-        "    if s.instances[i].down:\n",
+        "    return not (s.instances[i].down or is_off(s, i))\n",
+        "    return not s.instances[i].down\n",
     ),
     Mutant("admission stays closed over a crash", "roles/crashes.py", "    inst.admission_opens = -1\n", ""),
     Mutant(

@@ -69,6 +69,12 @@ def _pass_fault(s: State) -> None:
 
 
 @inner
+def _is_up(s: State, i: int) -> bool:
+    """Whether i is neither down nor off."""
+    return not (s.instances[i].down or is_off(s, i))
+
+
+@inner
 def _fault(s: State, i: int) -> None:
     """Process the fault that is due: it happens to i."""
     sim = s.sim
@@ -89,7 +95,7 @@ def _fault(s: State, i: int) -> None:
 @inner
 def _hang(s: State, i: int) -> None:
     """i, and those that step together with it, make no progress from now on; nothing happens to one that is off."""
-    if s.instances[i].down or is_off(s, i):
+    if not _is_up(s, i):
         return
     first, count = _group_of(s, i)
     for j in range(first, first + count):
@@ -136,7 +142,7 @@ def _group_of(s: State, i: int) -> tuple[int, int]:
 def _crash(s: State, i: int, back_s: float) -> None:
     """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
     sim = s.sim
-    if s.instances[i].down or is_off(s, i):
+    if not _is_up(s, i):
         return
     first, count = _group_of(s, i)
     for j in range(s.options.instances):
