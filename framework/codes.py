@@ -44,8 +44,8 @@ MODES = {
 # Kinds of events, in the order in which ties are broken.
 STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, TICK, ARRIVAL, SCHEDULE = range(8)
 # What happens at a fault.
-CRASH, DETECTION, HANG, SLOWDOWN = range(4)
-WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "slowdown": SLOWDOWN}
+CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
+WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.

@@ -668,6 +668,11 @@ def _decide(s: Simulation, i: Instance) -> Names:
 
 def _fail(s: Simulation, i: Instance) -> Names:
     this = s.options.faults[s.faults]
+    if this.what == "link":
+        flowing = [channel for channel in s.channels.values() if i.id in (channel.source, channel.target)]
+        yield from ["network parted with copies under way"] * (this.value == 0 and bool(flowing))
+        yield from ["network limited with copies under way"] * (0 < this.value < 1 and bool(flowing))
+        yield from ["network healed with copies that wait"] * (i.link_share == 0 and bool(flowing))
     if this.what == "slowdown":
         yield "slowed down" if this.value > 1 else "fast again"
         yield from ["slowed down in a step"] * (i.step is not None)

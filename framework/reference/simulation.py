@@ -168,7 +168,7 @@ class Simulation:
     @property
     def goes_on(self) -> bool:
         """Whether anything is to come but ticks, changes of role, and faults."""
-        return self.outstanding > 0 or any(i.down or i.hung for i in self.instances)
+        return self.outstanding > 0 or any(i.down or i.hung or i.link_share == 0 for i in self.instances)
 
     @property
     def unserved(self) -> int:
@@ -248,7 +248,8 @@ class Simulation:
         """Bandwidth of a link."""
         if link == 2 * len(self.instances) and self.options.fabric_bytes_s is not None:
             return self.options.fabric_bytes_s
-        return self.instances[link % len(self.instances)].spec.bandwidth_bytes_s
+        i = self.instances[link % len(self.instances)]
+        return i.spec.bandwidth_bytes_s * i.link_share
 
     # --- ends ---
 

@@ -1,4 +1,4 @@
-"""Faults in a timeline: when instances were down, and when they were slow."""
+"""Faults in a timeline: when instances were down, and when they, or their networks, were slow."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 from framework.report.trace_events import event
 from framework.result import Result
 
-THREADS = {2: "crashes", 3: "slow-downs"}  # by how far they are behind the thread of the steps
-_DOWN, _SLOW = THREADS
+THREADS = {2: "crashes", 3: "slow-downs", 4: "network"}  # by how far they are behind the thread of the steps
+_DOWN, _SLOW, _NETWORK = THREADS
 
 
 class Outage(NamedTuple):
@@ -27,9 +27,13 @@ def outages(result: Result) -> Iterator[Outage]:
     for crash in result.crashes:
         for i in range(int(crash["instance"]), int(crash["instance"] + crash["instances"])):
             yield Outage(i, _DOWN, "down", float(crash["at_s"]), min(float(crash["back_s"]), result.end_s))
-    for one in result.engine.faults.schedule(result.cluster).slowdowns:
+    known = result.engine.faults.schedule(result.cluster)
+    for one in known.slowdowns:
         if one.at_s < result.end_s:
             yield Outage(one.instance, _SLOW, f"{one.factor:g}x", one.at_s, min(one.back_s, result.end_s))
+    for cut in known.links:
+        if cut.at_s < result.end_s:
+            yield Outage(cut.instance, _NETWORK, f"{cut.share:.0%}", cut.at_s, min(cut.back_s, result.end_s))
 
 
 def fault_slices(result: Result, window_s: tuple[float, float], first_thread: int) -> list[str]:

@@ -124,6 +124,8 @@ def _outcome(evaluation: Evaluation) -> Table:
             f"{len(summary['slowdowns']):,}; instances were slow for {percent(summary['slowed_share'])} of the time"
         )
         grid.add_row("slow-downs", slowed)
+    if "link_faults" in summary:
+        grid.add_row("networks", f"failed {len(summary['link_faults']):,} times")
     if "tenants" in summary:
         grid.add_row("fairness", _fairness(summary))
     if summary["cache_hit_rate"]:

@@ -7,16 +7,17 @@ from dataclasses import MISSING, dataclass, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from framework.checks import NotNegative, Positive, Whole, at_least, check_fields
+from framework.checks import NotNegative, Positive, Whole, at_least, between, check_fields
 from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
-What = Literal["crash", "detection", "hang", "slowdown"]
+What = Literal["crash", "detection", "hang", "link", "slowdown"]
 
 
 class FaultEvent(NamedTuple):
-    """What happens to an instance at `at_s`. `value`: of a crash when it comes back, of a slow-down its factor.
+    """What happens to an instance at `at_s`. `value`: of a crash when it comes back, of a slow-down its factor,
+    of a link the share of its bandwidth.
 
     A crash that is noticed later is a hang, which began at `since_s`, and its detection.
     """
@@ -90,18 +91,47 @@ class Slowdown:
         return begin, FaultEvent(self.back_s, self.instance, "slowdown", 1.0)
 
 
+@dataclass(frozen=True, order=True)
+class LinkFault:
+    """The network of an instance has the `share` of its bandwidth, in both directions, for `for_s`; 0: it is parted.
+
+    Raises InputError for a value out of range.
+    """
+
+    at_s: NotNegative
+    instance: Whole
+    for_s: Positive
+    share: Annotated[float, between(0, 1)]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "engine.faults.links: ")
+
+    @property
+    def back_s(self) -> float:
+        """When all of it is back."""
+        return self.at_s + self.for_s
+
+    @property
+    def events(self) -> tuple[FaultEvent, ...]:
+        """What happens to the network of the instance."""
+        begin = FaultEvent(self.at_s, self.instance, "link", self.share)
+        return begin, FaultEvent(self.back_s, self.instance, "link", 1.0)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """What fails on one cluster, each kind by (time, instance)."""
 
     crashes: tuple[Crash, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
+    links: tuple[LinkFault, ...] = ()
 
     @property
     def events(self) -> tuple[FaultEvent, ...]:
         """All that happens to instances, in the order in which it does."""
-        crashes = [event for one in self.crashes for event in one.events]
-        return tuple(sorted([*crashes, *(event for one in self.slowdowns for event in one.events)]))
+        faults: tuple[Crash | Slowdown | LinkFault, ...] = (*self.crashes, *self.slowdowns, *self.links)
+        events = [event for one in faults for event in one.events]
+        return tuple(sorted(events, key=lambda event: (*event[:3], event.value < 1, event.value)))
 
 
 @dataclass(frozen=True)
@@ -130,39 +160,49 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultSchedule(Faults):
-    """Each crash of the run is a Crash, or a mapping of its fields; so is each slow-down.
+    """Each crash of the run is a Crash, or a mapping of its fields; so is each slow-down, and each
+    fault of a network.
 
     Raises InputError for what is none, and for a value out of range.
     """
 
     crashes: Sequence[Crash | Mapping[str, Any]] = ()
     slowdowns: Sequence[Slowdown | Mapping[str, Any]] = ()
+    links: Sequence[LinkFault | Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "crashes", _read("crashes", self.crashes, Crash, _CRASH))
         object.__setattr__(self, "slowdowns", _read("slowdowns", self.slowdowns, Slowdown, _SLOWDOWN))
+        object.__setattr__(self, "links", _read("links", self.links, LinkFault, _LINK))
 
     def schedule(self, cluster: ClusterSpec) -> Schedule:
         """What fails, by (time, instance).
 
         Raises InputError for an instance that the cluster does not have, for one that crashes while it is down, and for
-        one that is slowed down twice at once. Ranks that step together are down together.
+        one that is slowed down, or whose network fails, twice at once; and for faults of networks that copies do not
+        share. Ranks that step together are down together.
         """
         crashes = [one for one in self.crashes if isinstance(one, Crash)]
         slowdowns = [one for one in self.slowdowns if isinstance(one, Slowdown)]
+        links = [one for one in self.links if isinstance(one, LinkFault)]
         _require_instances("crashes", crashes, cluster)
+        _require_instances("links", links, cluster)
         _require_instances("slowdowns", slowdowns, cluster)
         for group in cluster.groups:
             _require_apart("crashes", (one for one in crashes if one.instance in group), "crashes", "down")
         for i in range(cluster.instances):
             _require_apart("slowdowns", (one for one in slowdowns if one.instance == i), "is slowed down", "slow")
-        return Schedule(tuple(crashes), tuple(slowdowns))
+            _require_apart("links", (one for one in links if one.instance == i), "loses bandwidth", "short of it")
+        if links and cluster.link.sharing != "fair":
+            raise InputError("engine.faults.links needs copies that share links; choose cluster.link_sharing=fair")
+        return Schedule(tuple(crashes), tuple(slowdowns), tuple(links))
 
 
 _CRASH = "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, and may have detected_after_s"
 _SLOWDOWN = "a slow-down is written {instance: 0, at_s: 60.0, for_s: 600.0, factor: 1.5}"
-_T = TypeVar("_T", Crash, Slowdown)
+_LINK = "a fault of a network is written {instance: 0, at_s: 60.0, for_s: 600.0, share: 0.5}"
+_T = TypeVar("_T", Crash, Slowdown, LinkFault)
 
 
 def _read(name: str, given: object, kind: Callable[..., _T], example: str) -> tuple[_T, ...]:

@@ -20,7 +20,7 @@ from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.system.faults import Crash, FaultSchedule, Recovery, Slowdown
+from framework.system.faults import Crash, FaultSchedule, LinkFault, Recovery, Slowdown
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.bounds import server
@@ -69,6 +69,8 @@ def play(
     roles: str = "mixed mixed",
     recovery: Recovery = "recompute",
     slowdowns: Sequence[Slowdown] = (),
+    links: Sequence[LinkFault] = (),
+    bytes_s: float = 2.0**60,
     **options: Any,
 ) -> Result:
     pools = [
@@ -76,9 +78,9 @@ def play(
         for k, role in enumerate(roles.split())
     ]
     given: dict[str, Any] = {"token_budget": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
-    faults = FaultSchedule(recovery=recovery, crashes=crashes, slowdowns=slowdowns)
+    faults = FaultSchedule(recovery=recovery, crashes=crashes, slowdowns=slowdowns, links=links)
     config = EngineConfig(**(given | {"implementation": engine, "faults": faults} | options))
-    result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(2.0**60)), MODEL, TIMING, config, policy)
+    result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(bytes_s)), MODEL, TIMING, config, policy)
     check_result(result)
     return result
 
@@ -264,6 +266,17 @@ def test_a_step_at_the_end_of_a_slow_down_is_fast(engine: str) -> None:
     slow = [Slowdown(1.0, 0, 2.0, 2.0), Slowdown(3.0, 0, 1.0, 3.0), Slowdown(6.25, 0, 9.0, 1.5)]
     result = play(engine, trace((0, 2, 5)), Placed(), [Crash(6.5, 0, 0.5)], "mixed", slowdowns=slow)
     assert token_times(result) == [[1, 3, 6, 8.5, 10]]
+
+
+@ENGINES
+def test_copies_wait_while_a_network_is_parted(engine: str) -> None:
+    """KV of 2 tokens, 32 bytes, at 32 bytes/s from 1 to 2 s. The network of instance 1 is parted from 1.5 to 4 s, and has
+    half of its bandwidth for another 0.5 s: the second half takes until then and 0.25 s more.
+    """
+    links = [LinkFault(1.5, 1, 2.5, 0.0), LinkFault(4.0, 1, 0.5, 0.5)]
+    result = play(engine, trace((0, 2, 2)), Placed(), [], "prefill decode", links=links, bytes_s=32.0)
+    assert result.requests["transfer_end_s"].tolist() == [4.75]
+    assert token_times(result) == [[1, 5.75]]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from framework.system.faults import Crash, FaultSchedule, Recovery, Slowdown
+from framework.system.faults import Crash, FaultSchedule, LinkFault, Recovery, Slowdown
 from tests.helpers.ahead_family import ahead
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import doubled, fetching, moving, pressed, sharing, staged
@@ -38,7 +38,9 @@ def crashing(draw: Draw) -> Scenario:
     ]
     recovery: Recovery = draw.one(["recompute", "recompute", "recompute", "fail"])
     slowdowns = [one for i in range(scenario.cluster.instances) for one in _slowdowns_of(draw, i, last_s)]
-    faults = FaultSchedule(recovery=recovery, crashes=tuple(crashes), slowdowns=slowdowns)
+    shares = scenario.cluster.link.sharing == "fair"
+    links = [one for i in range(scenario.cluster.instances * shares) for one in _links_of(draw, i, last_s)]
+    faults = FaultSchedule(recovery=recovery, crashes=tuple(crashes), slowdowns=slowdowns, links=links)
     return replace(scenario, engine=replace(scenario.engine, faults=faults))
 
 
@@ -62,5 +64,16 @@ def _slowdowns_of(draw: Draw, instance: int, last_s: float) -> list[Slowdown]:
         at_s = time_s + draw.one([0.0, last_s, draw.dyadic(0, 64, -6), draw.dyadic(0, 96, -7), draw.dyadic(0, 64, -4)])
         for_s = draw.dyadic(1, 64, draw.one([-7, -6, -5, -3]))
         found.append(Slowdown(at_s, instance, for_s, draw.one([1.5, 2.0, 3.0, 4.0])))
+        time_s = found[-1].back_s
+    return found
+
+
+def _links_of(draw: Draw, instance: int, last_s: float) -> list[LinkFault]:
+    """Those of an instance's network, one after the other, parted as often as not."""
+    found, time_s = [], 0.0
+    while draw.chance(0.3):
+        at_s = time_s + draw.one([0.0, last_s, draw.dyadic(0, 64, -6), draw.dyadic(0, 96, -7), draw.dyadic(0, 64, -4)])
+        for_s = draw.dyadic(1, 64, draw.one([-7, -6, -5, -3]))
+        found.append(LinkFault(at_s, instance, for_s, draw.one([0.0, 0.0, 0.25, 0.5])))
         time_s = found[-1].back_s
     return found

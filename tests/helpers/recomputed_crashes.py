@@ -28,8 +28,9 @@ def crash_figures(run: Run) -> Summary:
 
 
 def _slowdowns(run: Run) -> Summary:
-    """Nothing where nothing is slowed down."""
-    slow = run.scenario.engine.faults.schedule(run.scenario.cluster).slowdowns
+    """Nothing where nothing is slowed down and no network fails."""
+    known = run.scenario.engine.faults.schedule(run.scenario.cluster)
+    slow = known.slowdowns
     begin_s = min(row["arrival_s"] for row in run.requests if row["arrival_s"] is not None)
     last_s = begin_s + run.run_s
     rows = [
@@ -39,7 +40,13 @@ def _slowdowns(run: Run) -> Summary:
     ]
     slow_s = sum(max(0.0, min(last_s, one.at_s + one.for_s) - max(begin_s, one.at_s)) for one in slow)
     share = slow_s / (len(run.pools) * run.run_s) if run.run_s > 0 else None
-    return {"slowed_share": share, "slowdowns": rows} if slow else {}
+    links = [
+        {"at_s": one.at_s, "instance": one.instance, "for_s": one.for_s, "share": one.share}
+        for one in known.links
+        if one.at_s <= last_s
+    ]
+    found: Summary = {"slowed_share": share, "slowdowns": rows} if slow else {}
+    return found | ({"link_faults": links} if known.links else {})
 
 
 def _row(run: Run, crash: CrashNote, is_known: bool) -> Summary:
@@ -48,11 +55,11 @@ def _row(run: Run, crash: CrashNote, is_known: bool) -> Summary:
         "at_s": crash.at_s,
         "instance": crash.instance,
         "instances": crash.instances,
-        "detected_after_s": crash.noticed_s - crash.at_s,
         "down_s": crash.back_s - crash.noticed_s,
         "dropped": len(crash.prefilled),
         "lost_tokens": _lost_tokens(run, crash),
         "settled_s": max(settled_s, default=None) if is_known else None,
+        **({"detected_after_s": crash.noticed_s - crash.at_s} if crash.noticed_s > crash.at_s else {}),
     }
 
 

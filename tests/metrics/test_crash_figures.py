@@ -31,7 +31,7 @@ def test_what_a_crash_took_and_when_requests_went_on(engine: str) -> None:
     assert found["availability"] == pytest.approx(1 - 3 / 14)
     assert (found["dropped"], found["lost_tokens"]) == (1, 3)
     assert found["median_recovery_s"] == found["p99_recovery_s"] == pytest.approx(1.5)
-    row = {"at_s": 2.5, "instance": 0, "instances": 1, "detected_after_s": 0.0, "down_s": 3.0, "dropped": 1}
+    row = {"at_s": 2.5, "instance": 0, "instances": 1, "down_s": 3.0, "dropped": 1}
     assert found["crashes"] == [row | {"lost_tokens": 3, "settled_s": 1.5}]
 
 

@@ -1690,6 +1690,30 @@ MUTANTS = (
         "        resume(s, j)\n        drop_turn(s, j)\n",
         "        resume(s, j)\n",
     ),
+    Mutant(
+        "what a hung instance does not compute is sent",
+        "roles/crashes.py",
+        "                call_back(s, r)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a run ends while a network is parted",
+        "roles/crashes.py",
+        "    s.sim.down += (bytes_s == 0.0) - (s.links[i].bandwidth_bytes_s == 0.0)\n",
+        "",
+    ),
+    Mutant(
+        "a network fails in one direction",
+        "roles/crashes.py",
+        "    for link in (i, s.options.instances + i):\n",
+        "    for link in (i, i):\n",
+    ),
+    Mutant(
+        "copies under way keep their rates when a network fails",
+        "roles/crashes.py",
+        "        note_change(s, link)\n",
+        "        pass\n",
+    ),
     Mutant("a hung instance schedules", "events/order.py", " or s.instances[i].hung:", ":"),
     Mutant("copies to a hung instance begin", "copies/transfers.py", " or inst.hung:", ":"),
     Mutant(
@@ -1704,8 +1728,8 @@ MUTANTS = (
     Mutant(
         "a run ends while an instance hangs",
         "roles/crashes.py",
-        "    s.sim.down += count\n\n\n@inner\ndef _notice",
-        "\n\n@inner\ndef _notice",
+        "    s.sim.down += count\n    for j",
+        "    for j",
     ),
     Mutant("single steps outlive the begin of a slow-down", "roles/crashes.py", "    step.repeats = False\n", ""),
     Mutant(

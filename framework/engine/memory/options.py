@@ -104,7 +104,10 @@ OPTIONS = record(
     # Faults.
     ("faults", "i8"),  # faults that are known before the run, 0: nothing fails
     ("fault_times_at", "i8"),  # offset into times: when each of them comes, in order
-    ("fault_values_at", "i8"),  # offset into times: of a crash when its instance comes back, of a slow-down its factor
+    (
+        "fault_values_at",
+        "i8",
+    ),  # offset into times: of a crash its end, of a slow-down its factor, of a link bytes/s
     ("fault_at", "i8"),  # offset into lists: the instance of each of them; then what happens, of framework.codes
     ("dropped_at", "i8"),  # offset into lists: requests that a crash has dropped; then the tokens that each lost
     ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew

@@ -129,7 +129,7 @@ SIM = record(
     ("changing", "i8"),  # instance that changes
     ("change_kind", "i8"),  # ROLE_CHANGE or FAULT
     ("next_fault", "i8"),  # number of the next fault
-    ("down", "i8"),  # instances that are down or hang
+    ("down", "i8"),  # instances that are down or hang, or whose network is parted
     ("fell", "i8"),  # instances that the last fault took down
     ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work

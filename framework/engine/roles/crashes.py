@@ -18,6 +18,7 @@ from framework.codes import (
     FAULT,
     FUTURE,
     HANG,
+    LINK_FAULT,
     OFF,
     REASON_CRASH,
     ROLE_CHANGE,
@@ -25,8 +26,8 @@ from framework.codes import (
 )
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
-from framework.engine.copies.link_sharing import share_links
-from framework.engine.copies.transfers import start_transfers
+from framework.engine.copies.link_sharing import note_change, share_links
+from framework.engine.copies.transfers import call_back, start_transfers
 from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap, end_leap_early
 from framework.engine.durations.speculation import blocks_of_next_step
 from framework.engine.durations.totals import count_fixed_depth, count_steps
@@ -88,6 +89,8 @@ def _fault(s: State, i: int) -> None:
         _hang(s, i)
     elif what == DETECTION:
         _notice(s, i, value)
+    elif what == LINK_FAULT:
+        _limit_network(s, i, value)
     else:
         _slow_down(s, i, value)
 
@@ -105,6 +108,11 @@ def _hang(s: State, i: int) -> None:
         s.instances[j].between = s.instances[j].asked = False
         s.instances[j].hung = True
     s.sim.down += count
+    for j in range(first, first + count):
+        for k in range(s.instances[j].prefilling):
+            r = s.lists[s.instances[j].prefilling_at + k]
+            if s.requests[r].destination >= 0:  # what is sent layer by layer is not computed
+                call_back(s, r)
 
 
 @inner
@@ -117,6 +125,15 @@ def _notice(s: State, i: int, back_s: float) -> None:
         s.instances[j].hung = False
     s.sim.down -= count
     _crash(s, i, back_s)
+
+
+@inner
+def _limit_network(s: State, i: int, bytes_s: float) -> None:
+    """The network of i has so much bandwidth from now on, in each direction."""
+    s.sim.down += (bytes_s == 0.0) - (s.links[i].bandwidth_bytes_s == 0.0)
+    for link in (i, s.options.instances + i):
+        s.links[link].bandwidth_bytes_s = bytes_s
+        note_change(s, link)
 
 
 @inner

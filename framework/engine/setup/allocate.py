@@ -79,7 +79,7 @@ def allocate(setting: Setting) -> Memory:
         tiers=tiers,
         links=_links(cluster),
         channels=_channels(cluster, len(workload)),
-        times=_times(options, faults),
+        times=_times(options, cluster, faults),
         lists=lists,
         names=read_only(names),
         step_log=step_log,
@@ -124,11 +124,13 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
     return {"step": step, "prefill_step": prefill_step}
 
 
-def _times(options: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
+def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
     """When each instance's event of each kind is due, which none is, and when faults come, with their values."""
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
-    return np.concatenate([trees, [fault.at_s for fault in faults], [fault.value for fault in faults]])
+    own = [cluster.link_bytes_s[fault.instance] if fault.what == "link" else 1.0 for fault in faults]
+    values = [fault.value * times for fault, times in zip(faults, own, strict=True)]
+    return np.concatenate([trees, [fault.at_s for fault in faults], values])
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:

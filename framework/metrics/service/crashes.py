@@ -88,11 +88,12 @@ def _rows(result: Result, next_s: Floats) -> Iterator[dict[str, Any]]:
     settled_s = np.fmin(next_s, ends_s) - result.crashes["at_s"][result.drops["crash"]]
     for k, crash in enumerate(result.crashes):
         own = result.drops["crash"] == k
-        yield {
+        late_s = float(crash["noticed_s"] - crash["at_s"])
+        late = {"detected_after_s": late_s} if late_s > 0 else {}
+        yield late | {
             "at_s": float(crash["at_s"]),
             "instance": int(crash["instance"]),
             "instances": int(crash["instances"]),
-            "detected_after_s": float(crash["noticed_s"] - crash["at_s"]),
             "down_s": float(crash["back_s"] - crash["noticed_s"]),
             "dropped": int(own.sum()),
             "lost_tokens": int(result.drops["lost_tokens"][own].sum()),

@@ -7,7 +7,13 @@ import math
 from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import serve
 from framework.reference.copies.links import withdraw_copy
-from framework.reference.copies.transfers import give_up_place, start_transfers, stop_decoding, withdraw_migration
+from framework.reference.copies.transfers import (
+    call_back,
+    give_up_place,
+    start_transfers,
+    stop_decoding,
+    withdraw_migration,
+)
 from framework.reference.faults.parking import forget_place, park
 from framework.reference.kv import free_deferred
 from framework.reference.prefixes import free_kv
@@ -30,6 +36,8 @@ def fail(s: Simulation, i: Instance) -> None:
         for rank in i.group:
             rank.hung = False
         crash(s, i, this)
+    elif this.what == "link":
+        i.link_share, s.links_changed = this.value, True
     elif this.what == "slowdown":
         i.slowness = this.value  # of the steps that start from now on
 
@@ -44,6 +52,8 @@ def hang(s: Simulation, i: Instance) -> None:
         resume(rank)
         rank.woken = rank.asked = rank.between = False
         rank.hung = True
+    for r in [r for rank in i.group for r in rank.prefilling]:
+        call_back(s, r)  # what is sent layer by layer is not computed
 
 
 def give_back_growth(s: Simulation, i: Instance) -> None:
