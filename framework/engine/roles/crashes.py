@@ -130,7 +130,7 @@ def _notice(s: State, i: int, back_s: float) -> None:
 @inner
 def _limit_network(s: State, i: int, bytes_s: float) -> None:
     """The network of i has so much bandwidth from now on, in each direction."""
-    s.sim.down += (bytes_s == 0.0) - (s.links[i].bandwidth_bytes_s == 0.0)
+    s.sim.down += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)
     for link in (i, s.options.instances + i):
         s.links[link].bandwidth_bytes_s = bytes_s
         note_change(s, link)
