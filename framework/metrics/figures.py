@@ -258,8 +258,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("median_recovery_s", "s: median time from a crash to the next token of a request that it dropped; needs "
          "engine.log=full", "median recovery", "s", _DOWN),
     _row("p99_recovery_s", "s: its 99th percentile", "P99 recovery", "s", _DOWN),
-    _row("crashes", "a row for each crash: time, seconds until it was noticed if any, instance, instances that were down "
-         "with it, what it dropped, and the time until each of these requests had a token or had ended"),
+    _row("crashes", "a row for each crash: time, seconds until it was noticed if any, instance, instances that were "
+         "down with it, what it dropped, and the time until each of these requests had a token or had ended"),
     _row("slowed_share", "share of the time of all instances, first request to last answer, for which they were slowed "
          "down; only where they are", "slowed down", "%", _DOWN),
     _row("slowdowns", "a row for each slow-down that began before the last answer: time, instance, seconds, factor"),

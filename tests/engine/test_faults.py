@@ -270,8 +270,8 @@ def test_a_step_at_the_end_of_a_slow_down_is_fast(engine: str) -> None:
 
 @ENGINES
 def test_copies_wait_while_a_network_is_parted(engine: str) -> None:
-    """KV of 2 tokens, 32 bytes, at 32 bytes/s from 1 to 2 s. The network of instance 1 is parted from 1.5 to 4 s, and has
-    half of its bandwidth for another 0.5 s: the second half takes until then and 0.25 s more.
+    """KV of 2 tokens, 32 bytes, at 32 bytes/s from 1 to 2 s. The network of instance 1 is parted from 1.5 to 4 s, and
+    has half of its bandwidth for another 0.5 s: the second half takes until then and 0.25 s more.
     """
     links = [LinkFault(1.5, 1, 2.5, 0.0), LinkFault(4.0, 1, 0.5, 0.5)]
     result = play(engine, trace((0, 2, 2)), Placed(), [], "prefill decode", links=links, bytes_s=32.0)

@@ -1699,7 +1699,7 @@ MUTANTS = (
     Mutant(
         "a run ends while a network is parted",
         "roles/crashes.py",
-        "    s.sim.down += (bytes_s == 0.0) - (s.links[i].bandwidth_bytes_s == 0.0)\n",
+        "    s.sim.down += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)\n",
         "",
     ),
     Mutant(
