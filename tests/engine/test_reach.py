@@ -107,7 +107,6 @@ EVENTS = (
         "hung",
         "hung in a step of decodes",
         "crash that is noticed later",
-        "hung with KV that waits to come",
     ),
     *("slowed down in a prefill step concurrent with decodes", "step of a slow instance"),
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),

@@ -60,7 +60,7 @@ def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
 def _slowdowns_of(draw: Draw, instance: int, last_s: float) -> list[Slowdown]:
     """Those of an instance, one after the other, the next at times where the one before it ends."""
     found, time_s = [], 0.0
-    while draw.chance(0.3):
+    while draw.chance(0.5):
         at_s = time_s + draw.one([0.0, last_s, draw.dyadic(0, 64, -6), draw.dyadic(0, 96, -7), draw.dyadic(0, 64, -4)])
         for_s = draw.dyadic(1, 64, draw.one([-7, -6, -5, -3]))
         found.append(Slowdown(at_s, instance, for_s, draw.one([1.5, 2.0, 3.0, 4.0])))

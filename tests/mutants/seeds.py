@@ -570,8 +570,8 @@ MUTANTS = (
     Mutant(
         "a copy that ends tells the rates of its sender's copies alone",
         "copies/link_sharing.py",
-        "        if not s.links[link].changed:\n",
-        "        if not s.links[link].changed and (flows > 0 or link == channel.sender):\n",
+        "        note_change(s, link)\n",
+        "        if flows > 0 or link == channel.sender:\n            note_change(s, link)\n",
     ),
     Mutant(
         "the tightest link is that with least bandwidth",
