@@ -170,7 +170,6 @@ class _Search:
         if arrival_s is None:
             return self._best(self._alone, shortest_s, np.inf, limit)
         since_s = arrival_s - arrival_s[0]
-        limit = "arrivals" if since_s[-1] >= shortest_s else limit
         started = most_started(self._setting, self._pools, self._needs)
         latest_s = max(float((since_s + self._latest_s())[alone].max()), shortest_s)
         return self._best(started, max(shortest_s, float(since_s[-1])), latest_s, limit)
@@ -186,9 +185,8 @@ class _Search:
         if np.isfinite(latest_s):
             demand = demand_of(self._setting, self._pools, self._needs, self._needs.good_alone)
             fluid = most_good(demand, self._steps, self._instances, latest_s)
-            if fluid is not None:
-                losses[self._scarce(fluid)] = started - fluid.most(latest_s)
-                good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
+            losses[self._scarce(fluid)] = started - fluid.most(latest_s)
+            good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
         return good, self._largest(losses, limit)
 
     def _best(self, started: int, least_s: float, latest_s: float, limit: str) -> Bound:
@@ -198,18 +196,16 @@ class _Search:
         """
         counts, good = np.arange(1.0, started + 1), started
         demand = demand_of(self._setting, self._pools, self._needs, self._needs.good_alone)
-        fluid, needed_s = most_good(demand, self._steps, self._instances, least_s), np.full(started, least_s)
-        if fluid is not None:
-            needed_s = np.maximum(needed_s, fluid.least_s(counts * (1 - _ROUNDING)))
-            if np.isfinite(latest_s):
-                good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
+        fluid = most_good(demand, self._steps, self._instances, least_s)
+        needed_s = np.maximum(least_s, fluid.least_s(counts * (1 - _ROUNDING)))
+        if np.isfinite(latest_s):
+            good = min(good, int(fluid.most(latest_s) * (1 + _ROUNDING) + _ROUNDING))
         at = len(counts) - 1 - int(np.argmax((counts / needed_s)[::-1]))
         losses: dict[str, float] = {
             _ALONE: len(self._needs.good_alone) - self._alone,
             _BURSTS: self._alone - started,
+            self._scarce(fluid): started - fluid.most(needed_s[at]),
         }
-        if fluid is not None:
-            losses[self._scarce(fluid)] = started - fluid.most(needed_s[at])
         return self._bound(good, float(counts[at] / needed_s[at]), self._largest(losses, limit))
 
     def _largest(self, losses: Mapping[str, float], limit: str) -> str:

@@ -129,8 +129,6 @@ def most_started(setting: Setting, pools: Sequence[Pool], needs: Needs) -> int:
     limit_s = setting.limits_s("ttft_s")
     held = needs.good_alone & np.isfinite(limit_s)
     free = int(np.count_nonzero(needs.good_alone & ~held))
-    if not held.any():
-        return free
     prompts, cached = setting.workload.input_tokens[held], needs.prefixes.cached[held]
     computed = (prompts - cached).astype(np.float64)
     work_s, speed = np.full(len(prompts), np.inf), 0.0

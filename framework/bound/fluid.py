@@ -61,18 +61,17 @@ class Fluid:
         return float(self.costs.sum() / self.rate) if self.rate > 0 else 0.0
 
 
-def most_good(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duration_s: float) -> Fluid | None:
-    """The best bound on good requests within `duration_s`, on `instances` (K,); None where time is no limit to them."""
+def most_good(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duration_s: float) -> Fluid:
+    """The best bound on good requests within `duration_s`, on `instances` (K,)."""
     program, best = Program(demand, pools, instances), None
     for _ in range(_ROUNDS):
-        served, duals = program.solve(duration_s)
-        if served >= len(demand.tokens) * (1 - 1e-9):
-            return None
+        duals = program.solve(duration_s)
         found = proof(demand, pools, instances, duals)
         if best is None or found.most(duration_s) < best.most(duration_s):
             best = found
         if np.all(found.duals.second <= duals.second * (1 + _CLOSE)) or not program.extend(duals, _CLOSE):
             break
+    assert best is not None
     return best
 
 
@@ -81,7 +80,7 @@ def least_duration(demand: Demand, pools: Sequence[PoolSteps], instances: Floats
     demand = replace(demand, pace_s=None)
     program, best = Program(demand, pools, instances), None
     for _ in range(_ROUNDS):
-        _, duals = program.solve(None)
+        duals = program.solve(None)
         found = proof(demand, pools, instances, duals)
         if best is None or found.least_of_all_s() > best.least_of_all_s():
             best = found

@@ -91,8 +91,8 @@ class Program:
         for guess in _guesses(demand, pools):
             self._add(guess, _STARTS, None)
 
-    def solve(self, duration_s: float | None) -> tuple[float, Duals]:
-        """Requests served within `duration_s` (None: all, in the least time), and the prices that go with it."""
+    def solve(self, duration_s: float | None) -> Duals:
+        """The prices of serving most requests within `duration_s` (None: all, in the least time)."""
         blocks = [self._requests, self._again, *self._steps, self._time]
         columns, classes = np.concatenate(blocks, axis=1), self._requests.shape[1]
         sign = 1.0 if duration_s is not None else -1.0
@@ -109,16 +109,14 @@ class Program:
             objective[:classes], bounds[-1] = -1.0, duration_s
         kept = np.ones(len(rows), bool)
         kept[_PACE] = self._demand.pace_s is not None
-        kept[_AGAIN] = any(pool.again_only for pool in self._pools)
         found = minimised(objective, rows[kept], limits[kept], bounds)
         prices = np.zeros(len(rows))
         if found is None:  # the solver gave up: any prices prove something, these that time is no limit
-            return 0.0, Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
+            return Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
         prices[kept] = np.maximum(-found.marginals, 0.0)
         token, again, decode, context, pace = (float(price) for price in prices[:_POOLS])
         second, use = prices[_POOLS : self._uses], prices[self._uses : len(columns)]
-        duals = Duals(token, decode, context, pace, second, use, again)
-        return float(found.values[:classes].sum()), duals
+        return Duals(token, decode, context, pace, second, use, again)
 
     def extend(self, duals: Duals, slack: float) -> bool:
         """Add steps that are worth more than their time by a share of more than `slack`; whether there are any."""
@@ -162,11 +160,10 @@ class Program:
                 continue
             own_s = demand.again_s[k] if again else demand.extra_s[k]
             there = np.isfinite(own_s)
-            tokens, extra_s = needed, np.where(there, own_s, 0.0)
+            extra_s = np.where(there, own_s, 0.0)
             own = demand.alone[k] & (not pool.mixes)  # Otherwise steps that decode ride along with would be missed.
-            if own.any():
-                tokens = np.where(own, 0.0, needed)
-                extra_s[own] += pool.chunks.step_s(demand.computed[own])
+            tokens = np.where(own, 0.0, needed)
+            extra_s[own] += pool.chunks.step_s(demand.computed[own])
             column = np.zeros((len(self._time), len(self._sizes)))
             column[_AGAIN if pool.again_only else _TOKENS] = self._means(tokens)
             column[_POOLS + k] = self._means(extra_s)

@@ -78,7 +78,7 @@ def make_pools(setting: Setting) -> list[Pool]:
     can = np.any(holds, axis=0) & (workload.input_tokens + workload.output_tokens <= model.max_context)
     prompts, totals = workload.input_tokens[can], (workload.input_tokens + workload.output_tokens)[can]
     many = (workload.output_tokens[can] > 1) | setting.first_token_recomputed
-    longest = int(totals.max(initial=1))
+    longest, longest_prompt = int(totals.max(initial=1)), int(prompts.max(initial=1))
     drafts = engine.speculation.most
     pools = []
     for spec, blocks, held in zip(setting.cluster.pools, kv_blocks, holds, strict=True):
@@ -88,12 +88,12 @@ def make_pools(setting: Setting) -> list[Pool]:
             row = rising(row)
         batch = min(engine.seats_of(spec), len(workload))
         extent = Extent(
-            prompt_tokens=int(prompts.max(initial=1)),
+            prompt_tokens=longest_prompt,
             kv_tokens=blocks * engine.block_tokens + drafts * batch,
             batch=batch,
             least_context=int(prompts[many].min(initial=longest)) + (not setting.first_token_recomputed),
             most_context=int(totals[many].max(initial=1 - drafts)) - 1 + drafts,
-            shared_tokens=int(prompts.max(initial=0)) if setting.caches else 0,
+            shared_tokens=longest_prompt if setting.caches else 0,
             stages=stages,
             ranks=ranks,
         )
@@ -139,9 +139,8 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))
     recomputed = setting.first_token_recomputed
-    decodes_too = served & ((later > 0) | recomputed)
     transfer_s = np.where(((later > 0) | recomputed) & setting.transfers, _transfer_s(setting, prefixes), 0.0)
-    decodes = _LoneDecodes(pools, prompts[decodes_too] - recomputed, later[decodes_too] + recomputed)
+    decodes = _LoneDecodes(pools, prompts[served] - recomputed, later[served] + recomputed)
     steps = setting.decode_steps
     decode_s = np.where(served, decodes.total_s(prompts + 1, steps, again_s), np.inf)
     first_s, limit_s = ready_s + prefill_s, np.where(later > 0, tpot_limit_s, np.inf) * np.maximum(later, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,45 +92,41 @@ class Record:
 
 @dataclass
 class Shown:
-    """What a policy's views show of instances at each question: `times_s` and `hooks` of the questions, (Q,), and for
-    each of them what every instance has, by the names of `columns`, and whether it takes prompts or decodes.
-    """
+    """What a policy's views show of instances in `outages`, each (instance, from_s, to_s)."""
 
-    times_s: list[float] = field(default_factory=list)
-    hooks: list[str] = field(default_factory=list)
-    columns: dict[str, list[Any]] = field(default_factory=dict)
+    outages: Sequence[tuple[int, float, float]]
+    _found: list[tuple[int, float, str]] = field(default_factory=list)  # instance, time, what is not nothing
 
     def note(self, hook: str, cluster: Cluster) -> None:
         """Note what is shown now."""
-        self.times_s.append(cluster.now_s)
-        self.hooks.append(hook)
+        down = [i for i, from_s, to_s in self.outages if from_s < cluster.now_s < to_s]
+        if not down:
+            return
         every, requests = cluster.instances, cluster.requests
-        for name in _COLUMNS_OF_WORK:
-            self.columns.setdefault(name, []).append(np.array(getattr(every, name)))
-        lists = {
-            "in queued(i)": cluster.queued,
-            "in prefilling(i)": cluster.prefilling,
-            "in decoding(i)": cluster.decoding,
-        }
-        for name, listed in lists.items():
-            self.columns.setdefault(name, []).append(np.array([len(listed(i)) for i in range(len(every))]))
+        goals = requests.destination[requests.destination >= 0]
         able = {"in cluster.prefill": cluster.prefill.ids, "in cluster.decode": cluster.decode.ids}
-        goals = {"as a destination": requests.destination[requests.destination >= 0]}
-        for name, ids in {**able, **goals}.items():
-            self.columns.setdefault(name, []).append(np.bincount(ids, minlength=len(every)))
-        used = every.total_blocks - every.free_blocks
-        self.columns.setdefault("blocks in use", []).append(used)
+        columns = {
+            **{name: getattr(every, name) for name in _COLUMNS_OF_WORK},
+            **{
+                name: np.bincount(ids, minlength=len(every))
+                for name, ids in {**able, "as a destination": goals}.items()
+            },
+            "blocks in use": every.total_blocks - every.free_blocks,
+        }
+        for i in down:
+            shown = {name: int(column[i]) for name, column in columns.items()}
+            shown["in queued(i)"] = len(cluster.queued(i))
+            shown["in prefilling(i)"] = len(cluster.prefilling(i))
+            shown["in decoding(i)"] = len(cluster.decoding(i))
+            self._found += [
+                (i, cluster.now_s, f"{name} {value} of instance {i}, asked {hook} at {cluster.now_s:g} s")
+                for name, value in shown.items()
+                if value != 0
+            ]
 
     def at(self, instance: int, from_s: float, to_s: float) -> list[str]:
         """What was shown of an instance between these times that is not nothing."""
-        times_s = np.array(self.times_s)
-        asked = np.flatnonzero((times_s > from_s) & (times_s < to_s))
-        return [
-            f"{name} {int(rows[k][instance])} of instance {instance}, asked {self.hooks[k]} at {self.times_s[k]:g} s"
-            for name, rows in self.columns.items()
-            for k in asked.tolist()
-            if rows[k][instance] != 0
-        ]
+        return [text for i, now_s, text in self._found if i == instance and from_s < now_s < to_s]
 
 
 _COLUMNS_OF_WORK = (

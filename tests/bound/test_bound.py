@@ -127,7 +127,7 @@ def check_parts(setting: Setting, result: Result, good: np.ndarray[Any, Any], rn
     steps, instances = [pool.steps for pool in pools], np.array([float(pool.spec.instances) for pool in pools])
     assert run_s * NEAR >= least_duration(demand, steps, instances).least_of_all_s()
     fluid = most_good(demand, steps, instances, run_s)
-    assert fluid is None or good.sum() <= fluid.most(run_s) * NEAR
+    assert good.sum() <= fluid.most(run_s) * NEAR
     for again in (0.0, 0.5, 1.0, 2.0):
         token, decode, context, pace = 10.0 ** rng.uniform(-2, 2, 4) * (rng.random(4) < 0.75)
         token, decode = token / demand.tokens.sum(), decode / max(demand.decodes.sum(), 1.0)
@@ -155,7 +155,7 @@ def test_no_policy_beats_it_where_something_is_scarce(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_policy_beats_it_whatever_attention_and_transfers_cost(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    for _ in range(8):
+    for _ in range(6):
         check_scenario(with_options(saturated(rng), rng), rng)
 
 

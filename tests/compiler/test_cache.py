@@ -73,7 +73,7 @@ def test_damaged_cache_is_compiled_again(compiled: Path) -> None:
     assert (again["result"], again["hits"]) == (20, 0)
 
 
-@pytest.mark.parametrize("needs", [None, b"", b'["there_is_no_such_symbol"]'])
+@pytest.mark.parametrize("needs", [None, b'["there_is_no_such_symbol"]', pytest.param(b"", marks=pytest.mark.slow)])
 def test_code_whose_needs_are_not_known_to_be_met_is_loaded_as_numba_does(compiled: Path, needs: bytes | None) -> None:
     (symbols,) = (file for file in code_of(compiled) if file.suffix == ".symbols")
     symbols.unlink() if needs is None else symbols.write_bytes(needs)

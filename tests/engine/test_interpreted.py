@@ -31,7 +31,9 @@ def digests(name: str) -> Iterator[str]:
         yield f"{title}: " + digest(simulate(*parts, policy(), Oracle()))
 
 
-@pytest.mark.parametrize("name", ["chunked", "ares", pytest.param("continuous", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["ares", *(pytest.param(name, marks=pytest.mark.slow) for name in ("chunked", "continuous"))]
+)
 def test_plain_python_gives_the_same_bytes(name: str) -> None:
     assert printed_interpreted(PRINTED.format(name)).splitlines() == list(digests(name))
 

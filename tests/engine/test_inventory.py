@@ -46,7 +46,7 @@ def stopped(scenario, cluster, policy, events):
 held = 0
 for name, scenario in sorted(SCENARIOS.items()):
     for cluster, policy in (("mixed", Chunked), ("disaggregated", Ares)):
-        for events in (3, 40, 200):
+        for events in (5, 90):
             memory = stopped(scenario, cluster, policy(), events)
             s, instances = attach(memory, 0), memory.instances
             held += int(instances["kv_tokens"].sum()) + int(instances["incoming"].sum())

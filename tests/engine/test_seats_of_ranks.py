@@ -14,6 +14,7 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, RankChoice
 from framework.system.parallelism import Parallelism
 from framework.timing.table import StepRow
 from framework.workload import Workload
+from tests.helpers import warm
 from tests.helpers.bounds import server
 from tests.helpers.processes import run
 from tests.helpers.scenarios import MODEL, RowTiming
@@ -45,7 +46,7 @@ def test_a_run_says_what_an_instance_of_several_ranks_has(tmp_path: Path) -> Non
     finished = run(
         tmp_path,
         "policy=chunked", "trace=synthetic", "trace.requests=20", "cluster.instances=1", "cluster.dp=2",
-        "timing=roofline", "engine.max_batch=8",
+        "timing=roofline", "engine.max_batch=8", python=str(warm.path() / "python"),
     )  # fmt: skip
     assert "has 2 data-parallel ranks" in finished.stderr
     assert "16 seats and 4,096 tokens a step in all" in finished.stderr

@@ -96,10 +96,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def start(*words: str, **environment: str) -> subprocess.Popen[str]:
+def start(*words: str, python: str = sys.executable, **environment: str) -> subprocess.Popen[str]:
     """The command as a process, here."""
     return subprocess.Popen(
-        [sys.executable, "-m", "experiments.tune", *words],
+        [python, "-m", "experiments.tune", *words],
         env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -364,7 +364,7 @@ def test_a_study_of_something_else_is_left_alone(tune: Tune, name: str) -> None:
 
 
 def test_a_mistake_ends_the_process_with_2(tmp_path: Path) -> None:
-    assert refused(finish(start(*SMALL)), "space=NAME")
+    assert refused(finish(start(*SMALL, python=str(warm.path() / "python"))), "space=NAME")
 
 
 # --- in company -------------------------------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from experiments.table.formats import as_latex, as_markdown
-from experiments.table.notes import slo_of
-from experiments.table.sheet import _short
-from tests.experiments.test_paper_table import CHUNKED, record, rows, series, sheet, table, text
+from experiments.table.notes import _lost, slo_of
+from experiments.table.replicates import transforms
+from experiments.table.select import rank, value_of
+from experiments.table.sheet import _fitted_places, _short
+from tests.experiments.test_paper_table import CHUNKED, record, refusal, rows, series, sheet, table, text
 
 
 def notes(*words: str, records: Any) -> str:
@@ -21,6 +24,7 @@ def test_latencies_leave_out_what_was_rejected_and_what_failed() -> None:
     assert "others were rejected or failed: up to 10 % in chunked / synthetic." in found
     assert "rejected or failed" not in notes("metric=goodput_rps", records=records)
     assert "rejected or failed" not in notes("metric=p99_ttft_ms", records=records[:1])
+    assert [_lost(record(offered=1, rejected=rejected)) for rejected in (0, 1)] == [0.0, 1.0]
 
 
 def test_one_slo_is_stated_and_several_are_said_to_differ() -> None:
@@ -63,6 +67,7 @@ def test_replicates_are_counted() -> None:
     found = notes(records=[*five, *two])
     assert "over 2 to 5 replicates" in found
     assert "Fewer than 5 replicates: ares / synthetic." in found
+    assert "Fewer than 5 replicates: ares." in notes("columns=metric", records=[*five, *two])
     same = notes(records=series("chunked", [7.0, 7.0, 7.0]))
     assert "No interval where all replicates have the same value." in same
     assert "No interval" not in notes(records=five)
@@ -108,3 +113,61 @@ def test_figures_of_overloaded_runs_and_of_short_windows_have_marks() -> None:
     calm = text(records[:2])
     assert "‡" not in calm
     assert "§" not in calm
+
+
+def test_transforms_are_told_where_they_change_something() -> None:
+    """The seed with which requests are drawn is none."""
+    assert transforms([record(seed=3), record(seed=4)], ()) == ""
+    some = [record(config={"trace.rate_scale": scale, "trace.limit": 50}) for scale in (1.0, 2.0)]
+    assert transforms(some, ()) == "limit 50, rate_scale 1 or 2"
+    assert transforms(some, ("trace.limit",)) == "rate_scale 1 or 2"
+
+
+def test_what_follows_the_replicate_does_so_in_every_run() -> None:
+    """A seed of the policy is 0 in the first run, as the seed is, and 5 in the other: they are no replicates."""
+    same = [record(seed=seed, config={"policy.seed": seed}) for seed in (0, 1)]
+    assert len(table(same).cells["goodput_rps"][("chunked",), ("synthetic",)].values) == 2
+    other = [same[0], record(seed=1, config={"policy.seed": 5})]
+    assert "2 runs differ in policy.seed (0, 5); choose with policy.seed=0" in refusal(other)
+    many = [record(seed=seed, config={f"engine.x{k}": 10 + seed + k for k in range(8)}) for seed in (0, 1)]
+    assert "; and 2 more; choose" in refusal(
+        [many[0], record(seed=1, config={f"engine.x{k}": k * k for k in range(8)})]
+    )
+    six = [record(seed=seed, config={f"engine.x{k}": 9 * k + seed * (k + 2) for k in range(6)}) for seed in (0, 1)]
+    assert "more" not in refusal(six)
+
+
+def test_numbers_come_before_words_and_those_by_size() -> None:
+    assert sorted(["b", 10, True, None, 1.5, "a"], key=rank) == [1.5, 10, "a", "b", None, True]
+
+
+def test_a_trace_is_named_by_what_chose_it() -> None:
+    assert value_of(record(trace="mooncake"), "trace") == "mooncake"
+    played: dict[str, Any] = {"trace.path": "own.jsonl"}
+    found = record(trace="mooncake", config=played)
+    found.summary["trace"] = "own"
+    assert value_of(found, "trace") == "own"
+    named = record(trace="mooncake", config={"trace.name": "evening"})
+    named.summary["trace"] = "evening"
+    assert value_of(named, "trace") == "evening"
+
+
+def marked_as_fitted(*pictures: str) -> tuple[list[str], list[str], int]:
+    """Rows and columns that are marked as a whole, and how many cells; an x is a cell on a fitted trace."""
+    cells = {
+        ((f"row {r}",), (f"column {c}",)): {0: record(source="twin" if sign == "x" else "real")}
+        for r, picture in enumerate(pictures)
+        for c, sign in enumerate(picture)
+    }
+    selection: Any = SimpleNamespace(cells=cells)
+    found = _fitted_places(selection)
+    return sorted(row for (row,) in found.rows), sorted(column for (column,) in found.columns), len(found.places)
+
+
+def test_what_is_fitted_is_marked_with_as_few_marks_as_tell_it() -> None:
+    assert marked_as_fitted("x-", "x-") == ([], ["column 0"], 0)
+    assert marked_as_fitted("xx", "--") == (["row 0"], [], 0)
+    assert marked_as_fitted("x-", "--") == ([], [], 1)
+    assert marked_as_fitted("xxx", "x--", "x--") == (["row 0"], ["column 0"], 0)
+    assert marked_as_fitted("xxx", "x--", "xx-") == (["row 0"], ["column 0"], 1)
+    assert marked_as_fitted("xxx", "---", "--x") == (["row 0"], [], 1)

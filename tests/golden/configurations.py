@@ -393,6 +393,25 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="continuous",
     ),
+    "llumnix": Golden(
+        "policy=llumnix policy.period_s=0.25 policy.migrate_below=1000 policy.accept_above=1000 engine.kv_tokens=16384 "
+        + _TWO
+        + _REQUESTS,
+        positive=("migrations",),
+        unlike="continuous",
+    ),
+    "andes": Golden(
+        "policy=andes policy.reading_tokens_s=4 policy.preemptions=4 engine.max_batch=4 " + _TWO + _REQUESTS,
+        positive=("preemptions",),
+        unlike="continuous",
+    ),
+    "trail": Golden(
+        "policy=trail predictor=oracle engine.max_batch=4 " + _TWO + _REQUESTS,
+        positive=("preemptions",),
+        unlike="chunked",
+    ),
+    "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
+    "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
         _CHUNKED + "trace.slo_classes={chat:0.75,batch:0.25} "

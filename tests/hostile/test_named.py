@@ -135,9 +135,19 @@ def test_a_cache_of_other_code_is_as_good_as_none(tmp_path: Path) -> None:
         assert after.stdout == before.stdout
 
 
-@pytest.mark.parametrize(("what", "own"), [("run", ["hydra.run.dir=same"]), ("sweep", ["-m", "hydra.sweep.dir=same"])])
+@pytest.mark.parametrize(
+    ("what", "own"),
+    [("run", ["hydra.run.dir=same"]), pytest.param("sweep", ["-m", "hydra.sweep.dir=same"], marks=pytest.mark.slow)],
+)
 def test_two_processes_do_not_share_a_directory(what: str, own: list[str], tmp_path: Path) -> None:
-    words = [sys.executable, str(ROOT / "run.py"), "policy=chunked", "trace=synthetic", "trace.limit=20", *own]
+    words = [
+        str(warm.path() / "python"),
+        str(ROOT / "run.py"),
+        "policy=chunked",
+        "trace=synthetic",
+        "trace.limit=20",
+        *own,
+    ]
     runs = [
         subprocess.Popen([*words, f"seed={seed}"], cwd=tmp_path, stderr=subprocess.PIPE, text=True) for seed in (0, 1)
     ]
@@ -154,7 +164,7 @@ def test_control_characters_of_files_and_policies_are_shown(tmp_path: Path) -> N
     hook = f"    def admit(self, request, cluster):\n        return {odd!a}\n"
     text = f"import servelab\nclass Mine(servelab.Aggregated):\n{hook}"
     (tmp_path / "mine.py").write_text(text)
-    finished = _finished(tmp_path, "policy=mine.py:Mine", f"trace.path='{odd}.csv'")
+    finished = run(tmp_path, "policy=mine.py:Mine", f"trace.path='{odd}.csv'", python=str(warm.path() / "python"))
     for stream in (finished.stdout, finished.stderr):
         assert not [one for one in stream if not one.isprintable() and one != "\n"]
         assert "x\\x1b[31m\\u202e" in stream

@@ -56,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize("name", [pytest.param(NASTY[0], marks=pytest.mark.slow), *NASTY[1:]])
 def test_a_nasty_one_is_seen(name: str, runs: Path) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
     found = fate(mutant, runs, seen_before().get(name, ""))

@@ -13,11 +13,13 @@ from framework.errors import InputError
 from framework.metrics.slowdown import alone_s
 from framework.objective import capacity
 from framework.objective.capacity import Capacity, Search
-from framework.objective.goodput import judged
+from framework.objective.goodput import Goodput, judged
 from framework.objective.probe import Probe, play
+from framework.objective.sensitivity import FIGURES, sensitivity
 from framework.objective.stability import MISSED, SUSTAINED, Reading, _is_filled, read, undisturbed_misses
 from framework.timing.affine import Affine
 from framework.timing.table import StepRow
+from framework.timing.uncertainty.widths import Width
 from tests.helpers.servers import CRITERION, SERVICE_S, experiment, regular, requests, ttft_within
 
 
@@ -40,9 +42,9 @@ def test_the_progress_of_a_replicate_follows_that_of_the_samples_before() -> Non
 
 
 def test_who_has_tenants_is_told_how_they_fare() -> None:
-    """Alone each request takes a step of 0.1 s; at half the rate of the server they wait for nobody."""
+    """Alone each request takes three steps of 0.1 s; at one a second they wait for nobody."""
     tenants = tuple("ab"[k % 2] for k in range(10))
-    own = experiment(replace(requests(regular(10)), tenant=tenants), ttft_within(1.0))
+    own = experiment(replace(requests(regular(10), output_tokens=3), tenant=tenants), ttft_within(1.0))
     summary = judged(own, own.run()).summary
     assert set(summary["tenants"]) == {"a", "b"}
     assert summary["worst_slowdown"] == pytest.approx(1.0)
@@ -92,6 +94,8 @@ def test_a_further_eighth_is_played_and_not_judged() -> None:
     assert len(result.requests) == 32 + 4
     _, result = play(one, 1.0, 16, CRITERION)
     assert len(result.requests) == 16 * 18
+    _, result = play(experiment(requests(regular(2)), ttft_within(1.0)), 1.0, 128, CRITERION)
+    assert len(result.requests) == 2 * 144
 
 
 def test_a_rate_that_fails_after_one_has_passed_says_nothing_of_what_no_rate_helps(
@@ -121,7 +125,21 @@ def test_a_rate_that_fails_after_one_has_passed_says_nothing_of_what_no_rate_hel
 def test_where_alone_all_keep_the_slo_the_limits_of_the_run_are_named() -> None:
     crowded = np.repeat(regular(30), 2)
     own = experiment(requests(crowded), ttft_within(1.5 * SERVICE_S), Affine(base_s=SERVICE_S))
-    plain = Capacity().measure(own).notes[0]
-    assert "even alone 0 of 60 requests miss the SLO" in plain
+    measured = Capacity().measure(own)
+    failed = f"{measured.evaluation.summary['capacity_high']:.3g} req/s"
+    missed = "no rate attains 90 %: even alone 0 of 60 requests miss the SLO (TTFT 0, TPOT 0, not served 0)"
+    told = f"{missed}, and more at {failed}; trace.jitter_s spreads those of the same instant"
+    assert measured.notes == (told,)
     limited = Capacity(run_limits={"p99_ttft_s": 0.12}).measure(own).notes[0]
     assert limited.startswith("no rate keeps p99_ttft_s 0.12")
+
+
+def test_states_of_load_are_those_of_shorter_and_of_longer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(_: Any, result: Any) -> Any:
+        state = "shorter" if result.requests["end_s"][0] < SERVICE_S else "longer"
+        return SimpleNamespace(summary=dict.fromkeys(FIGURES, 1.0) | {"load_state": state})
+
+    own = experiment(requests(regular(3)), ttft_within(1.0))
+    run = Goodput().measure(own)
+    monkeypatch.setattr("framework.objective.sensitivity.judged", told)
+    assert sensitivity(own, run, Width(0.3, 1.0, "")).load_states == ("shorter", "longer")

@@ -1,10 +1,11 @@
 """Compares a policy with the scheduler that it is written after, token by token: `make oracle`.
 
-`policy=vllm_v1` with vLLM's; with `--of connector`, the same on prefill and decode instances that pull KV with vLLM's
-servers and their NIXL connector; with `--of sglang`, `policy=sglang` with SGLang's. VLLM_PYTHON and SGLANG_PYTHON name
-the interpreters of environments that have vLLM 0.24.0 and SGLang 0.5.14 (`pip install vllm==0.24.0`, some 9 GB, and
-`sglang==0.5.14`, some 11 GB, each into an environment of its own; no GPU is needed). Prints a line for each regime, and
-for each run that differs; the exit code is 1 if there is one.
+`policy=vllm_v1` with vLLM's; with `--of cancellations`, the same with clients that give up; with `--of connector`, the
+same on prefill and decode instances that pull KV with vLLM's servers and their NIXL connector; with `--of sglang`,
+`policy=sglang` with SGLang's. VLLM_PYTHON and SGLANG_PYTHON name the interpreters of environments that have vLLM 0.24.0
+and SGLang 0.5.14 (`pip install vllm==0.24.0`, some 9 GB, and `sglang==0.5.14`, some 11 GB, each into an environment of
+its own; no GPU is needed). Prints a line for each regime, and for each run that differs; the exit code is 1 if there is
+one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,13 @@ class _Scheduler:
 
 _SCHEDULERS = {
     "vllm": _Scheduler(comparison.VARIABLE, comparison.PROGRAM, drawing.drawn, comparison.compared, drawing.REGIMES),
+    "cancellations": _Scheduler(
+        comparison.VARIABLE,
+        comparison.PROGRAM,
+        drawing.given_up,
+        comparison.compared,
+        drawing.REGIMES_OF_CANCELLATIONS,
+    ),
     "connector": _Scheduler(
         comparison.VARIABLE,
         connector_comparison.PROGRAM,

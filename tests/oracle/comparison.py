@@ -11,9 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+import numpy as np
+
 from framework.engine.durations.speculation import Speculation
 from framework.engine.setup.config import EngineConfig, Implementation
 from framework.metrics.invariants import check_result
+from framework.policy import Cancel
+from framework.policy.view import Cluster
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
@@ -21,7 +25,7 @@ from policies.vllm_v1 import VllmV1
 from tests.helpers.bounds import server
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL
-from tests.oracle.drawing import ACCEPTANCE, Run
+from tests.oracle.drawing import ACCEPTANCE, CANCEL_TICK_S, Run
 
 R = TypeVar("R", bound=Run)
 
@@ -86,10 +90,27 @@ def simulated(run: Run, implementation: Implementation = "compiled") -> Result:
     )
     model = replace(MODEL, max_context=200_000)
     cluster = ClusterSpec((PoolSpec("all", "mixed", 1, server("gpu", 1000)),), LinkSpec(1.0))
-    policy = VllmV1(order="highest_priority" if run.priorities else "fcfs")
+    policy = _GivenUp(run) if run.gives_up else VllmV1(order=_order(run))
     result = simulate(run.workload(), cluster, model, run.times, engine, policy)
     check_result(result)
     return result
+
+
+def _order(run: Run) -> str:
+    return "highest_priority" if run.priorities else "fcfs"
+
+
+class _GivenUp(VllmV1):
+    """The same, with clients that give up: a request is cancelled at its time."""
+
+    tick_s = CANCEL_TICK_S
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(order=_order(run))
+        self._times = [np.inf if r.cancel_s is None else r.cancel_s for r in run.requests]
+
+    def on_tick(self, cluster: Cluster) -> list[Cancel]:
+        return [Cancel(k, "client") for k, time_s in enumerate(self._times) if time_s == cluster.now_s]
 
 
 def _watermark(run: Run) -> float:

@@ -14,11 +14,13 @@ from tests.helpers.drawing import Draw
 
 BLOCK_TOKENS = 16
 ACCEPTANCE = 0.625
+CANCEL_TICK_S = 2.0**-8
 REGIMES = (
     *("prefixes", "bursts", "memory", "seats", "budget", "sessions"),
     *("crowd", "long prompts", "first chunk", "watermark", "whole prompts", "priorities"),
     *("asynchronous", "drafts"),
 )
+REGIMES_OF_CANCELLATIONS = (*(name for name in REGIMES if name != "asynchronous"), "cancellations")
 _TIMES = Affine(2.0**-7, 2.0**-16, 2.0**-31, 2.0**-16, 2.0**-24)
 
 
@@ -32,6 +34,7 @@ class Request:
     previous: int = -1  # the turn before, -1: it is the first of its session
     think_s: float = 0.0
     priority: int = 0  # the smaller the sooner
+    cancel_s: float | None = None  # when its client gives it up, a multiple of `CANCEL_TICK_S`; None: never
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,11 @@ class Run:
     block_tokens: int = BLOCK_TOKENS
     times: Affine = _TIMES
     regimes: tuple[str, ...] = ()
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether any request is cancelled."""
+        return any(r.cancel_s is not None for r in self.requests)
 
     def as_json(self) -> dict[str, Any]:
         """As `tests.oracle.vllm_scheduler` reads it."""
@@ -103,6 +111,37 @@ class _Tokens:
 def drawn(seed: int) -> Run:
     """The run of a seed."""
     return _with_settings(Draw(seed, 1), usual(seed))
+
+
+def given_up(seed: int) -> Run:
+    """The run of a seed without asynchronous scheduling, some of whose requests are cancelled.
+
+    At least half of these runs have priorities.
+    """
+    run, draw = drawn(seed), Draw(seed, 2)
+    by_priority = draw.chance(0.5)
+    last_s = max(r.arrival_s for r in run.requests) + draw.one((0.125, 0.5, 2.0))
+    share = draw.one((0.1, 0.3, 0.6))
+    requests = []
+    for r in run.requests:
+        tick = draw.integer(int(r.arrival_s / CANCEL_TICK_S), int(last_s / CANCEL_TICK_S))
+        priority = draw.integer(0, 3)
+        requests.append(
+            replace(
+                r,
+                cancel_s=tick * CANCEL_TICK_S if draw.chance(share) else None,
+                priority=priority if by_priority else r.priority,
+            )
+        )
+    regimes = dict.fromkeys((*run.regimes, *["priorities"] * by_priority, "cancellations"))
+    regimes.pop("asynchronous", None)
+    return replace(
+        run,
+        requests=tuple(requests),
+        priorities=run.priorities or by_priority,
+        asynchronous=False,
+        regimes=tuple(regimes),
+    )
 
 
 def usual(seed: int) -> Run:

@@ -34,7 +34,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 _LONGEST = 200_000  # tokens of prompt and output
@@ -124,6 +124,8 @@ class Replay:
         self.hasher = get_request_block_hasher(run["block_tokens"], sha256) if run["prefix_cache"] else None
         self.now_s = 0.0
         self.due = [(r["arrival_s"], k) for k, r in enumerate(run["requests"]) if r["previous"] < 0]
+        given_up = ((r.get("cancel_s"), k) for k, r in enumerate(run["requests"]))
+        self.given_up = sorted((time_s, k) for time_s, k in given_up if time_s is not None)
         self.next_turn = {r["previous"]: k for k, r in enumerate(run["requests"]) if r["previous"] >= 0}
         self.present: dict[str, Request] = {}
         self.added: list[int] = []
@@ -143,7 +145,7 @@ class Replay:
             if not self.present:
                 self.now_s = max(self.now_s, min(self.due)[0])
                 self.under_way.clear()
-            self._add_arrivals()
+            self._take_news()
             output = self.scheduler.schedule()
             for name in output.preempted_req_ids or ():
                 output_tokens = len(self.run["requests"][int(name)]["output"])
@@ -156,8 +158,8 @@ class Replay:
                     self._end(*self.under_way.pop(0))
             elif output.preempted_req_ids:
                 continue
-            elif self.due:
-                self.now_s = min(self.due)[0]
+            elif self.due or self.given_up:
+                self.now_s = min(self.due + self.given_up)[0]
             else:
                 self.stalled = True
                 break
@@ -168,23 +170,49 @@ class Replay:
             "stalled": self.stalled,
         }
 
-    def _add_arrivals(self) -> None:
-        for entry in sorted(due for due in self.due if due[0] <= self.now_s):
-            self.due.remove(entry)
-            k = entry[1]
-            r = self.run["requests"][k]
-            request = Request(
-                request_id=str(k),
-                prompt_token_ids=r["prompt"],
-                sampling_params=SamplingParams(max_tokens=len(r["output"]), ignore_eos=True),
-                pooling_params=None,
-                arrival_time=float(len(self.added)),  # the front end takes in one after the other
-                block_hasher=self.hasher,
-                priority=r["priority"],
-            )
-            self.present[str(k)] = request
-            self.added.append(k)
-            self.scheduler.add_request(request)
+    def _take_news(self) -> None:
+        """What has come by now, in order of time: requests, and cancellations of those that are here."""
+        while True:
+            gone = self.given_up[0] if self.given_up else (float("inf"), 0)
+            come = min(self.due) if self.due else (float("inf"), 0)
+            if min(gone, come)[0] > self.now_s:
+                return
+            if gone[0] <= come[0]:
+                self.given_up.pop(0)
+                self._cancel(*gone)
+            else:
+                self.due.remove(come)
+                self._add(come[1])
+
+    def _cancel(self, time_s: float, k: int) -> None:
+        """A request that runs ends with the step that has just ended, any other at once."""
+        request = self.present.pop(str(k), None)
+        if request is None:
+            return
+        runs = request.status == RequestStatus.RUNNING
+        self.scheduler.finish_requests(str(k), RequestStatus.FINISHED_ABORTED)
+        self.decoding.discard(str(k))
+        self._let_next_turn_come(k, self.now_s if runs else time_s)
+
+    def _let_next_turn_come(self, k: int, ended_s: float) -> None:
+        later = self.next_turn.get(k)
+        if later is not None:
+            self.due.append((ended_s + self.run["requests"][later]["think_s"], later))
+
+    def _add(self, k: int) -> None:
+        r = self.run["requests"][k]
+        request = Request(
+            request_id=str(k),
+            prompt_token_ids=r["prompt"],
+            sampling_params=SamplingParams(max_tokens=len(r["output"]), ignore_eos=True),
+            pooling_params=None,
+            arrival_time=float(len(self.added)),  # the front end takes in one after the other
+            block_hasher=self.hasher,
+            priority=r["priority"],
+        )
+        self.present[str(k)] = request
+        self.added.append(k)
+        self.scheduler.add_request(request)
 
     def _start(self, output: Any) -> tuple[float, Any, list[str], list[list[int]]]:
         """Of a step of what has been scheduled: its end, and the tokens that it will have given to each request."""
@@ -231,7 +259,7 @@ class Replay:
             ),
         )
         for name, emitted in zip(names, sampled, strict=True):
-            if emitted:
+            if emitted and name in self.present:
                 self._emit(name, len(emitted))
         drafting = [name for name, emitted in zip(names, sampled, strict=True) if emitted and name in self.present]
         if self.run["drafts"] and drafting:
@@ -242,9 +270,7 @@ class Replay:
         if self.present[name].is_finished():
             del self.present[name]
             self.decoding.discard(name)
-            later = self.next_turn.get(int(name))
-            if later is not None:
-                self.due.append((self.now_s + self.run["requests"][later]["think_s"], later))
+            self._let_next_turn_come(int(name), self.now_s)
 
 
 def main() -> None:

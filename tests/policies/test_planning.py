@@ -146,11 +146,13 @@ class TestQuickArrow(Quick):
     policy_factory = lambda: Arrow(ttft_s=2e-3, tpot_s=0.02, period_s=2.0**-4, passes=1, cooldown_s=0.5, donor=2.0)  # noqa: E731
 
 
+@pytest.mark.slow
 class TestQuickDopd(Quick):
     __test__ = True
     policy_factory = lambda: Dopd(interval_s=0.5, local_tokens=40)  # noqa: E731
 
 
+@pytest.mark.slow
 class TestQuickLoadPlanner(Quick):
     __test__ = True
     policy_factory = lambda: Dynamo(planner="load", interval_s=0.25, local_tokens=40)  # noqa: E731

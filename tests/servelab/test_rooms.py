@@ -106,7 +106,7 @@ def test_what_is_needed_is_not_hidden() -> None:
     "words",
     [
         ("-m", "framework.report.show_step", "decode=8x512"),
-        ("-m", "experiments.tune", "--help"),
+        pytest.param(("-m", "experiments.tune", "--help"), marks=pytest.mark.slow),
         ("-m", "traces.fetch"),
         pytest.param(  # as a worker does
             ("-c", "import framework.run.sweep, policies, traces.load; print(policies.__file__)"),

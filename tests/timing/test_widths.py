@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from framework.cli.arguments import configured
 from framework.errors import InputError
+from framework.system.gpu import Gpu
+from framework.system.model import Model
 from framework.system.parallelism import Parallelism
 from framework.timing.affine import Affine
 from framework.timing.curves import Curve
@@ -16,8 +20,18 @@ from framework.timing.uncertainty.stretched import Stretched
 from framework.timing.uncertainty.widths import width_of
 
 ONE = Parallelism()
-MODELS = {name: configured([f"model={name}"], ("model",))["model"] for name in ("llama3_8b", "gpt_oss_120b")}
-GPUS = {name: configured([f"gpu={name}"], ("gpu",))["gpu"] for name in ("h100", "a100", "mi300x")}
+
+
+@cache
+def model(name: str) -> Model:
+    made: Model = configured([f"model={name}"], ("model",))["model"]
+    return made
+
+
+@cache
+def gpu(name: str) -> Gpu:
+    made: Gpu = configured([f"gpu={name}"], ("gpu",))["gpu"]
+    return made
 
 
 class Fixed:
@@ -45,7 +59,7 @@ def test_all_seconds_are_stretched_and_limits_are_not() -> None:
         intake_s=0.5,
         intake_token_s=0.125,
     )
-    twice = Stretched(Fixed(row), 2.0).row(MODELS["llama3_8b"], GPUS["h100"], ONE)
+    twice = Stretched(Fixed(row), 2.0).row(model("llama3_8b"), gpu("h100"), ONE)
     before, after = stack([row]), stack([twice])
     assert base_s(after, 0, 1, 1, 1) == 2 * base_s(before, 0, 1, 1, 1)
     assert host_s(after, 0, 9, 2) == 2 * host_s(before, 0, 9, 2)
@@ -58,17 +72,17 @@ def test_all_seconds_are_stretched_and_limits_are_not() -> None:
 
 def test_widths_are_those_of_kind_and_fit() -> None:
     fitted, alone = Measured(), Measured(calibrated=False)
-    dense, experts, h100 = MODELS["llama3_8b"], MODELS["gpt_oss_120b"], GPUS["h100"]
+    dense, experts, h100 = model("llama3_8b"), model("gpt_oss_120b"), gpu("h100")
     assert width_of(fitted, dense, h100, ONE).of == "dense models with a fit"
     assert width_of(alone, dense, h100, ONE).of == "dense models without a fit"
     assert width_of(alone, experts, h100, ONE).of == "mixtures of experts without a fit"
     assert width_of(Measured(backend="trtllm"), dense, h100, ONE).of == "models on other servers than vLLM"
     narrow, wide = (width_of(one, dense, h100, ONE) for one in (fitted, alone))
     assert (narrow.steps, narrow.ttft) < (wide.steps, wide.ttft)
-    assert width_of(fitted, dense, GPUS["a100"], ONE).of == "dense models without a fit"
+    assert width_of(fitted, dense, gpu("a100"), ONE).of == "dense models without a fit"
 
 
 @pytest.mark.parametrize("timing", [Affine(base_s=1.0), Measured(missing="roofline")])
 def test_sources_whose_errors_nobody_counted_have_no_width(timing: Affine | Measured) -> None:
     with pytest.raises(InputError, match="nobody counted the errors"):
-        width_of(timing, MODELS["llama3_8b"], GPUS["mi300x"], ONE)
+        width_of(timing, model("llama3_8b"), gpu("mi300x"), ONE)

@@ -1,0 +1,45 @@
+"""Who steps aside on an instance for requests that wait: shared by policies that preempt by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from framework.policy.view import Cluster
+
+Beats = Callable[[int, int], bool]
+
+
+def blocks_of(cluster: Cluster, request: int) -> int:
+    """KV blocks of a request's prompt and the tokens that it has, and one more."""
+    tokens = int(cluster.requests.input_tokens[request]) + int(cluster.requests.generated(np.array([request]))[0])
+    return tokens // cluster.block_tokens + 1
+
+
+def stepping_aside(
+    cluster: Cluster, instance: int, waiting: Sequence[int], running: Sequence[int], beats: Beats
+) -> list[int]:
+    """Those of `running`, the first to go first, that make room for those of `waiting`, in order.
+
+    One waits on if even all whom it `beats` would not make room for it, and so do those behind it. Blocks that
+    admissions may leave free are counted as a hundredth of all.
+    """
+    there = cluster.instances
+    free = int(there.free_blocks[instance] + there.evictable_blocks[instance] - there.total_blocks[instance] // 100)
+    seats = int(there.max_batch[instance] - there.running[instance] - there.prefilling[instance])
+    leaving: list[int] = []
+    for one in waiting:
+        needed, going = blocks_of(cluster, one), list[int]()
+        for other in running[len(leaving) :]:
+            if (free >= needed and seats > 0) or not beats(one, other):
+                break
+            going.append(other)
+            free += blocks_of(cluster, other)
+            seats += 1
+        if free < needed or seats < 1:
+            break
+        leaving += going
+        free -= needed
+        seats -= 1
+    return leaving

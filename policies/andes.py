@@ -1,0 +1,135 @@
+"""Tokens at the pace of readers, with preemption (Andes: Liu et al., arXiv 2404.16283).
+
+A reader reads what has come, at `reading_tokens_s`. Quality of experience (QoE) is what was read so far, as an area
+under the curve of tokens over time, over the same area of a reader whose first token comes after `ttft_s` and who never
+waits. The gain of a request is how much higher its QoE would be `horizon_s` from now if it is served than if it waits,
+and its priority the gain over its KV tokens. Where requests wait for want of room or seats, those of lower priority
+step aside, and their KV goes to host memory. One whose reader has much left to read gains nothing, and makes room for
+one whose reader waits. No more than `preemptions` a request are made on average.
+
+Simplified: requests are taken in the order of their priority as long as there is room (the paper's greedy packing). The
+batch is as large as memory and seats allow, where Andes searches for the best size. Who is served gets tokens at the
+pace of the present step. The whole area is that up to the horizon, for the length of an answer is not known. Who comes
+back from host memory is not preempted before it runs. Steps are those of `continuous`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.checks import NotNegative, Positive, checked
+from framework.engine.setup.config import Batching
+from framework.policy import Action, Aggregated, Cluster, Preempt, Resume, SetMaxBatch
+from framework.policy.rules import PREFILL_RULES, rule
+from policies._stepping_aside import blocks_of, stepping_aside
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Andes(Aggregated):
+    """Gains are looked at whenever something changes on an instance, and every `period_s` while requests wait there."""
+
+    batching_mode: ClassVar[Batching | None] = "prefill_first"
+    dynamic_keys = True
+
+    @checked("policy.")
+    def __init__(
+        self,
+        ttft_s: Positive = 1.0,
+        reading_tokens_s: Positive = 5.3,
+        horizon_s: Positive = 20.0,
+        preemptions: NotNegative = 1.0,
+        period_s: Positive = 0.5,
+        routing: str = "least_queued",
+    ) -> None:
+        self.ttft_s, self.reading_tokens_s, self.horizon_s = ttft_s, reading_tokens_s, horizon_s
+        self.preemptions, self.tick_s = preemptions, period_s
+        self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
+
+    def prepare(self, cluster: Cluster) -> None:
+        count = len(cluster.requests.input_tokens)
+        self._read = np.zeros(count)  # tokens that each reader has read at the last look
+        self._seen_s = np.full(count, np.nan)  # time of that look
+        self._pace = np.full(len(cluster.instances), self.reading_tokens_s)  # tokens/s that a decode gets
+        self._preempted = 0
+        self._came: set[int] = set()
+
+    def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
+        return -self._priority(queue, cluster)
+
+    def decide(self, instance: int, cluster: Cluster) -> list[Action]:
+        """Who of the waiting and suspended takes the place of whom, by priority."""
+        there, requests = cluster.instances, cluster.requests
+        queued, running = cluster.queued(instance), cluster.decoding(instance)
+        aside = cluster.suspended[requests.instance[cluster.suspended] == instance]
+        waiting = np.concatenate([queued, aside])
+        self._came.update(queued.tolist())
+        if len(waiting) == 0:
+            return []
+        if len(running):
+            self._pace[instance] = 1.0 / there.step_s()[instance]
+        everyone = np.concatenate([waiting, running])
+        priority = self._priority(everyone, cluster)
+        keys = dict(zip(everyone.tolist(), priority.tolist(), strict=True))
+        ranked = sorted(waiting.tolist(), key=lambda r: (-keys[r], r))
+        last = sorted(running.tolist(), key=lambda r: (keys[r], -r))
+        allowed = max(int(self.preemptions * len(self._came)) - self._preempted, 0)
+        leaving = stepping_aside(cluster, instance, ranked, last[:allowed], lambda one, other: keys[one] > keys[other])
+        self._preempted += len(leaving)
+        actions: list[Action] = [Preempt(r, "swap") for r in leaving]
+        return actions + [Resume(r) for r in self._back(cluster, instance, ranked, set(aside.tolist()), leaving)]
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        """Let each instance where requests wait be asked again when its step ends."""
+        there = cluster.instances
+        busy = set(np.flatnonzero(there.queued).tolist()) | set(cluster.requests.instance[cluster.suspended].tolist())
+        return [SetMaxBatch(i, int(there.max_batch[i])) for i in cluster.prefill.ids.tolist() if i in busy]
+
+    def _back(
+        self, cluster: Cluster, instance: int, ranked: list[int], aside: set[int], leaving: list[int]
+    ) -> list[int]:
+        """The suspended requests that have room and a seat now, after those before them."""
+        there = cluster.instances
+        free = int(there.free_blocks[instance] + there.evictable_blocks[instance])
+        free += sum(blocks_of(cluster, r) for r in leaving)
+        seats = int(there.max_batch[instance] - there.running[instance] - there.prefilling[instance]) + len(leaving)
+        back = []
+        for r in ranked:
+            free -= blocks_of(cluster, r)
+            seats -= 1
+            if free < 0 or seats < 0:
+                break
+            if r in aside:
+                back.append(r)
+        alone = there.running[instance] + there.prefilling[instance] + there.queued[instance] == 0
+        return back or (ranked[:1] if alone else [])
+
+    def _priority(self, ids: Integers, cluster: Cluster) -> Floats:
+        """The gain of each request if its instance serves it from now on, over the KV tokens that it takes."""
+        requests, horizon_s = cluster.requests, self.horizon_s
+        emitted = requests.generated(ids)
+        self._look(ids, emitted, cluster.now_s)
+        left = emitted - self._read[ids]  # tokens that have come and are not read
+        served = _area(left, self._pace[requests.instance[ids]], self.reading_tokens_s, horizon_s)
+        waits = _area(left, np.zeros(len(ids)), self.reading_tokens_s, horizon_s)
+        reads_s = np.maximum(cluster.now_s + horizon_s - requests.arrival_s[ids] - self.ttft_s, 1e-9)
+        whole = self.reading_tokens_s * reads_s**2 / 2
+        return np.asarray((served - waits) / whole / (requests.input_tokens[ids] + emitted), np.float64)
+
+    def _look(self, ids: Integers, emitted: Integers, now_s: float) -> None:
+        """Let the readers go on up to now."""
+        since_s = np.nan_to_num(now_s - self._seen_s[ids])
+        self._read[ids] = np.minimum(self._read[ids] + self.reading_tokens_s * since_s, emitted)
+        self._seen_s[ids] = now_s
+
+
+def _area(left: Floats, pace: Floats, reading: float, horizon_s: float) -> Floats:
+    """Tokens x seconds of what is read beyond the present, if `left` tokens are there and more come at `pace`."""
+    ahead_s = np.minimum(np.where(pace < reading, left / np.maximum(reading - pace, 1e-9), horizon_s), horizon_s)
+    rest_s = horizon_s - ahead_s
+    return np.asarray(reading * ahead_s**2 / 2 + reading * ahead_s * rest_s + np.minimum(pace, reading) * rest_s**2 / 2)
