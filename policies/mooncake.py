@@ -191,7 +191,7 @@ def sent_to(engine: Any, numbers: Floats, r: int) -> int:
     if not is_confirmed(numbers, r) or instance_of(engine, remembered(numbers, r).instance).role & PREFILL == 0:
         remember(numbers, r, best_placement(engine, numbers, r))
         confirm(numbers, r)
-    for until_s in (now_s(engine), np.inf):  # Those on their way go last: some may have been lost in a crash.
+    for until_s in (now_s(engine), np.inf):  # then also those on their way, some of which a crash may have lost
         if is_full(numbers):
             for i in range(instances_in(numbers)):
                 inst = instance_of(engine, i)

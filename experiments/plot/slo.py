@@ -127,7 +127,7 @@ def _against_scale(
 
 
 def _per_share(record: Record, metric: Metric) -> float:
-    """What attaining all would be."""
+    """The value of `metric` if all requests kept the SLO."""
     if metric.key == "slo_attainment":
         return metric.scale
     return float(record.summary["offered"]) / float(record.summary["window_s"])

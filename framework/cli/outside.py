@@ -57,7 +57,7 @@ def _written(group: str, choice: str) -> tuple[Path, str]:
     path, _, name = choice.rpartition(":")
     file = Path(path).expanduser().absolute()
     kind = class_of(file, name)
-    source = source_hash(import_closure(file, file.parent), file.parent)  # a run of other code is another run
+    source = source_hash(import_closure(file, file.parent), file.parent)  # changed code makes another run
     part = {"_target_": "framework.cli.outside.make", "file": str(file), "name": name, "source": source}
     text = _as_yaml(group, kind, part | settings_of(kind))
     cache = user_directory("outside")

@@ -30,7 +30,7 @@ class Migration:
 
 @dataclass(eq=False)
 class Request:
-    """One request. `source` and `destination`: of its transfer, also while it waits for room there."""
+    """One request. `source` and `destination` are those of its transfer, also while it waits for room at the latter."""
 
     id: int
     input_tokens: int

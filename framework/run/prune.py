@@ -2,8 +2,8 @@
 
     python -m framework.run.prune store=results remove=true
 
-It says how many these are, by version, and with remove=true removes them. Tables can be made of them as long as they
-are there. Records of classes that cannot be imported here stay.
+It says how many these are, by version, and with remove=true removes them. Until then tables can be made of them.
+Records of classes that cannot be imported here stay.
 """
 
 from __future__ import annotations

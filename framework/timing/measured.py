@@ -257,7 +257,7 @@ class Measured:
 
 
 def placed(timing: Timing, place: Place) -> Timing:
-    """The step times for a run whose load lies at `place`; sources that are not fitted have the same for all."""
+    """The step times for a run whose load lies at `place`; those of sources that are not fitted do not depend on it."""
     return replace(timing, place=place) if isinstance(timing, Measured) and timing.calibrated else timing
 
 

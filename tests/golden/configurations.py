@@ -412,6 +412,12 @@ _MECHANISMS = {
     ),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
+    "kairos": Golden(
+        "policy=kairos policy.ttft_s=0.015625 policy.tpot_s=0.0107421875 policy.period_s=0.015625 policy.spare=0.01 "
+        + _APART
+        + _REQUESTS
+        + "trace.arrivals.rate=64",
+    ),
     "log_reduced": Golden(_CHUNKED + "engine.log=reduced"),
     "slo_classes": Golden(
         _CHUNKED + "trace.slo_classes={chat:0.75,batch:0.25} "

@@ -1,20 +1,34 @@
 """The conformance suite of this repository's own policies, which the quick tests play in part.
 
-Each scenario is played with one kind of other lengths, and every second one twice; slow tests play all of it.
+Each scenario is played with one kind of other lengths, and every second one twice; each crash meets half of the
+scenarios. Slow tests play all of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
+from _pytest.mark import ParameterSet
 
 from servelab.testing import PolicyConformance
-from servelab.testing.worlds import SCENARIOS
+from servelab.testing.worlds import CRASHES, SCENARIOS
 
 _TWICE = frozenset({"small budgets", "tight, recompute", "prefix stores", "sessions"})  # and with longer lengths
+_CRASHING = ("roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache")
 
 
 def _marks(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
     return () if is_quick else (pytest.mark.slow,)
+
+
+def _in_turn(scenarios: Sequence[str]) -> list[ParameterSet]:
+    """Each scenario with each kind of crashes; quick are those with one kind, of each scenario another than before."""
+    return [
+        pytest.param(scenario, crashes, marks=_marks((i + j) % len(CRASHES) == 0))
+        for i, scenario in enumerate(scenarios)
+        for j, crashes in enumerate(CRASHES)
+    ]
 
 
 class Conformance(PolicyConformance):
@@ -34,3 +48,16 @@ class Conformance(PolicyConformance):
     )
     def test_true_lengths_stay_hidden(self, scenario: str, change: str) -> None:
         super().test_true_lengths_stay_hidden(scenario, change)
+
+    @pytest.mark.slow  # decisions are recorded, and views compared, where lengths are hidden
+    @pytest.mark.parametrize("scenario", SCENARIOS)
+    def test_views_stay_as_they_are(self, scenario: str) -> None:
+        super().test_views_stay_as_they_are(scenario)
+
+    @pytest.mark.parametrize(("scenario", "crashes"), _in_turn(_CRASHING))
+    def test_crashes_of_instances_leave_nobody_behind(self, scenario: str, crashes: str) -> None:
+        super().test_crashes_of_instances_leave_nobody_behind(scenario, crashes)
+
+    @pytest.mark.parametrize(("scenario", "crashes"), _in_turn(("roomy", "storm: swap")))
+    def test_no_view_shows_an_instance_that_is_down(self, scenario: str, crashes: str) -> None:
+        super().test_no_view_shows_an_instance_that_is_down(scenario, crashes)

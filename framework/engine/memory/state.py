@@ -168,7 +168,7 @@ ERROR = record(
     ("value", "i8"),  # what it answered
 )
 
-# One hook of the policy, in the order of framework.policy.hooks.
+# A hook of the policy; rows are in the order of framework.policy.hooks.
 HOOK = record(
     ("address", "i8"),  # address of the C function, 0: the hook is not asked
     ("compiled", "b1"),  # 1: the function also takes the view, the parameters and the policy's own numbers
@@ -194,7 +194,7 @@ ACTION = record(
     ("kind", "i8"),  # an action of framework.codes
     ("request", "i8"),  # request that it is about, -1: none
     ("instance", "i8"),  # target of a migration, or the instance that changes; of one postponed, whose turn it awaits
-    ("value", "i8"),  # token budget, 0: as before; seats; what is kept of KV; number of the reason of a cancellation
+    ("value", "i8"),  # token budget (0: as before), seats, what to keep of the KV, or number of a reason to cancel
     ("role", "i8"),
     ("mode", "i8"),  # batching mode
     ("percent", "i8"),  # percent of the SMs for prefills, 0: as before

@@ -1,6 +1,6 @@
 """An instance crashes, and comes back; what it had is routed anew once each phase has an instance.
 
-The loop comes back for each of these events. So a run in which nothing fails compiles none of it.
+The loop returns to Python for each of these events. So a run in which nothing fails compiles nothing of this module.
 """
 
 from __future__ import annotations

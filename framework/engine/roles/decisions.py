@@ -1,7 +1,7 @@
 """What a policy decides about requests that already run: it preempts, resumes and cancels them.
 
-The loop comes back for a decision, and Python calls `decide`. So a run without decisions neither compiles nor pays for
-any of this.
+The loop returns to Python for a decision, and Python calls `decide`. So a run without decisions neither compiles this
+module nor spends time in it.
 """
 
 from __future__ import annotations

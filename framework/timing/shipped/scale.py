@@ -6,9 +6,9 @@ work (launches, the latency of a message) stays as it was measured.
 
 Which GPU that is stands in conf/gpu (`neighbour`). One thing is corrected where it was measured on both (`tensor_gain`
 there): the share of the datasheet's tensor peak that large bf16 matrix products reach. The L40S reaches 0.64 (median of
-the vllm 0.24.0 kernel tables, m >= 2048, n and k >= 4096): its power limit holds it back. The others, PyTorch, 8192 x
-8192 (github.com/zzc0721/torch-performance-test-data, issues 107, 126 and 140): L20 114.1 of 119.5 TFLOP/s, A10G 66.6 of
-70, V100 97.4 of 125 in fp16; A100 0.90 (vllm 0.14.0 tables).
+the vllm 0.24.0 kernel tables, m >= 2048, n and k >= 4096): its power limit holds it back. With PyTorch and
+matrices of 8192 x 8192 (github.com/zzc0721/torch-performance-test-data, issues 107, 126 and 140) the L20 reaches 114.1
+of 119.5 TFLOP/s, the A10G 66.6 of 70, and the V100 97.4 of 125 in fp16. The A100 reaches 0.90 (vllm 0.14.0 tables).
 
 So is the share of the bandwidth (`bandwidth_gain`) of a card whose memory has no ECC, scaled from one that has: the
 L40S reads the weights of Llama-3.1-8B for one token at 0.824 of its bandwidth (same tables), and an RTX 4090 copies at
