@@ -16,11 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.clock import Clock, Shortest, clock_of
-from framework.metrics.left_out import left_out
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.service.crashes import crash_figures
+from framework.metrics.service.left_out import left_out
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import (
@@ -99,7 +99,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
        (`framework.metrics.clock`). `slo_attainment` is good / offered, `goodput_per_gpu` goodput over `gpus_on`.
     4. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency includes
-       them, but for those of `framework.metrics.left_out`.
+       them, but for those of `framework.metrics.service.left_out`.
     5. Of the offered requests `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were
        preempted.
     6. `cache_hit_rate` is prompt tokens found in a cache / prompt tokens of requests that began their prefill; with

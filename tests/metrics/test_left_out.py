@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from framework.metrics.left_out import left_out
+from framework.metrics.service.left_out import left_out
 from framework.report.load_words import WORSE, footnotes, mark, worse_others
 from framework.report.sweep_groups import mean_of
 
