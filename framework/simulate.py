@@ -82,7 +82,7 @@ def replay(
 
 def laid_out(given: Setting, policy: Policy) -> ClusterSpec:
     """The cluster as the policy lays it out for these requests."""
-    longest = longest_tokens(given.workload, given.model.max_context)
+    longest = given.cluster.longest_request_tokens or longest_tokens(given.workload, given.model.max_context)
     return lay_out(policy, replace(given.cluster, longest_request_tokens=longest))
 
 

@@ -135,7 +135,7 @@ class ClusterSpec:
     `auto`: a load is to say how many of the instances of the pools "prefill" and "decode" belong to each
     (`framework.sizing`); `split` is what it said, None: nothing yet, and the pools are as equal as can be.
     `longest_request_tokens`: prompt and output of the longest request that it is for, as who deploys a server sets its
-    maximum length; None: nobody has said.
+    maximum length; None: those of the trace.
 
     Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
     one name.
