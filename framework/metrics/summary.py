@@ -21,6 +21,7 @@ from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.service.crashes import crash_figures
 from framework.metrics.service.left_out import left_out
+from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import (
@@ -113,7 +114,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
     11. `classes` has the figures of each class of requests, where the trace has classes
         (`framework.metrics.parts.figures`).
-    12. Where instances may crash: `framework.metrics.service.crashes.crash_figures`.
+    12. Where something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
 
@@ -226,6 +227,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **bubbles(result),
         **idle_seats(result),
         **crash_figures(result, clock),
+        **slowdown_figures(result, clock),
         **_costs(result, requests, used, clock),
         **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
         **_provenance(result),

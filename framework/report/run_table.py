@@ -119,6 +119,13 @@ def _outcome(evaluation: Evaluation) -> Table:
             grid.add_row(name, f"{percent(summary[key])} of the time {of}")
     if "crashes" in summary:
         grid.add_row("crashes", _crashes(summary))
+    if "slowdowns" in summary:
+        slowed = (
+            f"{len(summary['slowdowns']):,}; instances were slow for {percent(summary['slowed_share'])} of the time"
+        )
+        grid.add_row("slow-downs", slowed)
+    if "link_faults" in summary:
+        grid.add_row("networks", f"failed {len(summary['link_faults']):,} times")
     if "tenants" in summary:
         grid.add_row("fairness", _fairness(summary))
     if summary["cache_hit_rate"]:
