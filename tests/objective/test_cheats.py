@@ -21,7 +21,7 @@ from framework.objective.experiment import Experiment
 from framework.objective.goodput import judged
 from framework.policy import Policy
 from framework.system.cluster import ClusterSpec, disaggregated, mixed
-from framework.system.faults import Crash, Crashes
+from framework.system.faults import Crash, FaultSchedule
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from policies.chunked import Chunked
@@ -72,7 +72,11 @@ class Cell:
     @property
     def engine(self) -> EngineConfig:
         """The engine, with what crashes there."""
-        return ENGINE if self.crash is None else replace(ENGINE, faults=Crashes(recovery="fail", crashes=[self.crash]))
+        return (
+            ENGINE
+            if self.crash is None
+            else replace(ENGINE, faults=FaultSchedule(recovery="fail", crashes=[self.crash]))
+        )
 
 
 def requests(count: int, rate: float | None, turns: int = 1) -> Workload:
