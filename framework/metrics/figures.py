@@ -194,6 +194,10 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
          "goodput over the duration", "req/s", _UP),
     _row("slo_attainment", "share of the offered requests that completed and kept their SLOs",
          "SLO attainment", "%", _UP, short="SLO kept", spoken="requests within the SLO", heading="SLO\nmet %"),
+    _row("uncounted_attainment", "that share of the requests that a warm-up or a cool-down leaves out; only where one "
+         "does, like the next", "SLO attainment of requests not counted", "%"),
+    _row("uncounted_is_worse", "whether it is less than slo_attainment by more than chance: then what is counted was "
+         "served at the expense of the rest"),
     _row("goodput_per_gpu", "goodput_rps for each GPU that was on (gpus_on)",
          "goodput per GPU", "req/s", _UP, heading="goodput\n/s/GPU"),
     _row("goodput_bound", "requests/s: no schedule on this cluster could reach a higher goodput",

@@ -20,6 +20,7 @@ from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.service.crashes import crash_figures
+from framework.metrics.service.left_out import left_out
 from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
@@ -99,7 +100,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
        (`framework.metrics.clock`). `slo_attainment` is good / offered, `goodput_per_gpu` goodput over `gpus_on`.
     4. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency includes
-       them.
+       them, but for those of `framework.metrics.service.left_out`.
     5. Of the offered requests `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were
        preempted.
     6. `cache_hit_rate` is prompt tokens found in a cache / prompt tokens of requests that began their prefill; with
@@ -173,7 +174,7 @@ def _of_the_trace(workload: Workload) -> dict[str, Any]:
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -> dict[str, Any]:
-    requests = counted(requests)
+    others, requests = left_out(requests), counted(requests)
     finished = requests.filter(pl.col("state") == "finished")
     offered, good, completed = len(requests), int(requests["good"].sum()), len(finished)
     seconds = Seconds(_duration_s(result, clock), clock.window_s)
@@ -209,6 +210,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "out_of_memory_rate": out_of_memory(requests) / offered,
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
         "slo_attainment": good / offered,
+        **others,
         "goodput_per_gpu": goodput_rps / on if on else 0.0,
         "gpus": result.cluster.gpus,
         "gpus_on": on,

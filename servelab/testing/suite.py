@@ -286,6 +286,8 @@ class PolicyConformance:
         self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule]
     ) -> tuple[Result, list[Answer]]:
         record, policy = Record(form), self.new_policy()
+        # Who deploys says how long requests may be, whatever the lengths of these are.
+        cluster = replace(cluster, longest_request_tokens=MODEL.max_context)
         policy.layout(cluster)  # params of compiled rules may tell of pools
         result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
         return result, record.answers

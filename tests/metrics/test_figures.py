@@ -37,7 +37,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
         ),
     ),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
-    (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1")),
+    (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
     (Tightness(), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
