@@ -11,7 +11,7 @@ from tests.helpers.kept_counts import RUNS, KeptCounts
 from tests.reach import MECHANISMS, is_excluded, reached
 
 FLOOR, _THOROUGH_FLOOR = 3, 20
-_THOROUGH = 500  # runs
+_THOROUGH = 1000  # runs
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),
     *("came while a step ran", "room that came free a step late", "step that waits for its host"),
