@@ -162,7 +162,7 @@ class PoolSteps:
 
         That is the case where decodes are what pays, and half as many of them would take more than 3/4 of the time.
         """
-        if self.decodes is None:
+        if self.decodes is None or second <= 0.0:  # time costs nothing where all can be served
             return None
         paying = [
             (float(steps.decodes[i]), float(steps.context[i]))
