@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from framework.bound.bound import Bound, _search, bound, shortest_time_s
 from framework.bound.demand import demand_of, use_names
-from framework.bound.fluid import _below_zero, _costs, least_duration, most_good
+from framework.bound.fluid import Fluid, _below_zero, _costs, least_duration, most_good
 from framework.bound.linear import minimised
-from framework.bound.program import Demand
+from framework.bound.program import Demand, _classes
 from framework.bound.requests import least_needs, make_pools
 from framework.bound.setting import Setting
 from framework.bound.steps import Prices
@@ -22,7 +22,7 @@ from framework.load import Closed, Load, Open
 from framework.metrics.slo import Slo
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, Role, disaggregated, mixed
 from framework.timing.table import StepRow
-from framework.workload import Workload
+from framework.workload import Workload, consecutive
 from tests.helpers.bounds import server
 from tests.helpers.scenarios import MODEL, RowTiming
 
@@ -317,3 +317,45 @@ def test_nothing_is_scarce_for_who_does_not_decode() -> None:
     setting = asked(prompts(np.zeros(2), 3), cluster=disaggregated(1, 1, server("gpu", 99)))
     prefill, _ = make_pools(setting)
     assert prefill.steps.scarce(Prices(0.0, 0.0, 0.0, 0.0), 0.0) is None
+
+
+def test_the_best_number_of_requests_is_that_of_the_most_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests that cost less than they bring: with more of them than take no time each further one costs goodput."""
+    search, unknown = _search(asked(prompts(np.zeros(9)))), cast(Any, None)
+    fluid = Fluid(Prices(1.0, 0.0, 0.0, 0.0), unknown, np.array([0.1, 0.9, 0.5] * 3), np.array([1.5, 0.5]))
+    monkeypatch.setattr("framework.bound.bound.most_good", lambda *_: fluid)
+    monkeypatch.setattr(search, "_scarce", lambda _: "GPU time")
+    counts = np.arange(1.0, 10.0)
+    for least_s in (0.4, 0.8, 1.3, 2.0, 9.0):
+        best = float((counts / np.maximum(least_s, fluid.least_s(counts))).max())
+        assert search._best(9, least_s, np.inf, "").goodput == pytest.approx(best, rel=1e-5)
+
+
+def test_requests_are_alike_where_sizes_are_and_they_fit_the_same_pools() -> None:
+    sizes = np.repeat([10.0, 20.0, 30.0], 4)
+    again_s = np.where(np.arange(12) % 2 == 0, 1.0, np.inf)
+    demand: Any = SimpleNamespace(computed=sizes, decodes=np.ones(12), again_s=np.array([again_s, np.ones(12)]))
+    found = _classes(demand)
+    pairs = set(zip(sizes.tolist(), again_s.tolist(), found.tolist(), strict=True))
+    assert sorted({number for *_, number in pairs}) == list(range(6))
+    assert len(pairs) == 6
+
+
+@pytest.mark.parametrize(("tpot_s", "good"), [(0.21, True), (0.19, False)])
+def test_two_tokens_are_one_step_apart(tpot_s: float, good: bool) -> None:
+    """A decode step takes 0.2 s."""
+    assert bound(asked(prompts(np.zeros(1), 2), Slo(None, tpot_s))).alone.tolist() == [good]
+
+
+def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
+    """Three prompts of 4 tokens, of which two begin with the same block of 2."""
+    workload = replace(
+        prompts(np.zeros(3), 3),
+        hash_ids=np.array([1, 2, 1, 3, 4, 5]),
+        hash_spans=consecutive([2] * 3),
+        hash_block_tokens=2,
+    )
+    setting = asked(workload, cluster=disaggregated(1, 1, server("gpu", 1000)), prefix_cache=True)
+    needs = least_needs(setting, make_pools(setting))
+    token_s = MODEL.kv_bytes_per_token / setting.cluster.link_bytes_s[0]
+    assert needs.transfer_s == pytest.approx(token_s * np.array([2, 2, 4]), abs=1e-9)

@@ -679,7 +679,9 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(makers)
     assert capsys.readouterr().out == ""
     main([f"store={store}"])
-    assert "▸" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "▸" in shown
+    assert shown.count("distserve") == 1  # it is printed once
 
 
 @pytest.mark.parametrize(

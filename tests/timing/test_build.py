@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,3 +152,34 @@ def test_setups_are_those_that_are_asked_for_or_those_that_ship() -> None:
     shipped = of(replace(ASKED, types=None, parallelisms=None))
     assert {parallelism for *_, parallelism in shipped} == {Parallelism(tp=tp) for tp in (1, 2, 4, 8)}
     assert {types[:2] for types in shipped} == {("bf16", "bf16")}
+
+
+def test_what_was_made_is_summed_up(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    for path in paths:
+        path.write_bytes(bytes(620_000))
+    made = command.Made(paths, 1234, {"no tables": ["x", "y"], "no room": ["z"]})
+    assert command._summary(replace(ASKED, out=tmp_path), made).splitlines() == [
+        f"1,234 entries in 2 profiles, 1.24 MB, in {tmp_path}",
+        "not made (1, such as z): no room",
+        "not made (2, such as x): no tables",
+    ]
+
+
+def test_entries_of_other_tables_do_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = kernels(), kernels()
+    new = replace(new, provenance=replace(new.provenance, version="another"))
+    for tables, parallelism in ((old, ONE), (new, TWO)):
+        monkeypatch.setattr(command, "load_kernels", lambda *_, tables=tables: tables)
+        command.build(replace(ASKED, out=tmp_path, parallelisms=(parallelism,)))
+    assert setups(tmp_path) == [TWO]
+
+
+def test_a_file_that_is_not_of_vidur_is_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text("op,m\ngemm,1\n")
+    monkeypatch.setattr(command, "load_csv", lambda *given: given)
+    given: Any = command.load_kernels(str(path), GPU)
+    assert given == (path, GPU, None)
+    with pytest.raises(InputError, match="need a backend"):
+        command.load_kernels(str(tmp_path), GPU)

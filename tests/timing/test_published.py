@@ -8,7 +8,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing.published import Published
+from framework.timing.published import Published, PublishedFit
 from framework.timing.table import stack, step_s
 from tests.timing.test_timing import H100, LLAMA_8B, LLAMA_70B
 
@@ -80,3 +80,8 @@ def test_fits_are_of_one_model_and_know_no_data_parallelism() -> None:
         Published("a test", [FIT]).row(LLAMA_70B, H100, Parallelism(2))
     with pytest.raises(InputError, match="tp and pp only"):
         Published("a test", [FIT]).row(LLAMA_8B, H100, Parallelism(2, dp=2))
+
+
+def test_a_fit_needs_no_curve_and_may_have_been_read() -> None:
+    straight = PublishedFit(**{name: value for name, value in FIT.items() if name != "prefill_curve_s"})
+    assert seconds(Published("a test", [straight]), Parallelism(2), [0], [6], 0, 0) == 3 + 6 * 0.5 + 36 * 0.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from framework.timing.joint_attention import joint_kernel
 from framework.timing.kernels.attention_mla import MlaKernels
 from framework.timing.kernels.checks import _rates, named, require_consistent, require_even, sized
 from framework.timing.kernels.decode_imbalance import imbalance_s
-from framework.timing.kernels.interpolate import Interpolated
+from framework.timing.kernels.interpolate import Interpolated, _place
+from framework.timing.kernels.read_aiconfigurator import package_root
 from framework.timing.kernels.read_csv import read_text
 from framework.timing.published import PublishedFit
 from framework.timing.server import Server
@@ -140,6 +142,14 @@ def test_a_column_stands_once_in_a_header(tmp_path: Path) -> None:
         read_text(tmp_path / "a.csv")
 
 
+def test_a_table_has_at_most_a_thousand_columns(tmp_path: Path) -> None:
+    for count in (1000, 1001):
+        (tmp_path / f"{count}.csv").write_text(f"{','.join(f'c{k}' for k in range(count))}\n{',' * (count - 1)}1\n")
+    assert read_text(tmp_path / "1000.csv").width == 1001  # and the number of the row
+    with pytest.raises(InputError, match="has 1,001 columns, a table of kernel times has at most 1000"):
+        read_text(tmp_path / "1001.csv")
+
+
 @pytest.mark.parametrize("stretch", [0.5, 1.0, 1.5, 3.0])
 def test_of_a_share_as_much_is_known_as_was_measured_of_the_whole(stretch: float) -> None:
     axes = (np.array([1.0, 3.0]), np.array([0.0, 4.0]))
@@ -186,3 +196,42 @@ def test_types_of_a_model_and_of_its_experts() -> None:
     both = typed(model, Types("fp8", "bf16", "nvfp4"))
     assert (both.dtype, both.kv_dtype, both.expert_dtype) == ("fp8", "bf16", "nvfp4")
     assert typed(model, Types("fp8", "bf16")).expert_dtype == "fp8"
+
+
+def test_columns_over_one_axis_have_the_same_knots() -> None:
+    parts = made_up()
+    other = StepRow(linear=Curve((1.0, 64.0), (1.0, 2.0)))
+    with pytest.raises(ValueError, match="elementwise_us has other tokens than the columns before it"):
+        encoded(replace(parts, rows={**parts.rows, "elementwise": other}))
+
+
+def test_parts_without_a_curve_over_tokens_have_none_and_no_bumps() -> None:
+    parts = made_up()
+    assert set(parts.over_tokens) == {"gemm", "experts", "elementwise", "communication"}
+    assert parts.over_tokens["gemm"] is parts["gemm"].linear
+    bare = replace(parts, rows={**parts.rows, "experts": StepRow()})
+    assert "experts" not in bare.over_tokens
+    assert bare.without_bumps is bare
+
+
+def test_two_domains_together_hold_both() -> None:
+    one = Domain((10, 20), (1, 2), (0.1, 0.2), in_flight=(4, 8))
+    other = Domain((15, 40), (3, 4), (0.0, 0.15), rate_rps=(1, 2))
+    assert one | other == Domain((10, 40), (1, 4), (0.0, 0.2), in_flight=(4, 8), rate_rps=(1, 2))
+    assert one | one == one
+
+
+def test_an_axis_of_one_knot_is_the_same_everywhere() -> None:
+    at, share = _place(np.array([3.0]), np.array([0.0, 3.0, 9.0]))
+    assert (at.tolist(), share.tolist()) == ([0, 0, 0], [0.0, 0.0, 0.0])
+    at, share = _place(np.array([1.0, 3.0, 7.0]), np.array([0.0, 1.0, 2.0, 3.0, 6.0, 9.0]))
+    assert (at.tolist(), share.tolist()) == ([0, 0, 0, 1, 1, 1], [0.0, 0.0, 0.5, 0.0, 0.75, 1.0])
+
+
+def test_tables_of_the_package_lie_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: Any = SimpleNamespace(origin="/site/aiconfigurator_core/__init__.py")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: found)
+    assert package_root() == Path("/site/aiconfigurator_core/systems")
+    found.origin = None
+    with pytest.raises(InputError, match="measured kernel times need aiconfigurator-core"):
+        package_root()
