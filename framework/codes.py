@@ -42,11 +42,16 @@ MODES = {
     "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, CRASH, TICK, ARRIVAL, SCHEDULE = range(8)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, TICK, ARRIVAL, SCHEDULE = range(8)
+# What happens at a fault.
+CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
+WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
 # Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
-DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED, DECIDES, FAULT = range(11)
+DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED, DECIDES, FAULT_DUE = range(
+    11
+)
 # Reasons known to the engine; a policy's own follow.
 NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH, REASON_CRASH = range(7)
 REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash")

@@ -44,8 +44,9 @@ OUTCOME = np.dtype(
 )
 
 
-# An instance, with the `instances` - 1 behind it that step together with it, crashed at `at_s`.
-CRASHED = np.dtype([("at_s", "f8"), ("back_s", "f8"), ("instance", "i4"), ("instances", "i4")])
+# An instance, with the `instances` - 1 behind it that step together with it, crashed at `at_s`; `noticed_s`: when they
+# lost what they had, and were known to be down.
+CRASHED = np.dtype([("at_s", "f8"), ("back_s", "f8"), ("instance", "i4"), ("instances", "i4"), ("noticed_s", "f8")])
 # A request that a crash, a row of those, took off its instance, and the KV tokens that were lost with it.
 DROPPED = np.dtype([("crash", "i4"), ("request", "i4"), ("lost_tokens", "i8")])
 

@@ -22,7 +22,7 @@ from framework.result import FINISHED, UNSENT, Result, of_those_sent
 from framework.system.cluster import ClusterSpec
 from framework.system.model import Model
 from framework.timing.table import Timing
-from framework.workload import Workload, within_context
+from framework.workload import Workload, longest_tokens, within_context
 
 _ENGINES: dict[str, Callable[[Setting], Engine]] = {"compiled": CompiledEngine, "reference": ReferenceEngine}
 
@@ -80,9 +80,15 @@ def replay(
     return result if sent.all() else of_those_sent(result)
 
 
+def laid_out(given: Setting, policy: Policy) -> ClusterSpec:
+    """The cluster as the policy lays it out for these requests."""
+    longest = given.cluster.longest_request_tokens or longest_tokens(given.workload, given.model.max_context)
+    return lay_out(policy, replace(given.cluster, longest_request_tokens=longest))
+
+
 def _laid_out(given: Setting, policy: Policy) -> Setting:
     """What an engine takes: the cluster is laid out, the prefix cache on or off, and outputs end with the context."""
-    cluster, engine = lay_out(policy, given.cluster), given.engine.on(given.workload)
+    cluster, engine = laid_out(given, policy), given.engine.on(given.workload)
     require_whole_instances(cluster, engine, policy.shares_gpus)
     return replace(
         given, workload=within_context(given.workload, given.model.max_context), cluster=cluster, engine=engine

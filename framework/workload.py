@@ -185,6 +185,13 @@ def within_context(workload: Workload, max_context: int) -> Workload:
     return replace(workload, output_tokens=np.where(cut, room, workload.output_tokens)) if cut.any() else workload
 
 
+def longest_tokens(workload: Workload, max_context: int) -> int:
+    """Prompt and output of the longest request that a model of this context serves; the context if it serves none."""
+    tokens = workload.input_tokens + workload.output_tokens
+    fits = workload.input_tokens < max_context
+    return min(int(tokens[fits].max()), max_context) if fits.any() else max_context
+
+
 def rate_rps(workload: Workload) -> float:
     """Mean arrivals per second, N / period; infinite where all arrive at once."""
     period = period_s(workload)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from framework.checks import Count, checked
 from framework.engine.setup.config import Batching
 from policies.static import Static
 
@@ -16,3 +17,7 @@ class Orca(Static):
     """Static reservations with mixed steps of whole prompts and decodes instead of batches."""
 
     batching_mode: ClassVar[Batching | None] = "mixed"
+
+    @checked("policy.")
+    def __init__(self, reserve_tokens: Count | None = None, routing: str = "least_queued", order: str = "fcfs") -> None:
+        super().__init__(reserve_tokens, routing, order)

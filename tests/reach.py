@@ -379,6 +379,8 @@ def _start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list
 def _any_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Any]) -> Names:
     if len(i.group) > 1:
         yield "step of a group"
+    if i.slowness > 1:
+        yield "step of a slow instance"
     if s.options.chosen_share > 0:
         yield "step of experts"
     if i.spec.reserve_blocks is not None:
@@ -664,11 +666,35 @@ def _decide(s: Simulation, i: Instance) -> Names:
         yield "decision for a group"
 
 
-def _crash(s: Simulation, i: Instance) -> Names:
+def _fail(s: Simulation, i: Instance) -> Names:
+    this = s.options.faults[s.faults]
+    if this.what == "link":
+        flowing = [channel for channel in s.channels.values() if i.id in (channel.source, channel.target)]
+        yield from ["network parted with copies under way"] * (this.value == 0 and bool(flowing))
+        yield from ["network limited with copies under way"] * (0 < this.value < 1 and bool(flowing))
+        yield from ["network healed with copies that wait"] * (i.link_share == 0 and bool(flowing))
+    if this.what == "slowdown":
+        yield "slowed down" if this.value > 1 else "fast again"
+        yield from ["slowed down in a step"] * (i.step is not None)
+        yield from ["slowed down in a prefill step concurrent with decodes"] * (i.prefill_step is not None)
+
+
+def _hang(s: Simulation, i: Instance) -> Names:
+    if i.down or i.off_since_s is not None:
+        yield "hang of an instance that is off"
+        return
+    yield "hung"
+    yield from ["hung in a step of decodes"] * any(rank.step is not None and rank.step.decodes for rank in i.group)
+    yield from ["hung with paused decodes"] * any(r.paused for rank in i.group for r in rank.running)
+    yield from ["hung with KV that waits to come"] * any(rank.incoming for rank in i.group)
+
+
+def _crash(s: Simulation, i: Instance, this: Any) -> Names:
     if i.down or i.off_since_s is not None:
         yield "crash of an instance that is off"
         return
     yield "crashed"
+    yield from ["crash that is noticed later"] * (this.what == "detection")
     for rank in i.group:
         yield from _crash_of(s, rank)
     if len(i.group) > 1:
@@ -776,6 +802,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "cancel": _cancel,
     "revise": _revise,
     "decide": _decide,
+    "fail": _fail,
+    "hang": _hang,
     "crash": _crash,
     "settle": _settle,
     "come_back": _always("back after a crash"),
@@ -851,6 +879,7 @@ MECHANISMS = {
     "suspension": "resumed",
     "cancellation": "cancelled",
     "crashes": "dropped by a crash",
+    "slow-downs": "step of a slow instance",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -872,7 +901,7 @@ _SHARES |= {
     "crashing": 300,
 }
 _WHOLE = 508  # what the shares are parts of; all of them are more
-_BEGIN = {"ahead": 20, "pulled": 15, "decided": 54, "crashing": 165}  # first seeds, where what is rarest happens soon
+_BEGIN = {"ahead": 20, "pulled": 15, "decided": 54, "crashing": 217}  # first seeds, where what is rarest happens soon
 
 
 Counts = Callable[[str, int], Counter[str]]

@@ -214,8 +214,8 @@ def changes_take_no_time(experiment: Experiment, seen: Seen) -> Experiment | Non
 
 
 def nothing_fails(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """No instance crashes."""
-    if not experiment.engine.faults.schedule(laid_out(experiment)):
+    """No instance crashes or is slow, and no network fails."""
+    if not experiment.engine.faults.schedule(laid_out(experiment)).events:
         return None
     return replace(fresh(experiment), engine=replace(experiment.engine, faults=Faults()))
 

@@ -171,7 +171,11 @@ def _failures(case: _Case) -> str:
     summary = case.measurement.evaluation.summary
     crashes, dropped, lost = len(summary["crashes"]), summary["dropped"], summary["lost_tokens"]
     took = f"took requests off their instances {dropped:,} times, with {lost:,} KV tokens"
-    return f"Crashes ({crashes:,}) {took}; instances were up for {_share(summary['availability'])} of the time."
+    said = f"Crashes ({crashes:,}) {took}; instances were up for {_share(summary['availability'])} of the time."
+    if "slowdowns" not in summary:
+        return said
+    slow = f"Slow-downs ({len(summary['slowdowns']):,}) took {_share(summary['slowed_share'])} of their time."
+    return f"{said} {slow}" if crashes else slow
 
 
 def _share(value: object) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 from framework.codes import (
     ARRIVAL,
     COPY_END,
-    CRASH,
     DECIDES,
     DONE,
     FAULT,
+    FAULT_DUE,
     LOG_FULL,
     MARKED,
     PREFILL_STEP_END,
@@ -52,7 +52,7 @@ def _run(s: State, most_events: int) -> int:
         if s.sim.events >= stop:
             return YIELDED
         if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
-            return FAULT
+            return FAULT_DUE
         if unlikely(s.sim.at_mark) or not unlikely(s.sim.crossing > 1) or not break_circle(s):
             event = _due(s)
             if unlikely(s.sim.at_mark):
@@ -61,7 +61,7 @@ def _run(s: State, most_events: int) -> int:
                 return DECIDES
             s.sim.events += s.sim.kind != SCHEDULE
             if unlikely(_is_fault(s, event)):
-                return FAULT
+                return FAULT_DUE
             _process(s, event, stop)
             if unlikely(s.sim.actions > 0):
                 return DECIDES
@@ -76,8 +76,8 @@ def _run(s: State, most_events: int) -> int:
 
 @inner
 def _is_fault(s: State, event: int) -> bool:
-    """Whether an instance crashes, or comes back: see roles/crashes.py."""
-    return event >= 0 and bool(s.sim.kind == CRASH or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
+    """Whether something fails, or an instance comes back: see roles/crashes.py."""
+    return event >= 0 and bool(s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner

@@ -194,6 +194,10 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
          "goodput over the duration", "req/s", _UP),
     _row("slo_attainment", "share of the offered requests that completed and kept their SLOs",
          "SLO attainment", "%", _UP, short="SLO kept", spoken="requests within the SLO", heading="SLO\nmet %"),
+    _row("uncounted_attainment", "that share of the requests that a warm-up or a cool-down leaves out; only where one "
+         "does, like the next", "SLO attainment of requests not counted", "%"),
+    _row("uncounted_is_worse", "whether it is less than slo_attainment by more than chance: then what is counted was "
+         "served at the expense of the rest"),
     _row("goodput_per_gpu", "goodput_rps for each GPU that was on (gpus_on)",
          "goodput per GPU", "req/s", _UP, heading="goodput\n/s/GPU"),
     _row("goodput_bound", "requests/s: no schedule on this cluster could reach a higher goodput",
@@ -252,14 +256,19 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
          "drafts accepted per step", "", _UP),
     _row("speculation_acceptance", "share of the drafted tokens that were accepted", "drafts accepted", "%", _UP),
     _row("availability", "share of the time of all instances, first request to last answer, for which they were not "
-         "down; only where instances may crash, like the next five", "availability", "%", _UP),
+         "down, and made progress; only where something may fail, like the next five", "availability", "%", _UP),
     _row("dropped", "how often a crash took a request off its instance", "dropped by crashes", "", _DOWN),
     _row("lost_tokens", "KV tokens of these requests that were lost", "KV lost in crashes", "tokens", _DOWN),
     _row("median_recovery_s", "s: median time from a crash to the next token of a request that it dropped; needs "
          "engine.log=full", "median recovery", "s", _DOWN),
     _row("p99_recovery_s", "s: its 99th percentile", "P99 recovery", "s", _DOWN),
-    _row("crashes", "a row for each crash: time, instance, instances that were down with it, what it dropped, and the "
-         "time until each of these requests had a token or had ended"),
+    _row("crashes", "a row for each crash: time, seconds until it was noticed if any, instance, instances that were "
+         "down with it, what it dropped, and the time until each of these requests had a token or had ended"),
+    _row("slowed_share", "share of the time of all instances, first request to last answer, for which they were slowed "
+         "down; only where they are", "slowed down", "%", _DOWN),
+    _row("slowdowns", "a row for each slow-down that began before the last answer: time, instance, seconds, factor"),
+    _row("link_faults", "a row for each fault of a network that began before the last answer: time, instance, seconds, "
+         "share of the bandwidth that is left"),
     _row("energy_j", "J: energy of the GPUs", "energy", "J", _DOWN),
     _row("energy_per_token_j", "J for each output token of completed requests", "energy per token", "J", _DOWN),
     _row("cost_usd", "USD: price of the GPUs for gpu_hours", "cost", "USD", _DOWN, heading="cost\n$"),

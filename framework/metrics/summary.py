@@ -20,6 +20,8 @@ from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.service.crashes import crash_figures
+from framework.metrics.service.left_out import left_out
+from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.slo import Slo, judge
 from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import (
@@ -98,7 +100,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
        (`framework.metrics.clock`). `slo_attainment` is good / offered, `goodput_per_gpu` goodput over `gpus_on`.
     4. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency includes
-       them.
+       them, but for those of `framework.metrics.service.left_out`.
     5. Of the offered requests `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were
        preempted.
     6. `cache_hit_rate` is prompt tokens found in a cache / prompt tokens of requests that began their prefill; with
@@ -112,7 +114,7 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
     11. `classes` has the figures of each class of requests, where the trace has classes
         (`framework.metrics.parts.figures`).
-    12. Where instances may crash: `framework.metrics.service.crashes.crash_figures`.
+    12. Where something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
 
@@ -172,7 +174,7 @@ def _of_the_trace(workload: Workload) -> dict[str, Any]:
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -> dict[str, Any]:
-    requests = counted(requests)
+    others, requests = left_out(requests), counted(requests)
     finished = requests.filter(pl.col("state") == "finished")
     offered, good, completed = len(requests), int(requests["good"].sum()), len(finished)
     seconds = Seconds(_duration_s(result, clock), clock.window_s)
@@ -208,6 +210,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "out_of_memory_rate": out_of_memory(requests) / offered,
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
         "slo_attainment": good / offered,
+        **others,
         "goodput_per_gpu": goodput_rps / on if on else 0.0,
         "gpus": result.cluster.gpus,
         "gpus_on": on,
@@ -224,6 +227,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **bubbles(result),
         **idle_seats(result),
         **crash_figures(result, clock),
+        **slowdown_figures(result, clock),
         **_costs(result, requests, used, clock),
         **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
         **_provenance(result),

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from framework.bound.setting import Setting
 from framework.metrics.invariants import check_result
-from framework.policy.base import Policy, lay_out
+from framework.policy.base import Policy
 from framework.policy.predictor import Predictor
 from framework.result import Result
-from framework.simulate import replay
+from framework.simulate import laid_out, replay
 from framework.sizing.by_load import sized
 from framework.timing.fit_domain import Place
 from framework.timing.measured import placed
@@ -55,7 +55,7 @@ class Experiment(Setting):
     @property
     def setting(self) -> Setting:
         """What the run is given: the cluster is as the policy lays it out."""
-        return replace(self, cluster=lay_out(self.policy, self.cluster))
+        return replace(self, cluster=laid_out(self, self.policy))
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Result:
         """Simulate and check the engine's invariants; `progress(ended, total)` is called now and then."""

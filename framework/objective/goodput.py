@@ -20,7 +20,7 @@ from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
 from framework.metrics.summary import Evaluation, counted, evaluate
 from framework.objective.experiment import Experiment
-from framework.policy.base import Policy, lay_out
+from framework.policy.base import Policy
 from framework.result import Result
 from framework.system.cluster import ClusterSpec
 from framework.workload import chosen
@@ -111,7 +111,7 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
 def bound_of(experiment: Experiment) -> Bound:
     """What no schedule could beat, on the cluster as the policy may use it."""
-    return bound(replace(experiment.setting, cluster=_as_planned(experiment.policy, experiment.cluster)))
+    return bound(replace(experiment.setting, cluster=_as_planned(experiment.policy, experiment.setting.cluster)))
 
 
 def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
@@ -123,9 +123,8 @@ def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) 
     return shortest_time_s(own)
 
 
-def _as_planned(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster on which a bound holds for `policy`, which may plan the steps of instances itself."""
-    spec = lay_out(policy, cluster)
+def _as_planned(policy: Policy, spec: ClusterSpec) -> ClusterSpec:
+    """The laid-out cluster on which a bound holds for `policy`, which may plan the steps of instances itself."""
     if policy.changes_roles:
         spec = any_role(spec)
     if policy.shares_gpus:

@@ -119,8 +119,12 @@ def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
     return rules[name]
 
 
-def reserving(spec: ClusterSpec, tokens: int) -> ClusterSpec:
-    """The pools, each request of which reserves KV for so many tokens, or what an instance has if that is less."""
+def reserving(spec: ClusterSpec, tokens: int | None) -> ClusterSpec:
+    """The pools, each request of which reserves KV for so many tokens, or what an instance has if that is less.
+
+    None: for those of the longest request that the cluster is for.
+    """
+    tokens = tokens or spec.longest_request_tokens
     pools = (replace(pool, reserve_tokens=pool.reserve_tokens or tokens) for pool in spec.pools)
     return replace(spec, pools=tuple(pools))
 

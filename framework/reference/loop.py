@@ -6,13 +6,13 @@ import heapq
 import math
 from collections.abc import Callable
 
-from framework.codes import ARRIVAL, COPY_END, CRASH, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links
 from framework.reference.decisions import carry_out, decide, decision_is_due
-from framework.reference.faults.crashes import come_back, crash, route_parked
+from framework.reference.faults.crashes import come_back, fail, route_parked
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
 from framework.reference.roles import take_role
@@ -78,8 +78,8 @@ def _begin(s: Simulation) -> None:
             s.push(s.options.request_s, ARRIVAL, s.sessions.pop(0).id)
     if s.hooks.tick_s is not None:
         s.push(s.hooks.tick_s, TICK, 1)
-    for one in s.options.crashes:
-        s.push(one.at_s, CRASH, one.instance)
+    for one in s.options.faults:
+        s.push(one.at_s, FAULT, one.instance)
 
 
 def instant_is_over(s: Simulation) -> bool:
@@ -111,8 +111,8 @@ def process(s: Simulation, kind: int, id: int) -> None:
         finish_copy(s, s.requests[id])
     elif kind == ARRIVAL:
         arrive(s, s.requests[id])
-    elif kind == CRASH:
-        crash(s, s.instances[id])
+    elif kind == FAULT:
+        fail(s, s.instances[id])
     elif kind == ROLE_CHANGE and s.instances[id].down:
         come_back(s, s.instances[id])
     elif kind == ROLE_CHANGE:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from framework.engine.setup.config import EngineConfig
-from framework.system.faults import Crash
+from framework.system.faults import FaultEvent
 
 
 class JointKernel(NamedTuple):
@@ -143,6 +143,6 @@ class Options:
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # slowdown by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0
-    crashes: Sequence[Crash] = ()  # crashes by time
+    faults: Sequence[FaultEvent] = ()  # in the order in which they come
     engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
     chosen_share: float = 0.0  # share of a layer's experts that one token chooses; 0: there are no experts

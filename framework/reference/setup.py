@@ -103,7 +103,7 @@ def options(setting: Setting) -> Options:
     experts, slowdowns = model.experts, engine.sharing.slowdowns()
     return Options(
         engine=engine,
-        crashes=engine.faults.schedule(cluster),
+        faults=engine.faults.schedule(cluster).events,
         block_tokens=engine.block_tokens,
         watermark=engine.watermark,
         preemption=engine.preemption,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, CRASH, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
@@ -15,7 +15,7 @@ from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Req
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
-NOT_AWAITED = (TICK, ROLE_CHANGE, CRASH)  # kinds of events that alone do not let a run go on
+NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT)  # kinds of events that alone do not let a run go on
 
 
 class Hooks:
@@ -120,12 +120,12 @@ class Simulation:
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
-        self.crash_log: list[tuple[float, float, int, int]] = []  # time, return, instance, instances: see `crash`
+        self.crash_log: list[tuple[float, float, int, int, float]] = []  # see `framework.result.CRASHED`
         self.drops: list[tuple[int, int, int]] = []  # row of that, request, tokens lost
         self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for
         self.marks: list[list[dict[str, float]]] = []  # marks that are past
         # Numbers given so far.
-        self.crashes = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
+        self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -167,8 +167,8 @@ class Simulation:
 
     @property
     def goes_on(self) -> bool:
-        """Whether anything is to come but ticks, changes of role, and crashes."""
-        return self.outstanding > 0 or any(i.down for i in self.instances)
+        """Whether anything is to come but ticks, changes of role, and faults."""
+        return self.outstanding > 0 or any(i.down or i.hung or i.link_share == 0 for i in self.instances)
 
     @property
     def unserved(self) -> int:
@@ -190,7 +190,7 @@ class Simulation:
 
     def await_turn(self, i: Instance) -> None:
         """Let i schedule once all events of this time have been processed."""
-        if not i.woken:
+        if not i.woken and not i.hung:
             i.woken = True
             self.push(self.now_s, SCHEDULE, i.id)
 
@@ -248,7 +248,8 @@ class Simulation:
         """Bandwidth of a link."""
         if link == 2 * len(self.instances) and self.options.fabric_bytes_s is not None:
             return self.options.fabric_bytes_s
-        return self.instances[link % len(self.instances)].spec.bandwidth_bytes_s
+        i = self.instances[link % len(self.instances)]
+        return i.spec.bandwidth_bytes_s * i.link_share
 
     # --- ends ---
 

@@ -172,6 +172,9 @@ class Instance:
     change_event: int | None = None  # its event
     off_since_s: float | None = field(init=False)
     off_s: float = 0.0
+    slowness: float = 1.0  # how many times as long its steps take now as they should
+    link_share: float = 1.0  # of the bandwidth of its network, which it has now
+    hung: bool = False  # it makes no progress, which nobody has noticed yet
     down: bool = False  # it has crashed, and comes back by the change under way
     waiting: list[tuple[float, int, Request]] = field(default_factory=list)  # key, queue number
     # came while a step ran that is formed asynchronously

@@ -15,7 +15,7 @@ from framework.codes import (
     DECIDES,
     DONE,
     FAILED,
-    FAULT,
+    FAULT_DUE,
     FINISHED,
     LOG_FULL,
     MARKED,
@@ -42,6 +42,7 @@ from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import InterpretedEngine
 from framework.replay.pages import give_back
 from framework.result import CRASHED, DROPPED, OUTCOME, Gaps, mark_of
+from framework.system.faults import FaultEvent
 
 _EVENTS_BETWEEN_REPORTS = 200_000
 
@@ -58,6 +59,7 @@ class CompiledEngine:
 
     def __init__(self, setting: Setting) -> None:
         self._memory = allocate(setting)
+        self._faults = setting.engine.faults.schedule(setting.cluster).events
         self.inspection = MemoryInspection(self._memory)
         if numba_config.DISABLE_JIT:  # compiled rules are interpreted Python then, and ask as such
             interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
@@ -97,7 +99,7 @@ class CompiledEngine:
     def _replayed(
         self, binding: Binding, progress: Progress, marks_s: Sequence[float]
     ) -> tuple[_Log, tuple[NDArray[np.void], ...], _FaultLog]:
-        memory, log, faults = binding.memory, self._new_log(binding.memory), _FaultLog()
+        memory, log, faults = binding.memory, self._new_log(binding.memory), _FaultLog(self._faults)
         sim, total = memory.sim, len(memory.requests)
         marks: list[NDArray[np.void]] = []
         while True:
@@ -121,38 +123,37 @@ def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
     """Run until the engine comes back for another reason than a decision about requests that run, or a fault."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
-    while status in (DECIDES, FAULT):
+    while status in (DECIDES, FAULT_DUE):
         if status == DECIDES:
             status = decide(*handed)
         else:
-            down = int(memory.sim["down"][0])
             status = pass_fault(*handed)
-            faults.add(memory, int(memory.sim["down"][0]) - down)
+            faults.add(memory)
         if status == YIELDED:
             status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     return status
 
 
 class _FaultLog:
-    """Crashes, and what they dropped."""
+    """Crashes among the faults that are known, and what they dropped."""
 
-    def __init__(self) -> None:
-        self.crashes: list[tuple[float, float, int, int]] = []
+    def __init__(self, known: Sequence[FaultEvent]) -> None:
+        self._known = known
+        self.crashes: list[tuple[float, float, int, int, float]] = []
         self.drops: list[NDArray[np.void]] = []
 
-    def add(self, memory: Memory, fell: int) -> None:
-        """Take down the fault that has just been processed, if it is a crash with which `fell` instances went down."""
-        if fell <= 0:
-            return
+    def add(self, memory: Memory) -> None:
+        """Take down the fault that has just been processed, if instances went down with it."""
         sim, options = memory.sim[0], memory.options[0]
-        crash = sim["next_crash"] - 1
-        back_s = memory.times[options["crash_ends_at"] + crash]
+        if sim["fell"] == 0:
+            return
+        fault = self._known[sim["next_fault"] - 1]
         dropped = np.zeros(sim["dropped"], DROPPED)
         listed = memory.lists[options["dropped_at"] :]
         dropped["crash"] = len(self.crashes)
         dropped["request"] = listed[: len(dropped)]
         dropped["lost_tokens"] = listed[options["requests"] :][: len(dropped)]
-        self.crashes.append((float(sim["now_s"]), float(back_s), int(sim["id"]), fell))
+        self.crashes.append((fault.since_s, fault.value, fault.instance, int(sim["fell"]), fault.at_s))
         self.drops.append(dropped)
 
 

@@ -48,7 +48,7 @@ class ReferenceEngine:
         """Run event by event to the end."""
         s, hooks = (
             self._simulation,
-            PolicyHooks(policy, cluster, self.inspection, bool(self._simulation.options.crashes)),
+            PolicyHooks(policy, cluster, self.inspection, bool(self._simulation.options.faults)),
         )
         s.hooks = hooks
         s.marks_s = marks_s

@@ -14,6 +14,7 @@ Summary = Mapping[str, Any]
 MARKS = {OVERLOADED: "‡", BACKLOGGED: "†"}
 IN_LEGEND = "overloaded, grows with the run"  # state of an overloaded run, next to a latency
 SHORT, SHORT_MEANS = "§", "window too short: the start from empty flatters all figures"
+WORSE, WORSE_MEANS = "¶", "requests of the warm-up or cool-down, which are not counted, were served worse"
 STYLES = {STABLE: "green", BACKLOGGED: "yellow", OVERLOADED: "bold red"}
 _ORDER = (STABLE, BACKLOGGED, OVERLOADED)
 _LENGTH = "latencies are a function of the run's length"
@@ -39,9 +40,15 @@ def has_short_window(summaries: Iterable[Summary]) -> bool:
     return any(one.get("window_is_short") for one in summaries)
 
 
+def served_others_worse(summaries: Iterable[Summary]) -> bool:
+    """Whether one of these runs served the requests that are not counted worse than those that are."""
+    return any(one.get("uncounted_is_worse") for one in summaries)
+
+
 def mark(*summaries: Summary) -> str:
     """What stands next to the figures of these runs, empty if nothing needs to."""
-    return MARKS.get(load_state(summaries) or "", "") + (SHORT if has_short_window(summaries) else "")
+    signs = MARKS.get(load_state(summaries) or "", "") + (SHORT if has_short_window(summaries) else "")
+    return signs + (WORSE if served_others_worse(summaries) else "")
 
 
 def overload(summary: Summary) -> str:
@@ -59,9 +66,18 @@ def short_window(summary: Summary) -> str:
     return f"window of {number(summary['window_s'])} s: too short, the start from empty flatters all figures"
 
 
+def worse_others(summary: Summary) -> str:
+    """What must stand next to all figures, empty where requests that are not counted were served as well as others."""
+    if not served_others_worse([summary]):
+        return ""
+    shares = (f"{100 * summary[key]:.1f} %" for key in ("uncounted_attainment", "slo_attainment"))
+    return f"{WORSE_MEANS}: {' kept the SLO, of those counted '.join(shares)}"
+
+
 def footnotes(summaries: Iterable[Summary]) -> list[str]:
     """What the marks mean that stand next to these runs."""
     runs = list(summaries)
     states = {one.get("load_state") for one in runs}
     found = [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]
-    return [*found, *([f"{SHORT}: {SHORT_MEANS}"] if has_short_window(runs) else [])]
+    found += [f"{SHORT}: {SHORT_MEANS}"] if has_short_window(runs) else []
+    return [*found, *([f"{WORSE}: {WORSE_MEANS}"] if served_others_worse(runs) else [])]

@@ -19,13 +19,13 @@ from typing import IO
 import numpy as np
 import polars as pl
 
+from framework.report.perfetto_faults import THREADS, fault_slices, outages
 from framework.report.perfetto_requests import arrows, in_flight, process_of, requests_of, steps_thread
 from framework.report.trace_events import event, filled, us
 from framework.result import Result
 
 _NS = 1e9
 _ROWS_AT_ONCE = 100_000
-_DOWN = 2  # threads behind that of the steps: where an instance's crashes are
 _ROUNDING_NS = 1  # between the end of a leap and the start of the one that follows at once
 _COUNTERS = {"batch": "requests", "context": "tokens"}  # counters, and units that a viewer shows
 ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
@@ -47,7 +47,7 @@ def write_timeline(result: Result, file: IO[bytes], window_s: tuple[float, float
 
 
 def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]]:
-    yield _names(result) + _down(result, window_s)
+    yield _names(result) + fault_slices(result, window_s, steps_thread(result))
     leaps = _leaps(result, window_s)
     for part in leaps.iter_slices(_ROWS_AT_ONCE):
         yield part.select(_slice(steps_thread(result))).to_series().to_list()
@@ -65,34 +65,15 @@ def _names(result: Result) -> list[str]:
     """Processes in the order of the instances, each called by its pool and its number within it; then the requests."""
     names = [f"{pool.name} {number}" for pool in result.cluster.pools for number in range(pool.instances)]
     concurrent = set(result.step_log["instance"][result.step_log["stream"] == 1].tolist())
-    crashed = {instance for instance, _, _ in _outages(result, ALWAYS_S)}
+    failed = {(outage.instance, outage.thread) for outage in outages(result)}
     events: list[str] = []
     for instance, name in enumerate(names):
         events += _process(instance, f"{name} (instance {instance})")
         events.append(_thread(instance, steps_thread(result), "steps"))
         if instance in concurrent:
             events.append(_thread(instance, steps_thread(result) + 1, "concurrent prefills"))
-        if instance in crashed:
-            events.append(_thread(instance, steps_thread(result) + _DOWN, "crashes"))
+        events += [_thread(i, steps_thread(result) + k, THREADS[k]) for i, k in sorted(failed) if i == instance]
     return [*events, *_process(process_of(result), "requests")]
-
-
-def _outages(result: Result, window_s: tuple[float, float]) -> Iterator[tuple[int, float, float]]:
-    """Each instance that a crash took down, and from when to when, up to the end of the run."""
-    for crash in result.crashes:
-        at_s, back_s = float(crash["at_s"]), min(float(crash["back_s"]), result.end_s)
-        if at_s < window_s[1] and back_s > window_s[0]:
-            for instance in range(crash["instance"], crash["instance"] + crash["instances"]):
-                yield int(instance), at_s, back_s
-
-
-def _down(result: Result, window_s: tuple[float, float]) -> list[str]:
-    """A slice for each time that an instance was down."""
-    thread = steps_thread(result) + _DOWN
-    return [
-        event(name="down", ph="X", pid=instance, tid=thread, ts=1e6 * at_s, dur=1e6 * (back_s - at_s))
-        for instance, at_s, back_s in _outages(result, window_s)
-    ]
 
 
 def _process(number: int, name: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, met
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, counted
-from framework.report.load_words import STYLES, load_state, overload, short_window
+from framework.report.load_words import STYLES, load_state, overload, short_window, worse_others
 from framework.report.numbers import NONE, number, percent
 from framework.report.split_line import split_line
 from framework.report.table_words import (
@@ -70,7 +70,7 @@ def _headline(summary: Summary) -> list[RenderableType]:
     second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     split = [Constrain(Text(split_line(summary["split"]), "dim"), WIDE)] if "split" in summary else []
-    warned = [Text(f" {short} ", WARNING)] if (short := short_window(summary)) else []
+    warned = [Text(f" {words} ", WARNING) for words in (short_window(summary), worse_others(summary)) if words]
     return [first, second, *fitted, *split, *caveats(summary), *estimated(summary), *extrapolated(summary), *warned]
 
 
@@ -119,6 +119,13 @@ def _outcome(evaluation: Evaluation) -> Table:
             grid.add_row(name, f"{percent(summary[key])} of the time {of}")
     if "crashes" in summary:
         grid.add_row("crashes", _crashes(summary))
+    if "slowdowns" in summary:
+        slowed = (
+            f"{len(summary['slowdowns']):,}; instances were slow for {percent(summary['slowed_share'])} of the time"
+        )
+        grid.add_row("slow-downs", slowed)
+    if "link_faults" in summary:
+        grid.add_row("networks", f"failed {len(summary['link_faults']):,} times")
     if "tenants" in summary:
         grid.add_row("fairness", _fairness(summary))
     if summary["cache_hit_rate"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from framework.report.load_words import load_state
+from framework.report.load_words import load_state, served_others_worse
 
 Summary = Mapping[str, Any]
 _OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share for one to be better than another
@@ -57,8 +57,8 @@ def in_groups(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
-    """The mean of each number, null where it is so in all; of `load_state` and `window_is_short` the worst; whatever
-    else, and what is equal in all, as it is.
+    """The mean of each number, null where it is so in all; of `load_state` and of what is short or worse the worst;
+    whatever else, and what is equal in all, as it is.
     """
     if len(summaries) == 1:
         return summaries[0]
@@ -71,4 +71,6 @@ def mean_of(summaries: Sequence[Summary]) -> Summary:
     if "load_state" in found:
         found["load_state"] = load_state(summaries)
         found["window_is_short"] = any(summary.get("window_is_short") for summary in summaries)
+    if "uncounted_is_worse" in found:
+        found["uncounted_is_worse"] = served_others_worse(summaries)
     return found

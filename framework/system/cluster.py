@@ -134,6 +134,8 @@ class ClusterSpec:
 
     `auto`: a load is to say how many of the instances of the pools "prefill" and "decode" belong to each
     (`framework.sizing`); `split` is what it said, None: nothing yet, and the pools are as equal as can be.
+    `longest_request_tokens`: prompt and output of the longest request that it is for, as who deploys a server sets its
+    maximum length; None: those of the trace.
 
     Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
     one name.
@@ -143,6 +145,7 @@ class ClusterSpec:
     link: LinkSpec
     auto: bool = False
     split: Split | None = None
+    longest_request_tokens: Count | None = None
 
     def __post_init__(self) -> None:
         roles = {pool.role for pool in self.pools}

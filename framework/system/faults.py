@@ -1,32 +1,46 @@
-"""What fails in a run: instances that crash and come back, and what becomes of the requests that they had."""
+"""What fails in a run: instances that crash and come back, or are slow for a while, and what becomes of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-import numpy as np
-
-from framework.checks import NotNegative, Positive, Whole, check_fields
+from framework.checks import NotNegative, Positive, Whole, at_least, between, check_fields
 from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec
 
 Recovery = Literal["recompute", "fail"]
-MOST_CRASHES = 100_000  # most crashes of a run
+What = Literal["crash", "detection", "hang", "link", "slowdown"]
+
+
+class FaultEvent(NamedTuple):
+    """What happens to an instance at `at_s`. `value`: of a crash when it comes back, of a slow-down its factor,
+    of a link the share of its bandwidth.
+
+    A crash that is noticed later is a hang, which began at `since_s`, and its detection.
+    """
+
+    at_s: float
+    instance: int
+    what: What
+    value: float
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True, order=True)
 class Crash:
-    """An instance loses all that it holds at `at_s`, seconds from the start of the trace, and is down for `down_s`.
+    """An instance makes no progress from `at_s` on, seconds from the start of the trace.
 
-    Raises InputError for a value out of range.
+    Nobody notices for `detected_after_s`. Then it loses all that it holds, and is down for `down_s`. Raises InputError
+    for a value out of range.
     """
 
     at_s: NotNegative
     instance: Whole
     down_s: Positive
+    detected_after_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.crashes: ")
@@ -34,7 +48,90 @@ class Crash:
     @property
     def back_s(self) -> float:
         """When the instance comes back."""
-        return self.at_s + self.down_s
+        return self.detected_s + self.down_s
+
+    @property
+    def detected_s(self) -> float:
+        """When it is noticed."""
+        return self.at_s + self.detected_after_s
+
+    @property
+    def events(self) -> tuple[FaultEvent, ...]:
+        """What happens to the instance."""
+        if self.detected_after_s == 0:
+            return (FaultEvent(self.at_s, self.instance, "crash", self.back_s, self.at_s),)
+        detection = FaultEvent(self.detected_s, self.instance, "detection", self.back_s, self.at_s)
+        return FaultEvent(self.at_s, self.instance, "hang", self.back_s, self.at_s), detection
+
+
+@dataclass(frozen=True, order=True)
+class Slowdown:
+    """Steps that an instance starts from `at_s` on, before `for_s` have passed, take `factor` times as long.
+
+    Raises InputError for a value out of range.
+    """
+
+    at_s: NotNegative
+    instance: Whole
+    for_s: Positive
+    factor: Annotated[float, at_least(1)]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "engine.faults.slowdowns: ")
+
+    @property
+    def back_s(self) -> float:
+        """When the instance is as fast as before."""
+        return self.at_s + self.for_s
+
+    @property
+    def events(self) -> tuple[FaultEvent, ...]:
+        """What happens to the instance."""
+        begin = FaultEvent(self.at_s, self.instance, "slowdown", self.factor)
+        return begin, FaultEvent(self.back_s, self.instance, "slowdown", 1.0)
+
+
+@dataclass(frozen=True, order=True)
+class LinkFault:
+    """The network of an instance has the `share` of its bandwidth, in both directions, for `for_s`; 0: it is parted.
+
+    Raises InputError for a value out of range.
+    """
+
+    at_s: NotNegative
+    instance: Whole
+    for_s: Positive
+    share: Annotated[float, between(0, 1)]
+
+    def __post_init__(self) -> None:
+        check_fields(self, "engine.faults.links: ")
+
+    @property
+    def back_s(self) -> float:
+        """When all of it is back."""
+        return self.at_s + self.for_s
+
+    @property
+    def events(self) -> tuple[FaultEvent, ...]:
+        """What happens to the network of the instance."""
+        begin = FaultEvent(self.at_s, self.instance, "link", self.share)
+        return begin, FaultEvent(self.back_s, self.instance, "link", 1.0)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What fails on one cluster, each kind by (time, instance)."""
+
+    crashes: tuple[Crash, ...] = ()
+    slowdowns: tuple[Slowdown, ...] = ()
+    links: tuple[LinkFault, ...] = ()
+
+    @property
+    def events(self) -> tuple[FaultEvent, ...]:
+        """All that happens to instances, in the order in which it does."""
+        faults: tuple[Crash | Slowdown | LinkFault, ...] = (*self.crashes, *self.slowdowns, *self.links)
+        events = [event for one in faults for event in one.events]
+        return tuple(sorted(events, key=lambda event: (*event[:3], event.value < 1, event.value)))
 
 
 @dataclass(frozen=True)
@@ -52,9 +149,9 @@ class Faults:
         """Whether anything may fail."""
         return type(self) is not Faults
 
-    def schedule(self, cluster: ClusterSpec) -> tuple[Crash, ...]:
-        """The crashes of a run on this cluster, by (time, instance). Raises InputError where they do not fit it."""
-        return ()
+    def schedule(self, cluster: ClusterSpec) -> Schedule:
+        """What fails in a run on this cluster. Raises InputError where it does not fit it."""
+        return Schedule()
 
     def engine_options(self) -> Mapping[str, float]:
         """Values of the fields of `OPTIONS` that the compiled part reads."""
@@ -62,85 +159,83 @@ class Faults:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crashes(Faults):
-    """`crashes`: those of the run, each a Crash, or a mapping of its fields.
+class FaultSchedule(Faults):
+    """Each crash of the run is a Crash, or a mapping of its fields; so is each slow-down, and each
+    fault of a network.
 
-    Raises InputError for what is no crash, and for a value out of range.
+    Raises InputError for what is none, and for a value out of range.
     """
 
-    crashes: Sequence[Crash | Mapping[str, Any]]
+    crashes: Sequence[Crash | Mapping[str, Any]] = ()
+    slowdowns: Sequence[Slowdown | Mapping[str, Any]] = ()
+    links: Sequence[LinkFault | Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given: object = self.crashes
-        if not isinstance(given, Sequence) or isinstance(given, str):
-            raise InputError(f"engine.faults.crashes must be a list of crashes, got {shown(given)}")
-        object.__setattr__(self, "crashes", tuple(sorted(_crash(one) for one in self.crashes)))
+        object.__setattr__(self, "crashes", _read("crashes", self.crashes, Crash, _CRASH))
+        object.__setattr__(self, "slowdowns", _read("slowdowns", self.slowdowns, Slowdown, _SLOWDOWN))
+        object.__setattr__(self, "links", _read("links", self.links, LinkFault, _LINK))
 
-    def schedule(self, cluster: ClusterSpec) -> tuple[Crash, ...]:
-        """The crashes by (time, instance).
+    def schedule(self, cluster: ClusterSpec) -> Schedule:
+        """What fails, by (time, instance).
 
-        Raises InputError for an instance that the cluster does not have, and for one that crashes while it is down.
-        Ranks that step together are down together.
+        Raises InputError for an instance that the cluster does not have, for one that crashes while it is down, and for
+        one that is slowed down, or whose network fails, twice at once; and for faults of networks that copies do not
+        share. Ranks that step together are down together.
         """
-        crashes: list[Crash] = [one for one in self.crashes if isinstance(one, Crash)]
-        for one in crashes:
-            if one.instance >= cluster.instances:
-                raise InputError(
-                    f"engine.faults.crashes: there is no instance {one.instance};"
-                    f" the cluster has instances 0 to {cluster.instances - 1}"
-                )
+        crashes = [one for one in self.crashes if isinstance(one, Crash)]
+        slowdowns = [one for one in self.slowdowns if isinstance(one, Slowdown)]
+        links = [one for one in self.links if isinstance(one, LinkFault)]
+        _require_instances("crashes", crashes, cluster)
+        _require_instances("links", links, cluster)
+        _require_instances("slowdowns", slowdowns, cluster)
         for group in cluster.groups:
-            for before, after in pairwise(one for one in crashes if one.instance in group):
-                if after.at_s < before.back_s:
-                    raise InputError(
-                        f"engine.faults.crashes: instance {after.instance} crashes at {after.at_s:g} s,"
-                        f" but is down from {before.at_s:g} s to {before.back_s:g} s"
-                    )
-        return tuple(crashes)
+            _require_apart("crashes", (one for one in crashes if one.instance in group), "crashes", "down")
+        for i in range(cluster.instances):
+            _require_apart("slowdowns", (one for one in slowdowns if one.instance == i), "is slowed down", "slow")
+            _require_apart("links", (one for one in links if one.instance == i), "loses bandwidth", "short of it")
+        if links and cluster.link.sharing != "fair":
+            raise InputError("engine.faults.links needs copies that share links; choose cluster.link_sharing=fair")
+        return Schedule(tuple(crashes), tuple(slowdowns), tuple(links))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandomCrashes(Faults):
-    """Crashes drawn at random: a GPU fails every `gpu_mtbf_s` seconds that it is up, on average.
-
-    The instance of a failed GPU is down for `down_s`. No GPU fails later than `until_s` after the start of the trace.
-    Times between failures are exponential, so an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. Ranks that
-    step together count as one instance. The same `seed` gives the same crashes. Raises InputError for a value out of
-    range.
-    """
-
-    gpu_mtbf_s: Positive
-    down_s: Positive
-    until_s: Positive
-    seed: Whole = 0
-
-    def schedule(self, cluster: ClusterSpec) -> tuple[Crash, ...]:
-        """The crashes by (time, instance). Raises InputError where there would be more than `MOST_CRASHES`."""
-        own = [cluster.pools[k].own_parallelism.gpus for k in cluster.pool_of_instance]
-        rates = [sum(own[i] for i in group) for group in cluster.groups]
-        expected = sum(self.until_s / (self.gpu_mtbf_s / gpus + self.down_s) for gpus in rates)
-        if expected > MOST_CRASHES:
-            raise InputError(
-                f"engine.faults: gpu_mtbf_s={self.gpu_mtbf_s:g} and until_s={self.until_s:g} make about {expected:.0f}"
-                f" crashes; {MOST_CRASHES} are allowed: raise gpu_mtbf_s, or lower until_s"
-            )
-        found: list[Crash] = []
-        for group, gpus in zip(cluster.groups, rates, strict=True):
-            rng = np.random.default_rng([self.seed, group.start])
-            at_s = rng.exponential(self.gpu_mtbf_s / gpus)
-            while at_s < self.until_s:
-                found.append(Crash(float(at_s), group.start, self.down_s))
-                at_s = found[-1].back_s + rng.exponential(self.gpu_mtbf_s / gpus)
-        return tuple(sorted(found))
+_CRASH = "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, and may have detected_after_s"
+_SLOWDOWN = "a slow-down is written {instance: 0, at_s: 60.0, for_s: 600.0, factor: 1.5}"
+_LINK = "a fault of a network is written {instance: 0, at_s: 60.0, for_s: 600.0, share: 0.5}"
+_T = TypeVar("_T", Crash, Slowdown, LinkFault)
 
 
-def _crash(given: Any) -> Crash:
-    """A crash as it is written in a configuration."""
-    if isinstance(given, Crash):
+def _read(name: str, given: object, kind: Callable[..., _T], example: str) -> tuple[_T, ...]:
+    """Faults of one kind as they are written in a configuration, by (time, instance)."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise InputError(f"engine.faults.{name} must be a list of {name}, got {shown(given)}")
+    return tuple(sorted(_one(name, one, kind, example) for one in given))
+
+
+def _one(name: str, given: Any, kind: Any, example: str) -> Any:
+    if isinstance(given, kind):
         return given
-    if not isinstance(given, Mapping) or set(given) != {"instance", "at_s", "down_s"}:
-        raise InputError(
-            "engine.faults.crashes: a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, got " + shown(given)
-        )
-    return Crash(given["at_s"], given["instance"], given["down_s"])
+    names = {field.name: field.default is MISSING for field in fields(kind)}
+    if not isinstance(given, Mapping) or not {name for name, needed in names.items() if needed} <= set(given) <= set(
+        names
+    ):
+        raise InputError(f"engine.faults.{name}: {example}, got {shown(given)}")
+    return kind(**given)
+
+
+def _require_instances(name: str, faults: Iterable[_T], cluster: ClusterSpec) -> None:
+    for one in faults:
+        if one.instance >= cluster.instances:
+            raise InputError(
+                f"engine.faults.{name}: there is no instance {one.instance};"
+                f" the cluster has instances 0 to {cluster.instances - 1}"
+            )
+
+
+def _require_apart(name: str, faults: Iterable[_T], happens: str, state: str) -> None:
+    for before, after in pairwise(faults):
+        if after.at_s < before.back_s:
+            raise InputError(
+                f"engine.faults.{name}: instance {after.instance} {happens} at {after.at_s:g} s,"
+                f" but is {state} from {before.at_s:g} s to {before.back_s:g} s"
+            )

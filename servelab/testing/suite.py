@@ -188,14 +188,18 @@ class PolicyConformance:
                 faults = CRASHES[crashes](laid_out)
                 together = {i: group for group in laid_out.groups for i in group}
                 shown = Shown(
-                    [(i, one.at_s, one.back_s) for one in faults.schedule(laid_out) for i in together[one.instance]]
+                    [
+                        (i, one.detected_s, one.back_s)
+                        for one in faults.schedule(laid_out).crashes
+                        for i in together[one.instance]
+                    ]
                 )
                 Record(in_machine_code, look=shown.note).attach(policy)
                 world = replace(world, engine=replace(world.engine, faults=faults))
                 result = self._played_if_it_can(world, cluster, policy)
                 for crash in () if result is None else result.crashes:  # no instance crashes that is off
                     for i in range(crash["instance"], crash["instance"] + crash["instances"]):
-                        seen = shown.at(i, crash["at_s"], crash["back_s"])
+                        seen = shown.at(i, crash["noticed_s"], crash["back_s"])
                         assert not seen, f"instance {i} is down, and yet views show {seen[0]}, and {len(seen) - 1} more"
 
     def _played_if_it_can(
@@ -282,6 +286,8 @@ class PolicyConformance:
         self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule]
     ) -> tuple[Result, list[Answer]]:
         record, policy = Record(form), self.new_policy()
+        # Who deploys says how long requests may be, whatever the lengths of these are.
+        cluster = replace(cluster, longest_request_tokens=MODEL.max_context)
         policy.layout(cluster)  # params of compiled rules may tell of pools
         result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
         return result, record.answers

@@ -14,7 +14,7 @@ from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.prefix_tiers import PrefixStores, Tier
 from framework.engine.setup.config import EngineConfig
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.system.faults import Crash, Crashes, Faults
+from framework.system.faults import Crash, Faults, FaultSchedule
 from framework.system.gpu import Gpu
 from framework.system.model import Model
 from framework.timing.affine import Affine
@@ -161,13 +161,13 @@ STORMS = {
 def all_at_once(cluster: ClusterSpec) -> Faults:
     """All instances crash twice at one time, and come back one after the other."""
     count = cluster.instances
-    return Crashes(crashes=[Crash(at_s, i, 0.5 + 0.25 * i) for at_s in (1.0, 5.0) for i in range(count)])
+    return FaultSchedule(crashes=[Crash(at_s, i, 0.5 + 0.25 * i) for at_s in (1.0, 5.0) for i in range(count)])
 
 
 def one_after_the_other(cluster: ClusterSpec) -> Faults:
     """Each instance crashes while the one before it is down, and the first one once more."""
     crashes = [Crash(0.75 + 0.75 * i, i, 1.0) for i in range(cluster.instances)]
-    return Crashes(crashes=[*crashes, Crash(crashes[-1].back_s + 0.5, 0, 2.5)])
+    return FaultSchedule(crashes=[*crashes, Crash(crashes[-1].back_s + 0.5, 0, 2.5)])
 
 
 CRASHES = {"all at once": all_at_once, "one after the other": one_after_the_other}

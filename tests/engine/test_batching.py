@@ -13,6 +13,7 @@ from framework.errors import InputError
 from framework.load import Open
 from framework.policy import Aggregated, Plan
 from framework.policy.view import Cluster
+from framework.result import FINISHED
 from framework.simulate import simulate
 from framework.system.cluster import ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import StepRow
@@ -195,6 +196,32 @@ def test_policies_reserve_what_they_are_told_unless_a_pool_says_otherwise() -> N
         assert policy(50).layout(own).pools[0].reserve_tokens == 7
         with pytest.raises(InputError, match=r"policy\.reserve_tokens must be a whole number of at least 1, got 0"):
             policy(0)
+
+
+def test_a_reservation_is_the_longest_request_of_the_trace_if_nobody_says_how_much() -> None:
+    workload = Workload(np.zeros(3), np.array([8, 30, 200]), np.array([20, 4, 1]))
+    cluster, model = scenario([(0, 1, 1)]).cluster, replace(MODEL, max_context=100)  # the prompt of 200 is turned away
+    engine = EngineConfig(block_tokens=1, kv_tokens=1000)
+    for policy in (Static, Orca):
+        result = simulate(workload, cluster, model, TIMING, engine, policy())
+        assert result.cluster.pools[0].reserve_tokens == 34
+        assert result.requests["state"].tolist()[:2] == [FINISHED, FINISHED]
+        assert simulate(workload, cluster, model, TIMING, engine, policy(50)).cluster.pools[0].reserve_tokens == 50
+
+
+@pytest.mark.parametrize(
+    ("routing", "max_batch", "instances"),
+    [("next_free", 2, [0, 1, 0, 0, 1]), ("next_free", 1, [0, 1, 0, 1, 0]), ("least_queued", 2, [0, 1, 0, 1, 0])],
+)
+def test_static_batches_gather_where_one_is_free_next(routing: str, max_batch: int, instances: list[int]) -> None:
+    """Two come to idle instances; the others wait for the older batch as long as the one behind it has room."""
+    workload = Workload(np.array([0, 2.5, 4.2, 4.4, 4.6]), np.full(5, 2), np.full(5, 10))
+    one = scenario([(0, 1, 1)], max_batch=max_batch)
+    cluster = replace(one.cluster, pools=(replace(one.cluster.pools[0], instances=2),))
+    for implementation in ("compiled", "reference"):
+        engine = replace(one.engine, implementation=implementation)
+        result = simulate(workload, cluster, MODEL, one.timing, engine, Static(routing=routing))
+        assert result.requests["prefill_instance"].tolist() == instances
 
 
 def test_iterations_beat_requests_under_equal_reservations() -> None:

@@ -12,6 +12,7 @@ from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
+from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.slo import Slo
 from framework.metrics.usage import usage
 from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetRole
@@ -19,7 +20,7 @@ from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
-from framework.system.faults import Crash, Crashes, Recovery
+from framework.system.faults import Crash, FaultSchedule, LinkFault, Recovery, Slowdown
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.helpers.bounds import server
@@ -67,6 +68,9 @@ def play(
     crashes: Sequence[Crash],
     roles: str = "mixed mixed",
     recovery: Recovery = "recompute",
+    slowdowns: Sequence[Slowdown] = (),
+    links: Sequence[LinkFault] = (),
+    bytes_s: float = 2.0**60,
     **options: Any,
 ) -> Result:
     pools = [
@@ -74,9 +78,9 @@ def play(
         for k, role in enumerate(roles.split())
     ]
     given: dict[str, Any] = {"token_budget": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
-    faults = Crashes(recovery=recovery, crashes=crashes)
+    faults = FaultSchedule(recovery=recovery, crashes=crashes, slowdowns=slowdowns, links=links)
     config = EngineConfig(**(given | {"implementation": engine, "faults": faults} | options))
-    result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(2.0**60)), MODEL, TIMING, config, policy)
+    result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(bytes_s)), MODEL, TIMING, config, policy)
     check_result(result)
     return result
 
@@ -194,6 +198,32 @@ def test_a_suspended_request_is_resumed_elsewhere_after_a_crash(engine: str) -> 
 
 
 @ENGINES
+def test_an_instance_that_hangs_is_sent_requests_until_that_is_noticed(engine: str) -> None:
+    """Instance 0 hangs from 1.5 to 3.25 s: the step that would end at 2 s does not, and it is seen as up. Request 2 is
+    still routed there at 2 s. Both are computed from 4 s on by instance 1, where request 1 has ended by then.
+    """
+    policy = Placed()
+    crash = Crash(1.5, 0, 9.0, detected_after_s=1.75)
+    result = play(engine, trace((0, 2, 3), (0, 2, 4), (2.0, 2, 1)), policy, [crash])
+    assert token_times(result) == [[1, 5, 6], [1, 2, 3, 4], [5]]
+    assert policy.routed[2:] == [(2, 2.0, 0), (0, 3.25, 1), (2, 3.25, 0)]
+    assert policy.seen[3.0] == ([0, 1], [0, 1], [3, 3])
+    assert policy.seen[3.25] == ([1], [1], [0, 3])
+    assert result.instances["busy_s"].tolist() == [1.5, 6.0]
+
+
+@ENGINES
+def test_no_copy_begins_to_an_instance_that_hangs(engine: str) -> None:
+    """Instance 1, which decodes, hangs from 0.5 to 2.5 s. Request 0 is prefilled at 1 s, and waits to be sent until
+    then: it is dropped, and computed again from 3 s on, when instance 1 is back.
+    """
+    crash = Crash(0.5, 1, 0.5, detected_after_s=2.0)
+    result = play(engine, trace((0, 2, 3)), Placed(), [crash], "prefill decode")
+    assert token_times(result) == [[1, 4, 5]]
+    assert result.requests["transfer_end_s"].tolist() == [4.0]
+
+
+@ENGINES
 def test_nothing_is_sent_to_an_instance_that_is_down(engine: str) -> None:
     with pytest.raises(PolicyError, match="route_prefill returned instance 0 for request 0, which has crashed"):
         play(engine, trace((0, 2, 6), (0, 2, 6)), Placed(stubborn=True), [Crash(2.5, 0, 3.0)])
@@ -203,7 +233,7 @@ def test_nothing_is_sent_to_an_instance_that_is_down(engine: str) -> None:
     ("crashes", "message"),
     [
         ("all", "crashes must be a list of crashes, got 'all'"),
-        ([{"instance": 0, "at_s": 1.0}], "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, got"),
+        ([{"instance": 0, "at_s": 1.0}], "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, and may have"),
         ([{"instance": -1, "at_s": 1.0, "down_s": 1.0}], "instance must be a whole number of at least 0, got -1"),
         ([{"instance": 0, "at_s": 1.0, "down_s": 0.0}], "down_s must be a finite number above 0, got 0.0"),
         ([{"instance": 0, "at_s": -1.0, "down_s": 1.0}], "at_s must be a finite number of at least 0, got -1.0"),
@@ -216,6 +246,52 @@ def test_what_is_no_schedule_is_refused_in_a_line(crashes: Any, message: str) ->
         play("compiled", trace((0, 2, 2)), Placed(), crashes)
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@ENGINES
+def test_steps_that_start_while_an_instance_is_slow_take_longer(engine: str) -> None:
+    """The step that runs at 1.5 s ends at 2 s. Those from 2 s and 4 s on take 2 s each; the slow-down ends at 5.5 s."""
+    slow = [Slowdown(1.5, 0, 4.0, 2.0)]
+    result = play(engine, trace((0, 2, 6)), Placed(), [], "mixed", slowdowns=slow)
+    assert token_times(result) == [[1, 2, 4, 6, 7, 8]]
+    assert slowdown_figures(result, clock_of(result, Slo())) == {
+        "slowed_share": 0.5,
+        "slowdowns": [{"at_s": 1.5, "instance": 0, "for_s": 4.0, "factor": 2.0}],
+    }
+
+
+@ENGINES
+def test_a_step_at_the_end_of_a_slow_down_is_fast(engine: str) -> None:
+    """Slow from 1 to 3 s, then from 3 to 4 s by another factor, not at 6 s; a crash at 6.5 s leaves it."""
+    slow = [Slowdown(1.0, 0, 2.0, 2.0), Slowdown(3.0, 0, 1.0, 3.0), Slowdown(6.25, 0, 9.0, 1.5)]
+    result = play(engine, trace((0, 2, 5)), Placed(), [Crash(6.5, 0, 0.5)], "mixed", slowdowns=slow)
+    assert token_times(result) == [[1, 3, 6, 8.5, 10]]
+
+
+@ENGINES
+def test_copies_wait_while_a_network_is_parted(engine: str) -> None:
+    """KV of 2 tokens, 32 bytes, at 32 bytes/s from 1 to 2 s. The network of instance 1 is parted from 1.5 to 4 s, and
+    has half of its bandwidth for another 0.5 s: the second half takes until then and 0.25 s more.
+    """
+    links = [LinkFault(1.5, 1, 2.5, 0.0), LinkFault(4.0, 1, 0.5, 0.5)]
+    result = play(engine, trace((0, 2, 2)), Placed(), [], "prefill decode", links=links, bytes_s=32.0)
+    assert result.requests["transfer_end_s"].tolist() == [4.75]
+    assert token_times(result) == [[1, 5.75]]
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "message"),
+    [
+        ([{"at_s": 1.0}], "a slow-down is written {instance: 0, at_s: 60.0, for_s: 600.0, factor: 1.5}, got"),
+        ([Slowdown(1.0, 2, 1.0, 2.0)], "there is no instance 2; the cluster has instances 0 to 1"),
+        ([Slowdown(1.0, 0, 2.0, 2.0)] * 2, "instance 0 is slowed down at 1 s, but is slow from 1 s to 3 s"),
+        ([{"instance": 0, "at_s": 1.0, "for_s": 1.0, "factor": 0.5}], "factor must be a finite number of at least 1"),
+    ],
+)
+def test_what_is_no_slow_down_is_refused_in_a_line(slowdowns: Any, message: str) -> None:
+    with pytest.raises(InputError, match=r"^engine\.faults\.slowdowns") as refusal:
+        play("compiled", trace((0, 2, 2)), Placed(), [], slowdowns=slowdowns)
+    assert message in str(refusal.value)
 
 
 # In plain Python, event by event: where each request is, and whether lists and counts agree.
@@ -252,10 +328,10 @@ for seed in range(8):
     binding = Binding(policy, view, memory)
     s, status = attach(memory, 0), YIELDED
     handed = memory, binding.view, binding.params, binding.numbers
-    while status in (YIELDED, FAULT, DECIDES):
+    while status in (YIELDED, FAULT_DUE, DECIDES):
         status = run(*handed, 1)
-        if status in (FAULT, DECIDES):
-            assert (pass_fault if status == FAULT else decide)(*handed) == YIELDED
+        if status in (FAULT_DUE, DECIDES):
+            assert (pass_fault if status == FAULT_DUE else decide)(*handed) == YIELDED
         require_agreement(s)
         requests, instances = memory.requests, memory.instances
         states = Counter(requests["state"].tolist())
@@ -264,15 +340,16 @@ for seed in range(8):
         listed = sum(int(instances[name].sum()) for name in HELD)
         transit = sum(states[state] for state in IN_TRANSIT)
         assert states[PARKED] == memory.sim["parked"][0]
-        if not instances["busy"].any() or status == FAULT:
+        if not instances["busy"].any() or status == FAULT_DUE:
             waiting = sum(states[state] for state in (PARKED, SUSPENDED, SUSPENDED_HERE, SUSPENDED_OUT))
             assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
         down = instances[instances["down"]]
         assert not any(down[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
         assert (down["free_blocks"] == down["total_blocks"]).all()
-        seen += Counter(down=len(down), parked=states[PARKED], transit=transit if len(down) else 0)
+        hung = int(instances["hung"].sum())
+        seen += Counter(down=len(down), hung=hung, parked=states[PARKED], transit=transit if len(down) else 0)
     assert status in (DONE, MARKED, STUCK) and (status != STUCK)
-print(all(seen[what] > 0 for what in ("down", "parked", "transit")))
+print(all(seen[what] > 0 for what in ("down", "hung", "parked", "transit")))
 """
 
 

@@ -21,7 +21,7 @@ from framework.policy import lay_out
 from framework.policy.predictor import Predictions
 from framework.policy.view import Cluster
 from framework.load import Open
-from framework.system.faults import Crash, Crashes
+from framework.system.faults import Crash, FaultSchedule
 from policies.ares import Ares
 from policies.chunked import Chunked
 from predictors.oracle import Oracle
@@ -32,7 +32,7 @@ COUNTS = ("queued", "queued_tokens", "prefilling", "running", "joining", "reserv
 
 def stopped(scenario, cluster, policy, events):
     spec = lay_out(policy, CLUSTERS[cluster])
-    never = replace(scenario.engine, faults=Crashes(crashes=[Crash(1e9, 0, 1.0)]))  # so that there is room for drops
+    never = replace(scenario.engine, faults=FaultSchedule(crashes=[Crash(1e9, 0, 1.0)]))  # for room
     memory = allocate(Setting(scenario.workload, spec, MODEL, TIMING, never))
     inspection = MemoryInspection(memory)
     oracle = Oracle()

@@ -100,7 +100,15 @@ EVENTS = (
     *("crashed with KV on its way there", "crashed with KV that waits to come", "crashed while it changes role"),
     *("crashed while a request migrates there", "crashed while a request migrates away", "dropped by a crash"),
     *("dropped with tokens that it has emitted", "parked", "prefilled where nobody decodes"),
-    "routed once each phase has an instance",
+    *("routed once each phase has an instance", "slowed down", "fast again", "slowed down in a step"),
+    *("network parted with copies under way", "network limited with copies under way"),
+    *(
+        "network healed with copies that wait",
+        "hung",
+        "hung in a step of decodes",
+        "crash that is noticed later",
+    ),
+    *("slowed down in a prefill step concurrent with decodes", "step of a slow instance"),
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 

@@ -61,13 +61,16 @@ _CACHED = (
     "policy=vllm_v1 policy.routing=round_robin " + _TWO + _SESSIONS + "engine.prefix_cache=true engine.kv_tokens=8192 "
 )
 _RETRACTING = (
-    "policy=sglang policy.routing=round_robin engine.output_reserve.declared_tokens=64 engine.token_budget=1024 "
+    "policy=sglang policy.steps=chunks_first policy.routing=round_robin engine.token_budget=1024 "
+    "engine.output_reserve.declared_tokens=64 "
 )
 _TIGHT = "policy=continuous policy.routing=round_robin " + _TWO + _REQUESTS + "engine.kv_tokens=8192 "
 
 _POLICIES = {
     "static": Golden(
-        "policy=static policy.reserve_tokens=8192 slo=slowdown slo.slowdown.tp=1 " + _TWO + _REQUESTS,
+        "policy=static policy.routing=least_queued policy.reserve_tokens=8192 slo=slowdown slo.slowdown.tp=1 "
+        + _TWO
+        + _REQUESTS,
         requests=("good", "NOT good"),
     ),
     "orca": Golden(

@@ -1,7 +1,7 @@
 """Policies that serve fewer requests than they could, each so that some figure might look better for it.
 
 Each is an honest policy, aggregated or disaggregated, but for one decision. They know what no policy may: the lengths
-of outputs and when the load ends.
+of outputs, when the load ends, which requests are counted, and which instances crash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from framework.codes import OFF
 from framework.metrics.slo import Slo
-from framework.policy import Action, Plan, Policy, SetRole
+from framework.policy import Action, Cancel, Plan, Policy, Preempt, Resume, SetRole
 from framework.policy.view import Cluster, Request
 from framework.workload import Workload
 
@@ -23,11 +23,20 @@ NO = "turned away"
 
 @dataclass(frozen=True)
 class Known:
-    """What a cheat knows: the requests, the limits by which they are judged, and when the load ends, on its clock."""
+    """What a cheat knows: the requests, the limits by which they are judged, and when the load ends, on its clock.
+
+    `counted_s`: between which times requests count that are sent. `dying`: the instance that crashes, -1: none.
+    """
 
     workload: Workload
     slo: Slo
     end_s: float
+    counted_s: tuple[float, float] = (0.0, np.inf)
+    dying: int = -1
+
+    def is_counted(self, sent_s: float) -> bool:
+        """Whether a request sent then counts."""
+        return self.counted_s[0] <= sent_s <= self.counted_s[1]
 
     def output_tokens(self, request: Request) -> int:
         return int(self.workload.output_tokens[request.id])
@@ -159,11 +168,104 @@ class TurnsGpusOff(Cheat):
                 yield SetRole(i, "off" if lasting else "mixed")
 
 
+class StarvesWhatIsNotCounted(Cheat):
+    """Turns away what the warm-up and the cool-down send, so that those counted come to an empty system."""
+
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        return self.known.is_counted(cluster.now_s) or NO
+
+
+class SuspendsWhatIsNotCounted(Cheat):
+    """Takes every second request of the warm-up off once others count, until the load is over (`Preempt`)."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        for r in cluster.suspended if cluster.now_s > self.known.end_s else ():
+            yield Resume(int(r))
+        if self.known.is_counted(cluster.now_s):
+            early = (r for r in under_way(cluster) if not self.known.is_counted(sent_s(cluster, r)))
+            yield from (Preempt(r) for r in early if r % 2)
+
+
+class SuspendsWhatIsLate(Cheat):
+    """Takes those off that have missed the limit of the first token, until the load is over (`Preempt`)."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        if cluster.now_s > self.known.end_s:
+            yield from (Resume(int(r)) for r in cluster.suspended)
+        else:
+            yield from (Preempt(r) for r in under_way(cluster) if is_late(self.known, cluster, r))
+
+
+class CancelsWhatIsLate(Cheat):
+    """Ends those that have missed the limit of the first token (`Cancel`)."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        return [Cancel(r, NO) for r in under_way(cluster) if is_late(self.known, cluster, r)]
+
+
+class CancelsLongOutputs(Cheat):
+    """Ends requests with the longest quarter of outputs once they have a first token (`Cancel`)."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        ids = under_way(cluster)
+        begun = cluster.requests.generated(np.array(ids, np.int64)) > 0
+        long = [self.known.is_long(Request(r, cluster.requests), 0.25) for r in ids]
+        return [Cancel(r, NO) for r, one, other in zip(ids, begun, long, strict=True) if one and other]
+
+
+class LosesLongOnesInACrash(Cheat):
+    """Sends the longest half of outputs to the instance that is to crash, and whatever else comes elsewhere."""
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        able, dying = cluster.prefill.ids, self.known.dying
+        others = able[able != dying]
+        is_lost = dying in able and (len(others) == 0 or self.known.is_long(request, 0.5))
+        return dying if is_lost else int(others[request.id % len(others)])
+
+
+class ServesNobodyAfterACrash(Cheat):
+    """Turns away whatever comes while an instance is down."""
+
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        return len(cluster.prefill) == len(cluster.instances) or NO
+
+
 EVERYWHERE: tuple[type[Cheat], ...] = (
     *(RejectsLate, RejectsLongPrompts, RejectsLongOutputs, RejectsTheLongest, RejectsLongOutputsLate, ServesTheFirst),
     *(ServesSome, NeverBegins, HoldsDecodesBack, AnswersOnce, AdmitsNothingAtTheEnd, ShedsBeforeTheEnd),
     *(RejectsWhatIsLate, RejectsWhatWaits),
 )
+
+
+STARVING: tuple[type[Cheat], ...] = (StarvesWhatIsNotCounted, SuspendsWhatIsNotCounted)
+STOPPING: tuple[type[Cheat], ...] = (CancelsWhatIsLate, CancelsLongOutputs, SuspendsWhatIsLate)
+CRASHING: tuple[type[Cheat], ...] = (LosesLongOnesInACrash, ServesNobodyAfterACrash)
+
+
+def under_way(cluster: Cluster) -> list[int]:
+    """Requests that wait, prefill or decode on some instance."""
+    lists = (cluster.queued, cluster.prefilling, cluster.decoding)
+    return [int(r) for i in cluster.instances.ids for listed in lists for r in listed(int(i))]
+
+
+def sent_s(cluster: Cluster, r: int) -> float:
+    """When a request was sent."""
+    return float(cluster.requests.arrival_s[r])
+
+
+def is_late(known: Known, cluster: Cluster, r: int) -> bool:
+    """Whether the first token of a request has come too late, or would now."""
+    first_s = cluster.requests.first_token_s[r]
+    waited_s = (cluster.now_s if np.isnan(first_s) else first_s) - sent_s(cluster, r)
+    return bool(waited_s > (known.slo.ttft_s or np.inf))
 
 
 def budget(instance: int, cluster: Cluster) -> int:

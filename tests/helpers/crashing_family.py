@@ -1,11 +1,11 @@
-"""A family of random runs in which instances crash and come back, together with every other mechanism."""
+"""A family of random runs in which instances crash and come back, or are slow, together with every other mechanism."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from framework.system.faults import Crash, Crashes, Recovery
+from framework.system.faults import Crash, FaultSchedule, LinkFault, Recovery, Slowdown
 from tests.helpers.ahead_family import ahead
 from tests.helpers.block_families import early
 from tests.helpers.broad_families import doubled, fetching, moving, pressed, sharing, staged
@@ -37,7 +37,10 @@ def crashing(draw: Draw) -> Scenario:
         crash for group in scenario.cluster.groups if draw.chance(0.6) for crash in _crashes_of(draw, group, last_s)
     ]
     recovery: Recovery = draw.one(["recompute", "recompute", "recompute", "fail"])
-    faults = Crashes(recovery=recovery, crashes=tuple(crashes))
+    slowdowns = [one for i in range(scenario.cluster.instances) for one in _slowdowns_of(draw, i, last_s)]
+    shares = scenario.cluster.link.sharing == "fair"
+    links = [one for i in range(scenario.cluster.instances * shares) for one in _links_of(draw, i, last_s)]
+    faults = FaultSchedule(recovery=recovery, crashes=tuple(crashes), slowdowns=slowdowns, links=links)
     return replace(scenario, engine=replace(scenario.engine, faults=faults))
 
 
@@ -47,6 +50,30 @@ def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
     for _ in range(draw.integer(1, _MOST)):
         soon_s = [draw.dyadic(0, 64, -6), last_s, draw.dyadic(0, 8, -3), draw.dyadic(0, 96, -7)]
         at_s = time_s + draw.one([*soon_s, draw.dyadic(0, 64, -4), draw.dyadic(0, 128, -3)])
-        found.append(Crash(at_s, draw.integer(group.start, group.stop - 1), draw.dyadic(1, 40, draw.one([-7, -6, -5]))))
+        down_s = draw.dyadic(1, 40, draw.one([-7, -6, -5]))
+        noticed_s = draw.one([0.0, 0.0, 0.0, draw.dyadic(1, 40, draw.one([-7, -6, -5]))])
+        found.append(Crash(at_s, draw.integer(group.start, group.stop - 1), down_s, noticed_s))
+        time_s = found[-1].back_s
+    return found
+
+
+def _slowdowns_of(draw: Draw, instance: int, last_s: float) -> list[Slowdown]:
+    """Those of an instance, one after the other, the next at times where the one before it ends."""
+    found, time_s = [], 0.0
+    while draw.chance(0.5):
+        at_s = time_s + draw.one([0.0, last_s, draw.dyadic(0, 64, -6), draw.dyadic(0, 96, -7), draw.dyadic(0, 64, -4)])
+        for_s = draw.dyadic(1, 64, draw.one([-7, -6, -5, -3]))
+        found.append(Slowdown(at_s, instance, for_s, draw.one([1.5, 2.0, 3.0, 4.0])))
+        time_s = found[-1].back_s
+    return found
+
+
+def _links_of(draw: Draw, instance: int, last_s: float) -> list[LinkFault]:
+    """Those of an instance's network, one after the other, parted as often as not."""
+    found, time_s = [], 0.0
+    while draw.chance(0.3):
+        at_s = time_s + draw.one([0.0, last_s, draw.dyadic(0, 64, -6), draw.dyadic(0, 96, -7), draw.dyadic(0, 64, -4)])
+        for_s = draw.dyadic(1, 64, draw.one([-7, -6, -5, -3]))
+        found.append(LinkFault(at_s, instance, for_s, draw.one([0.0, 0.0, 0.25, 0.5])))
         time_s = found[-1].back_s
     return found

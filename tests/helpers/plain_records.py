@@ -13,6 +13,7 @@ from framework.reference.simulation import Simulation
 from framework.reference.state import UNSENT, Instance, Request, Step
 from framework.reference.steps import step_end
 from framework.reference.steps.totals import count_step
+from framework.system.faults import FaultEvent
 from tests.helpers.reported import CrashNote, StepNote
 from tests.helpers.rulers import RuledHooks, Ruler
 from tests.helpers.scenarios import Scenario
@@ -44,8 +45,8 @@ def records(scenario: Scenario) -> Records:
     down: list[list[tuple[float, float]]] = [[] for _ in s.instances]
     cut: list[list[tuple[float, float]]] = [[] for _ in s.instances]
     had: dict[int, int | None] = {}
-    taken: list[tuple[float, float, Instance, dict[int, int | None]]] = []
-    advance, crash, settle = loop.advance, crashes.crash, crashes.settle
+    taken: list[tuple[float, float, float, Instance, dict[int, int | None]]] = []
+    advance, hang, crash, settle = loop.advance, crashes.hang, crashes.crash, crashes.settle
 
     def note_step(s: Simulation, i: Instance, step: Step) -> None:
         before = dict(i.totals)
@@ -55,37 +56,46 @@ def records(scenario: Scenario) -> Records:
     def note_time(s: Simulation, time_s: float) -> None:
         for i in s.instances:
             held[i.id].append((s.now_s, time_s, i.cache.used))
-            down[i.id] += [(s.now_s, time_s)] * i.down
+            down[i.id] += [(s.now_s, time_s)] * (i.down or i.hung)
         advance(s, time_s)
 
-    def note_crash(s: Simulation, i: Instance) -> None:
+    def note_crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
         had.update({r.id: _prefilled(s, r) for r in s.present.values()})
-        begun = [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
-        was_up, back_s = not i.down, s.options.crashes[s.crashes].back_s
-        taken.append((s.now_s, back_s, i, {}))
-        crash(s, i)
+        begun, was_up = under_way(i), not i.down
+        taken.append((this.since_s, s.now_s, this.value, i, {}))
+        crash(s, i, this)
         if not (was_up and i.down):
             taken.pop()
             return
         for one, start_s in begun:
             cut[one].append((start_s, s.now_s))
 
+    def note_hang(s: Simulation, i: Instance) -> None:
+        begun = under_way(i)
+        hang(s, i)
+        for one, start_s in begun if i.hung else []:
+            cut[one].append((start_s, s.now_s))
+
+    def under_way(i: Instance) -> list[tuple[int, float]]:
+        return [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
+
     def note_drop(s: Simulation, r: Request) -> None:
-        taken[-1][3][r.id] = had[r.id]
+        taken[-1][4][r.id] = had[r.id]
         settle(s, r)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_end, "count_step", note_step)
         patch.setattr(loop, "advance", note_time)
-        patch.setattr(loop, "crash", note_crash)
+        patch.setattr(crashes, "crash", note_crash)
+        patch.setattr(crashes, "hang", note_hang)
         patch.setattr(crashes, "settle", note_drop)
         loop.run(s)
     rows = [r for r in s.requests if r.state != UNSENT]
     off_s = [i.off_s_at(s.now_s) for i in s.instances]
     sent = [r.id for r in rows]
     noted = [
-        CrashNote(at_s, back_s, i.id, len(i.group), {sent.index(r): tokens for r, tokens in lost.items()})
-        for at_s, back_s, i, lost in taken
+        CrashNote(at_s, noticed_s, back_s, i.id, len(i.group), {sent.index(r): tokens for r, tokens in lost.items()})
+        for at_s, noticed_s, back_s, i, lost in taken
     ]
     return Records(s, sent, [r.end_s for r in rows], steps, held, off_s, down, cut, noted)
 

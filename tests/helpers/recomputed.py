@@ -113,6 +113,18 @@ def _served(rows: Sequence[Row], good: list[Row], over: Clock) -> Summary:
     }
 
 
+def _of_those_not_counted(run: Run, good: list[bool], over: Clock) -> Summary:
+    """How those fared that a warm-up or a cool-down leaves out; nothing where it leaves out none."""
+    counted = set(over.numbers)
+    others = [good[k] for k in range(len(run.requests)) if k not in counted]
+    if not others:
+        return {}
+    of_others, own = statistics.fmean(others), statistics.fmean(good[k] for k in counted)
+    variance = statistics.pvariance([float(each) for each in good]) * (1 / len(others) + 1 / len(counted))
+    is_worse = own > of_others and (own - of_others) ** 2 > 1.96**2 * variance
+    return {"uncounted_attainment": of_others, "uncounted_is_worse": is_worse}
+
+
 def _classes(run: Run, good: list[Row], over: Clock) -> Summary:
     """Figures of each class; nothing where the trace has none."""
     if run.scenario.workload.slo_class is None:
@@ -255,6 +267,7 @@ def summary(run: Run) -> Summary:
         "window_s": over.window_s,
         "window": over.name,
         "window_is_short": over.is_short,
+        **_of_those_not_counted(run, [each[2] for each in judged], over),
         "load_state": kept_up.name,
         "latency_growth": kept_up.growth,
         "total_input_tokens": sum(row["input_tokens"] for row in finished),

@@ -41,6 +41,7 @@ class CrashNote:
     """
 
     at_s: float
+    noticed_s: float
     back_s: float
     instance: int
     instances: int

@@ -27,9 +27,17 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}", "trace.tenants=2", "slo.reader_wait_s=1")),
     (Goodput(), ("policy=static",)),
     (Goodput(), ("policy._target_=tests.helpers.cancelling.Cancelling",)),
-    (Goodput(), ("engine/faults=crash", "engine.faults.crashes=[{instance: 0, at_s: 5.0, down_s: 2.0}]")),
+    (
+        Goodput(),
+        (
+            "engine/faults=crash",
+            "engine.faults.crashes=[{instance: 0, at_s: 5.0, down_s: 2.0}]",
+            "engine.faults.slowdowns=[{instance: 0, at_s: 1.0, for_s: 2.0, factor: 2.0}]",
+            "engine.faults.links=[{instance: 0, at_s: 1.0, for_s: 2.0, share: 0.5}]",
+        ),
+    ),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
-    (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1")),
+    (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
     (Tightness(), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
@@ -48,7 +56,7 @@ HIGHER = [
     *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
 ]
 LOWER = [
-    *("dropped", "lost_tokens", "median_recovery_s", "p99_recovery_s"),
+    *("dropped", "lost_tokens", "slowed_share", "median_recovery_s", "p99_recovery_s"),
     *(
         "rejected",
         "failed",

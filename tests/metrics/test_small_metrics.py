@@ -90,9 +90,10 @@ def test_one_row_of_decodes_lasts_as_its_steps_do() -> None:
 
 
 def test_recoveries_have_a_median_and_a_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crashes, "recoveries_s", lambda result: np.array([1.0, np.nan, 3.0, 9.0, 4.0]))
+    monkeypatch.setattr(crashes, "next_tokens_s", lambda result: np.zeros(5))
+    monkeypatch.setattr(crashes, "recoveries_s", lambda result, next_s: np.array([1.0, np.nan, 3.0, 9.0, 4.0]))
     monkeypatch.setattr(crashes, "_availability", lambda result, clock: 0.5)
-    monkeypatch.setattr(crashes, "_rows", lambda result, recovery_s: iter([{"at": 1}]))
+    monkeypatch.setattr(crashes, "_rows", lambda result, next_s: iter([{"at": 1}]))
     drops = np.array([(3,), (4,)], [("lost_tokens", "i8")])
     result: Any = SimpleNamespace(engine=SimpleNamespace(faults=True), drops=drops)
     assert crashes.crash_figures(result, ANY) == {

@@ -570,8 +570,8 @@ MUTANTS = (
     Mutant(
         "a copy that ends tells the rates of its sender's copies alone",
         "copies/link_sharing.py",
-        "        if not s.links[link].changed:\n",
-        "        if not s.links[link].changed and (flows > 0 or link == channel.sender):\n",
+        "        note_change(s, link)\n",
+        "        if flows > 0 or link == channel.sender:\n            note_change(s, link)\n",
     ),
     Mutant(
         "the tightest link is that with least bandwidth",
@@ -1678,6 +1678,75 @@ MUTANTS = (
         "    if s.options.tiers == 0 or s.options.shares_early:\n        return run\n",
     ),
     # --- faults ---
+    Mutant(
+        "leaps outlive the begin of a slow-down",
+        "roles/crashes.py",
+        "        end_leap_early(s, i)\n\n\n@inner\ndef _group",
+        "        pass\n\n\n@inner\ndef _group",
+    ),
+    Mutant(
+        "a hung instance keeps its turn",
+        "roles/crashes.py",
+        "        resume(s, j)\n        drop_turn(s, j)\n",
+        "        resume(s, j)\n",
+    ),
+    Mutant(
+        "what a hung instance does not compute is sent",
+        "roles/crashes.py",
+        "                call_back(s, r)\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "a run ends while a network is parted",
+        "roles/crashes.py",
+        "    s.sim.down += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)\n",
+        "",
+    ),
+    Mutant(
+        "a network fails in one direction",
+        "roles/crashes.py",
+        "    for link in (i, s.options.instances + i):\n",
+        "    for link in (i, i):\n",
+    ),
+    Mutant(
+        "copies under way keep their rates when a network fails",
+        "roles/crashes.py",
+        "        note_change(s, link)\n",
+        "        pass\n",
+    ),
+    Mutant("a hung instance schedules", "events/order.py", " or s.instances[i].hung:", ":"),
+    Mutant("copies to a hung instance begin", "copies/transfers.py", " or inst.hung:", ":"),
+    Mutant(
+        "paused decodes stay paused in a hang",
+        "roles/crashes.py",
+        "        resume(s, j)\n        drop_turn",
+        "        drop_turn",
+    ),
+    Mutant(
+        "a detected instance still hangs", "roles/crashes.py", "        s.instances[j].hung = False\n", "        pass\n"
+    ),
+    Mutant(
+        "a run ends while an instance hangs",
+        "roles/crashes.py",
+        "    s.sim.down += count\n    for j",
+        "    for j",
+    ),
+    Mutant("single steps outlive the begin of a slow-down", "roles/crashes.py", "    step.repeats = False\n", ""),
+    Mutant(
+        "later steps of a leap are not slow",
+        "durations/duration.py",
+        "        first_s *= slowdown\n        increment_s *= slowdown\n",
+        "        first_s *= slowdown\n",
+    ),
+    Mutant(
+        "prefill streams are not slow", "parallel/sm_sharing.py", "inst.slowness * prefill_slowdown", "prefill_slowdown"
+    ),
+    Mutant(
+        "drafts are not slow",
+        "durations/duration.py",
+        "        first_s += slowdown * (step.depth * draft_s(",
+        "        first_s += slowdown / inst.slowness * (step.depth * draft_s(",
+    ),
     Mutant("the step under way at a crash counts", "roles/crashes.py", "            step.steps = step.done\n", ""),
     Mutant(
         "growth of a lost step stays taken",
@@ -1712,8 +1781,8 @@ MUTANTS = (
     Mutant(
         "an instance that is off crashes",
         "roles/crashes.py",
-        "    if s.instances[i].down or is_off(s, i):\n",
-        "    if s.instances[i].down:\n",
+        "    return not (s.instances[i].down or is_off(s, i))\n",
+        "    return not s.instances[i].down\n",
     ),
     Mutant("admission stays closed over a crash", "roles/crashes.py", "    inst.admission_opens = -1\n", ""),
     Mutant(

@@ -1,4 +1,4 @@
-"""No policy that serves less looks better: fifteen cheats against an honest policy, under loads of every kind.
+"""No policy that serves less looks better: cheats against an honest policy, under loads of every kind.
 
 Wherever the honest policy keeps the SLO of at least as many requests, the cheat's goodput is no higher, nor is that per
 GPU or per dollar.
@@ -7,7 +7,7 @@ GPU or per dollar.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,12 +21,16 @@ from framework.objective.experiment import Experiment
 from framework.objective.goodput import judged
 from framework.policy import Policy
 from framework.system.cluster import ClusterSpec, disaggregated, mixed
+from framework.system.faults import Crash, FaultSchedule
 from framework.timing.affine import Affine
 from framework.workload import Workload
 from policies.chunked import Chunked
 from policies.distserve import DistServe
 from tests.helpers.cheats import (
+    CRASHING,
     EVERYWHERE,
+    STARVING,
+    STOPPING,
     Cheat,
     HoldsDecodesBack,
     Known,
@@ -55,11 +59,24 @@ class Cell:
     workload: Workload
     load: Load = OPEN
     slo: Slo = USUAL
+    crash: Crash | None = None
 
     @property
     def known(self) -> Known:
         """What cheats know: the load ends with its duration, or its last arrival, or where it should be half done."""
-        return Known(self.workload, self.slo, self.load.duration_s or max(float(self.workload.arrival_s[-1]), 5.0))
+        end_s = self.load.duration_s or max(float(self.workload.arrival_s[-1]), 5.0)
+        window, dying = self.load.window(self.workload), -1 if self.crash is None else self.crash.instance
+        counted_s = (0.0, np.inf) if window is None else (window.start_s, window.end_s)
+        return Known(self.workload, self.slo, end_s, counted_s, dying)
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The engine, with what crashes there."""
+        return (
+            ENGINE
+            if self.crash is None
+            else replace(ENGINE, faults=FaultSchedule(recovery="fail", crashes=[self.crash]))
+        )
 
 
 def requests(count: int, rate: float | None, turns: int = 1) -> Workload:
@@ -100,10 +117,23 @@ CELLS = {
 }
 
 
+STOPPED = ("open, at capacity", "open, overloaded", "closed, many clients", "disaggregated, closed")
+WARMED = ("open, a warm-up and a cool-down", "closed, a warm-up")
+CRASHED = {
+    "open, a crash": Cell(Chunked, TWO, requests(160, 12.0), crash=Crash(6.0, 1, 3.0)),
+    "closed, a crash": Cell(Chunked, TWO, requests(400, 5.0), Closed(48, 16.0, 1.0), crash=Crash(6.0, 1, 3.0)),
+}
+
+
+def cell_of(name: str) -> Cell:
+    """A cell by its name."""
+    return (CELLS | CRASHED)[name]
+
+
 def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
     """The summary of a run."""
     experiment = Experiment(
-        *(cell.workload, cell.cluster, MODEL, TIMING, ENGINE, cell.load),
+        *(cell.workload, cell.cluster, MODEL, TIMING, cell.engine, cell.load),
         slo=cell.slo,
         policy=make(),
         predictor=None,
@@ -115,14 +145,14 @@ def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
 
 @cache
 def honest(name: str) -> dict[str, Any]:
-    return measured(CELLS[name], CELLS[name].honest)
+    return measured(cell_of(name), cell_of(name).honest)
 
 
 def lead(name: str, cheat: type[Cheat]) -> dict[str, float] | None:
     """By what factor the cheat leads, by figure; None where it is no cheat: where it keeps the SLO of more requests, or
     where there is none and it serves all.
     """
-    cell, reference = CELLS[name], honest(name)
+    cell, reference = cell_of(name), honest(name)
     found = measured(cell, cheating(cell.honest, cheat, cell.known))
     serves_all = cell.slo.is_empty and found["completed"] == found["offered"]
     if serves_all or found["slo_attainment"] > reference["slo_attainment"]:
@@ -138,6 +168,27 @@ def test_no_cheat_leads(name: str) -> None:
     assert len(held) >= 4  # under an overload some turn requests away for the good of the others
     ahead = {cheat: by for cheat, by in held.items() if max(by.values()) > NEAR}
     assert not ahead
+
+
+@pytest.mark.parametrize(
+    ("name", "cheats"), [*((name, STOPPING) for name in STOPPED), *((name, CRASHING) for name in CRASHED)]
+)
+def test_no_cheat_leads_that_stops_what_runs_or_knows_of_a_crash(name: str, cheats: tuple[type[Cheat], ...]) -> None:
+    leads = {cheat.__name__: lead(name, cheat) for cheat in cheats}
+    held = {cheat: by for cheat, by in leads.items() if by is not None}
+    assert held  # the others serve more within the SLO
+    assert not {cheat: by for cheat, by in held.items() if max(by.values()) > NEAR}
+
+
+@pytest.mark.parametrize("cheat", STARVING)
+@pytest.mark.parametrize("name", WARMED)
+def test_who_starves_what_is_not_counted_is_marked(name: str, cheat: type[Cheat]) -> None:
+    """It can lead, by requests that find an emptier system. An honest policy is not marked."""
+    cell = CELLS[name]
+    found = measured(cell, cheating(cell.honest, cheat, cell.known))
+    assert found["uncounted_is_worse"]
+    assert found["uncounted_attainment"] < found["slo_attainment"]
+    assert not honest(name)["uncounted_is_worse"]
 
 
 def test_a_lead_by_requests_that_kept_the_slo_is_no_cheat() -> None:

@@ -68,7 +68,9 @@ def simulated(run: SglangRun, implementation: Implementation = "compiled") -> Re
         implementation=implementation,
     )
     cluster = ClusterSpec((PoolSpec("all", "mixed", 1, server("gpu", 1000)),), LinkSpec(1.0))
-    result = simulate(run.workload(), cluster, replace(MODEL, max_context=200_000), run.times, engine, SGLang())
+    result = simulate(
+        run.workload(), cluster, replace(MODEL, max_context=200_000), run.times, engine, SGLang("chunks_first")
+    )
     check_result(result)
     return result
 

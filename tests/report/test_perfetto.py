@@ -57,7 +57,7 @@ def test_each_leap_is_a_slice(events: Events) -> None:
 
 def test_an_instance_that_is_down_has_a_slice() -> None:
     """Instances 0 and 1 crash together at 1.75 s, and 0 again, and is not back when the run ends at 3 s."""
-    crashes = np.array([(1.75, 2.25, 0, 2), (2.5, 9.0, 0, 1)], CRASHED)
+    crashes = np.array([(1.75, 2.25, 0, 2, 1.75), (2.5, 9.0, 0, 1, 2.5)], CRASHED)
     events = events_of(small_result(crashes=crashes))
     threads = {(event["pid"], event["tid"]) for event in events if event.get("args", {}).get("name") == "crashes"}
     down = [event for event in events if event["name"] == "down"]

@@ -30,10 +30,11 @@ from framework.policy import Policy
 from framework.policy.predictor import Predictor
 from framework.run.compose import compose
 from framework.system.cluster import ClusterSpec
-from framework.system.faults import Crashes, Faults, RandomCrashes
+from framework.system.faults import Faults, FaultSchedule
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
+from framework.system.random_faults import RandomFaults
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -51,7 +52,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "slo": (Slo,),
     "objective": (Objective,),
     "engine/attention": (Attention,),
-    "engine/faults": (Crashes, Faults, RandomCrashes),
+    "engine/faults": (Faults, FaultSchedule, RandomFaults),
     "engine/kv_compression": (KvFormat,),
     "engine/output_reserve": (OutputReserve,),
     "engine/sharing": (Sharing,),

@@ -26,6 +26,7 @@ SMALL = ("trace.requests=3",)
 ON_PREFIXES: Mapping[tuple[str, str], str] = {
     ("deepseek", "server.host_sequence_s"): "each rank of a unit has a host of its own",
     ("mooncake", "policy.routing"): "how a prefill instance is chosen",
+    ("static", "policy.routing"): "instances take batches from one queue",
     ("sglang", "server.name"): "its costs are those of every server of today",
     ("sglang", "engine.first_token"): "for its first token",
     ("sglang", "engine.transfers"): "for its first token",

@@ -21,7 +21,7 @@ from framework.errors import InputError
 TOKENS, SECONDS = "tokens_per_s_gpu", "e2e_s"
 SERVERS: Mapping[str, tuple[str, ...]] = {
     "vllm": ("policy=vllm_v1", "timing.backend=vllm"),
-    "sglang": ("policy=sglang", "timing.backend=sglang"),
+    "sglang": ("policy=sglang", "policy.steps=chunks_first", "timing.backend=sglang"),
     "trtllm": ("policy=vllm_v1", "timing.backend=trtllm", "server=trtllm"),
 }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.compiler.decorators import inner
+from framework.compiler.decorators import inner, unlikely
 from framework.engine.memory.queues import copy_move, copy_push, copy_withdraw
 from framework.engine.memory.state import State
 
@@ -112,10 +112,16 @@ def _change(s: State, c: int, flows: int) -> None:
     channel.changed = True
     for link in (channel.sender, channel.receiver):
         s.links[link].flows += flows
-        if not s.links[link].changed:
-            s.links[link].changed = True
-            s.lists[s.options.changed_links_at + s.sim.changed_links] = link
-            s.sim.changed_links += 1
+        note_change(s, link)
+
+
+@inner
+def note_change(s: State, link: int) -> None:
+    """The rates of copies on this link are to be set anew."""
+    if not s.links[link].changed:
+        s.links[link].changed = True
+        s.lists[s.options.changed_links_at + s.sim.changed_links] = link
+        s.sim.changed_links += 1
 
 
 # --- the rates -------------------------------------------------------------------------------------------------------
@@ -235,7 +241,11 @@ def _set_rate(s: State, c: int, rate: float) -> None:
     _count_sent(s, c)
     channel.rate_bytes_s = rate
     channel.changed = False
-    left_s = max(0.0, s.requests[channel.first].sent_until - channel.sent_bytes) / rate
+    left_bytes = max(0.0, s.requests[channel.first].sent_until - channel.sent_bytes)
+    if unlikely(rate == 0.0):  # a network is parted
+        copy_move(s, channel.first, np.inf if left_bytes > 0.0 else s.sim.now_s)
+        return
+    left_s = left_bytes / rate
     copy_move(s, channel.first, s.sim.now_s + np.floor(left_s * _TICKS_S + 0.5) / _TICKS_S)
 
 

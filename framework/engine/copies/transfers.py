@@ -66,7 +66,7 @@ def send(s: State, r: int, target: int) -> None:
 def start_transfers(s: State, i: int) -> None:
     """Start the copies of those waiting for i that now find room, in order, or let i see to that as it schedules."""
     inst = s.instances[i]
-    if inst.incoming_head < 0:
+    if inst.incoming_head < 0 or inst.hung:
         return
     if unlikely(s.options.pulls):
         wake(s, i)

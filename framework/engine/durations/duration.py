@@ -51,10 +51,12 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         first_s, increment_s = least_s, 0.0
     elif unlikely(increment_s < 0.0):  # Beyond what was measured, attention may seem to fall with the context.
         straight = min(straight, int((first_s - least_s) / -increment_s) + 1)
-    slowdown = 1.0
+    slowdown = inst.slowness
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
-        slowdown = _slowdown(s, i)
-        first_s = slowdown * (first_s + contention_s(s, i, step.context))
+        slowdown *= _slowdown(s, i)
+        first_s += contention_s(s, i, step.context)
+    if unlikely(slowdown != 1.0):
+        first_s *= slowdown
         increment_s *= slowdown
     first_s += inst.swap_bytes / inst.host_bytes_s
     if unlikely(s.options.speculates):

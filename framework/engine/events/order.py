@@ -168,7 +168,7 @@ def stores_gained(s: State) -> None:
 def await_turn(s: State, i: int) -> None:
     """Let i schedule once all events of this time are processed; waiting instances take turns in order of number."""
     sim, size = s.sim, s.options.instances
-    if s.instances[i].woken:
+    if s.instances[i].woken or s.instances[i].hung:
         return
     s.instances[i].woken = True
     at = (sim.woken_first + sim.woken) % size
@@ -215,7 +215,7 @@ def decision_is_due(s: State, i: int) -> bool:
 
 @inner
 def drop_turn(s: State, i: int) -> None:
-    """Drop the turn of i, which schedules now or has crashed, if it has one."""
+    """Drop the turn of i, which schedules now or has failed, if it has one."""
     if not s.instances[i].woken:
         return
     sim, size, at = s.sim, s.options.instances, s.options.woken_at

@@ -102,10 +102,13 @@ OPTIONS = record(
     ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
     ("start_s", "f8"),  # seconds between switching an instance on and its start
     # Faults.
-    ("crashes", "i8"),  # crashes that are known before the run, 0: no instance fails
-    ("crash_times_at", "i8"),  # offset into times: when each of them comes, in order
-    ("crash_ends_at", "i8"),  # offset into times: when the instance of each of them comes back
-    ("crash_at", "i8"),  # offset into lists: the instance of each of them
+    ("faults", "i8"),  # faults that are known before the run, 0: nothing fails
+    ("fault_times_at", "i8"),  # offset into times: when each of them comes, in order
+    (
+        "fault_values_at",
+        "i8",
+    ),  # offset into times: of a crash its end, of a slow-down its factor, of a link bytes/s
+    ("fault_at", "i8"),  # offset into lists: the instance of each of them; then what happens, of framework.codes
     ("dropped_at", "i8"),  # offset into lists: requests that a crash has dropped; then the tokens that each lost
     ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew
     ("rows_at_once", "i8"),  # instances that one event may take off their steps

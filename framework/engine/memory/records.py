@@ -92,11 +92,13 @@ INSTANCE = record(
     ("bandwidth_bytes_s", "f8"),  # bandwidth of its network in each direction
     ("host_bytes_s", "f8"),  # between its GPUs and the memory of its hosts
     ("memory_bytes_s", "f8"),  # bandwidth of all its GPUs; inf: a concurrent prefill does not slow decodes
+    ("slowness", "f8"),  # how many times as long its steps take now as they should
     ("unpack_s", "f8"),  # seconds to unpack each token of KV that arrives from another instance
     # Role: sets of the phases PREFILL and DECODE.
     ("role", "i1"),  # phases that it takes new work of
     ("draining_role", "i1"),  # phases that it may still have work of: its role before the change under way
     ("next_role", "i1"),  # its role after the change under way; else all three are the same
+    ("hung", "b1"),  # 1: it makes no progress, which nobody has noticed yet
     ("down", "b1"),  # 1: it has crashed, and comes back by the change under way
     ("next_mode", "i1"),  # batching mode from that change on, where next_budget > 0
     ("next_budget", "i8"),  # token budget from that change on, 0: as before

@@ -125,11 +125,12 @@ SIM = record(
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest time at which a change of role takes effect or an instance crashes, inf: never
+    ("change_s", "f8"),  # the earliest time at which a change of role takes effect or something fails, inf: never
     ("changing", "i8"),  # instance that changes
-    ("change_kind", "i8"),  # ROLE_CHANGE or CRASH
-    ("next_crash", "i8"),  # number of the next crash
-    ("down", "i8"),  # instances that are down
+    ("change_kind", "i8"),  # ROLE_CHANGE or FAULT
+    ("next_fault", "i8"),  # number of the next fault
+    ("down", "i8"),  # instances that are down or hang, or whose network is parted
+    ("fell", "i8"),  # instances that the last fault took down
     ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work
     ("parked", "i8"),  # requests that wait until there is none

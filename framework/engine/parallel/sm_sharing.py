@@ -165,7 +165,9 @@ def start_prefill_step(s: State, i: int, tokens: int) -> None:
     stream.attention_share = chunks_s / alone_s if alone_s > 0.0 else 0.0
     stream.start_s = sim.now_s
     inst.counted_s = inst.counted_s if inst.busy else sim.now_s
-    step_s = max(alone_s, host_s(tables, inst.pool, tokens, 0)) * prefill_slowdown(s, inst.prefill_percent)
+    step_s = max(alone_s, host_s(tables, inst.pool, tokens, 0)) * (
+        inst.slowness * prefill_slowdown(s, inst.prefill_percent)
+    )
     if unlikely(inst.load_s > 0.0):
         step_s = with_loads_s(s, i, step_s)
     _announce(s, i, sim.now_s + step_s)

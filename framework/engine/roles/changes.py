@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import CRASH, FAILED, MIXED, OFF, PREFILL, REASON_KV, ROLE_CHANGE, WAITING
+from framework.codes import FAILED, FAULT, MIXED, OFF, PREFILL, REASON_KV, ROLE_CHANGE, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
@@ -75,7 +75,7 @@ def _begin_change(s: State, i: int, role: int) -> None:
     load_changed(s, i)
     sim.role_changes += 1
     announce(s, i, np.inf)
-    if unlikely(s.options.crashes > 0):
+    if unlikely(s.options.faults > 0):
         note_phases(s)
     if was_off:
         inst.off_s += sim.now_s - inst.off_since_s
@@ -98,17 +98,17 @@ def announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def note_next_change(s: State) -> None:
-    """Note which instance is the next to change its role, or to crash."""
+    """Note which instance is the next to change its role, or to fail."""
     sim = s.sim
     sim.changing = first_due(s, ROLE_CHANGE)
     sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
     sim.change_kind = ROLE_CHANGE
-    if unlikely(sim.next_crash < s.options.crashes):
-        crash_s = s.times[s.options.crash_times_at + sim.next_crash]
-        if crash_s < sim.change_s:
-            sim.change_s = crash_s
-            sim.changing = s.lists[s.options.crash_at + sim.next_crash]
-            sim.change_kind = CRASH
+    if unlikely(sim.next_fault < s.options.faults):
+        fault_s = s.times[s.options.fault_times_at + sim.next_fault]
+        if fault_s < sim.change_s:
+            sim.change_s = fault_s
+            sim.changing = s.lists[s.options.fault_at + sim.next_fault]
+            sim.change_kind = FAULT
 
 
 @inner
@@ -198,7 +198,7 @@ def take_effect(s: State, i: int) -> None:
             inst.prefill_percent = inst.next_percent
     sim.role_changes += 1
     announce(s, i, np.inf)
-    if unlikely(s.options.crashes > 0):
+    if unlikely(s.options.faults > 0):
         note_phases(s)
     if inst.role == OFF:
         inst.off_since_s = sim.now_s

@@ -1,4 +1,5 @@
-"""An instance crashes, and comes back; what it had is routed anew once each phase has an instance.
+"""An instance crashes, and comes back, or is slow for a while; what it had is routed anew once each phase has an
+instance.
 
 The loop returns to Python for each of these events. So a run in which nothing fails compiles nothing of this module.
 """
@@ -8,12 +9,26 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from framework.codes import CANCEL, CANCELLED, CRASH, FAILED, FUTURE, OFF, REASON_CRASH, ROLE_CHANGE, YIELDED
+from framework.codes import (
+    CANCEL,
+    CANCELLED,
+    CRASH,
+    DETECTION,
+    FAILED,
+    FAULT,
+    FUTURE,
+    HANG,
+    LINK_FAULT,
+    OFF,
+    REASON_CRASH,
+    ROLE_CHANGE,
+    YIELDED,
+)
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.compiler.fields import fields_on_stack
-from framework.engine.copies.link_sharing import share_links
-from framework.engine.copies.transfers import start_transfers
-from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap
+from framework.engine.copies.link_sharing import note_change, share_links
+from framework.engine.copies.transfers import call_back, start_transfers
+from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap, end_leap_early
 from framework.engine.durations.speculation import blocks_of_next_step
 from framework.engine.durations.totals import count_fixed_depth, count_steps
 from framework.engine.events.ask import keep_seen
@@ -27,6 +42,7 @@ from framework.engine.parallel.sm_sharing import count_busy, drop_prefill_step, 
 from framework.engine.requests.arrivals import serve
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park, unpark
+from framework.engine.requests.pausing import resume
 from framework.engine.roles.changes import announce, is_off, note_next_change, note_phases, reroute, take_effect
 from framework.engine.roles.inventory import drop_marked
 from framework.engine.roles.postponing import forget, place_of
@@ -37,8 +53,9 @@ from framework.policy.inspection import View
 def _pass_fault(s: State) -> None:
     """Process the event that the loop came back for, if it is a fault, and route those that can be routed again."""
     sim = s.sim
-    if sim.kind == CRASH:
-        _crash(s, sim.id)
+    sim.fell = 0
+    if sim.kind == FAULT:
+        _fault(s, sim.id)
     elif sim.kind == ROLE_CHANGE and s.instances[sim.id].down:
         _come_back(s, sim.id)
     while sim.parked > 0 and sim.unserved == 0 and s.error.status == 0:
@@ -53,6 +70,85 @@ def _pass_fault(s: State) -> None:
 
 
 @inner
+def _is_up(s: State, i: int) -> bool:
+    """Whether i is neither down nor off."""
+    return not (s.instances[i].down or is_off(s, i))
+
+
+@inner
+def _fault(s: State, i: int) -> None:
+    """Process the fault that is due: it happens to i."""
+    sim = s.sim
+    value = s.times[s.options.fault_values_at + sim.next_fault]
+    what = s.lists[s.options.fault_at + s.options.faults + sim.next_fault]
+    sim.next_fault += 1
+    note_next_change(s)
+    if what == CRASH:
+        _crash(s, i, value)
+    elif what == HANG:
+        _hang(s, i)
+    elif what == DETECTION:
+        _notice(s, i, value)
+    elif what == LINK_FAULT:
+        _limit_network(s, i, value)
+    else:
+        _slow_down(s, i, value)
+
+
+@inner
+def _hang(s: State, i: int) -> None:
+    """i, and those that step together with it, make no progress from now on; nothing happens to one that is off."""
+    if not _is_up(s, i):
+        return
+    first, count = _group_of(s, i)
+    for j in range(first, first + count):
+        lose_step(s, j)
+        resume(s, j)
+        drop_turn(s, j)
+        s.instances[j].between = s.instances[j].asked = False
+        s.instances[j].hung = True
+    s.sim.down += count
+    for j in range(first, first + count):
+        for k in range(s.instances[j].prefilling):
+            r = s.lists[s.instances[j].prefilling_at + k]
+            if s.requests[r].destination >= 0:  # what is sent layer by layer is not computed
+                call_back(s, r)
+
+
+@inner
+def _notice(s: State, i: int, back_s: float) -> None:
+    """That i hangs is noticed now; nothing happens if it does not, for it was off."""
+    if not s.instances[i].hung:
+        return
+    first, count = _group_of(s, i)
+    for j in range(first, first + count):
+        s.instances[j].hung = False
+    s.sim.down -= count
+    _crash(s, i, back_s)
+
+
+@inner
+def _limit_network(s: State, i: int, bytes_s: float) -> None:
+    """The network of i has so much bandwidth from now on, in each direction."""
+    s.sim.down += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)
+    for link in (i, s.options.instances + i):
+        s.links[link].bandwidth_bytes_s = bytes_s
+        note_change(s, link)
+
+
+@inner
+def _slow_down(s: State, i: int, slowness: float) -> None:
+    """Steps that i starts from now on take `slowness` times as long as on an instance that is not slow."""
+    inst, step = s.instances[i], s.step[i]
+    inst.slowness = slowness
+    if step.fixed_depth:
+        count_fixed_depth(s, i)
+    step.repeats = False
+    if inst.busy:
+        end_leap_early(s, i)
+
+
+@inner
 def _group_of(s: State, i: int) -> tuple[int, int]:
     """The first of the instances that step together with i, and how many they are."""
     inst = s.instances[i]
@@ -60,13 +156,10 @@ def _group_of(s: State, i: int) -> tuple[int, int]:
 
 
 @inner
-def _crash(s: State, i: int) -> None:
+def _crash(s: State, i: int, back_s: float) -> None:
     """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
     sim = s.sim
-    back_s = s.times[s.options.crash_ends_at + sim.next_crash]
-    sim.next_crash += 1
-    note_next_change(s)
-    if s.instances[i].down or is_off(s, i):
+    if not _is_up(s, i):
         return
     first, count = _group_of(s, i)
     for j in range(s.options.instances):
@@ -77,6 +170,7 @@ def _crash(s: State, i: int) -> None:
     for j in range(first, first + count):
         _go_down(s, j)
     sim.down += count
+    sim.fell = count
     sim.dropped = dropped
     sim.role_changes += 1
     note_phases(s)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import CRASH, PREFILL, ROLE_CHANGE
+from framework.codes import FAULT, PREFILL, ROLE_CHANGE, WHAT_FAILS
 from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import (
     ACTION,
@@ -28,7 +28,7 @@ from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tie
 from framework.engine.setup.requests import first_requests
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
-from framework.system.faults import Crash
+from framework.system.faults import FaultEvent
 from framework.timing.table import stack
 from framework.workload import read_only
 
@@ -45,9 +45,9 @@ def allocate(setting: Setting) -> Memory:
     instances = first_instances(setting)
     instances["off_since_s"] = requests["event_s"][:1] - options["request_s"]  # the run begins with the first arrival
     _set_sizes(options, requests, instances)
-    crashes = engine.faults.schedule(cluster)
+    faults = engine.faults.schedule(cluster).events
     space = ListSpace()
-    _lay_out_run(options, space, len(crashes))
+    _lay_out_run(options, space, len(faults))
     lay_out_instances(instances, space, cluster, engine, int(options["most_running"][0]))
     cached = engine.prefix_cache and (workload.has_prefixes or engine.shares_blocks)
     tiers = np.zeros(0, TIER)
@@ -57,7 +57,8 @@ def allocate(setting: Setting) -> Memory:
     lists, names = np.zeros(space.size, np.int64), np.zeros(0, np.int32)
     _fill_trees(options, instances, lists)
     lists[options["output_at"][0] :][: len(workload)] = workload.output_tokens
-    lists[options["crash_at"][0] :][: len(crashes)] = [crash.instance for crash in crashes]
+    at = options["fault_at"][0]
+    lists[at:][: 2 * len(faults)] = [*(f.instance for f in faults), *(WHAT_FAILS[f.what] for f in faults)]
     fill_schedules(instances, cluster, lists)
     if cached:
         names = fill_cache(options, instances, requests, lists, workload)
@@ -67,7 +68,7 @@ def allocate(setting: Setting) -> Memory:
     step_log, token_log = _logs(int(options["step_log_rows"][0]))
     return Memory(
         options=options,
-        sim=_clock(requests, crashes),
+        sim=_clock(requests, faults),
         error=np.zeros(1, ERROR),
         hooks=np.zeros(len(HOOKS), HOOK),
         actions=np.zeros(MOST_ACTIONS, ACTION),
@@ -78,7 +79,7 @@ def allocate(setting: Setting) -> Memory:
         tiers=tiers,
         links=_links(cluster),
         channels=_channels(cluster, len(workload)),
-        times=_times(options, crashes),
+        times=_times(options, cluster, faults),
         lists=lists,
         names=read_only(names),
         step_log=step_log,
@@ -96,7 +97,7 @@ def _set_sizes(options: NDArray[np.void], requests: NDArray[np.void], instances:
     options["tree_leaves"] = max(2, 1 << (len(instances) - 1).bit_length())
 
 
-def _clock(requests: NDArray[np.void], crashes: Sequence[Crash]) -> NDArray[np.void]:
+def _clock(requests: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[np.void]:
     """(1,) SIM"""
     sim = np.zeros(1, SIM)
     waiting = np.flatnonzero(requests["opens"] & requests["follows"])
@@ -109,8 +110,8 @@ def _clock(requests: NDArray[np.void], crashes: Sequence[Crash]) -> NDArray[np.v
     sim["scheduled"] = -1
     sim["unused_channel"] = -1
     sim["mark_s"] = np.inf
-    if crashes:
-        sim["change_s"], sim["changing"], sim["change_kind"] = crashes[0].at_s, crashes[0].instance, CRASH
+    if faults:
+        sim["change_s"], sim["changing"], sim["change_kind"] = faults[0].at_s, faults[0].instance, FAULT
     return sim
 
 
@@ -123,11 +124,13 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
     return {"step": step, "prefill_step": prefill_step}
 
 
-def _times(options: NDArray[np.void], crashes: Sequence[Crash]) -> NDArray[np.float64]:
-    """When each instance's event of each kind is due, which none is, and when crashes come and end."""
+def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
+    """When each instance's event of each kind is due, which none is, and when faults come, with their values."""
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
-    options["crash_times_at"], options["crash_ends_at"] = len(trees), len(trees) + len(crashes)
-    return np.concatenate([trees, [crash.at_s for crash in crashes], [crash.back_s for crash in crashes]])
+    options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
+    own = [cluster.link_bytes_s[fault.instance] if fault.what == "link" else 1.0 for fault in faults]
+    values = [fault.value * times for fault, times in zip(faults, own, strict=True)]
+    return np.concatenate([trees, [fault.at_s for fault in faults], values])
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
@@ -135,12 +138,12 @@ def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
     return np.zeros(min(cluster.instances**2, requests) if cluster.link.sharing == "fair" else 0, CHANNEL)
 
 
-def _lay_out_run(options: NDArray[np.void], space: ListSpace, crashes: int) -> None:
+def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> None:
     """Where the lists of the whole run lie."""
     count, size = int(options["requests"][0]), int(options["instances"][0])
     leaves = int(options["tree_leaves"][0])
-    options["crashes"], options["crash_at"] = crashes, space.reserve(crashes)
-    options["dropped_at"] = space.reserve(2 * count if crashes else 0)
+    options["faults"], options["fault_at"] = faults, space.reserve(2 * faults)
+    options["dropped_at"] = space.reserve(2 * count if faults else 0)
     options["tree_at"] = space.reserve(_TREES * 2 * leaves)
     options["load_tree_at"] = space.reserve(2 * leaves)
     for name in ("woken_at", "leaping_at", "touched_at"):

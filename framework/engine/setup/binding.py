@@ -110,7 +110,7 @@ class Binding:
     def _guarded(self, hook: Hook) -> Callable[[int], Any]:
         """The hook as a function that raises nothing: no exception can pass through the engine."""
         ask, cluster = self._answers.asker(hook), self._cluster
-        follows = self._policy.changes_roles or self.memory.options["crashes"][0] > 0
+        follows = self._policy.changes_roles or self.memory.options["faults"][0] > 0
         if hook.argument == "queue":
             ask = self._asking_keys(ask)
         write = self._write_actions if hook.answer == "actions" else None

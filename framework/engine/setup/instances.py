@@ -65,6 +65,7 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.own_parallelism.gpus
     mine["memory_bytes_s"] = bandwidth_bytes_s if engine.sharing.contention else np.inf
     mine["unpack_s"] = engine.kv_compression.unpack_s(model, pool.own_parallelism)
+    mine["slowness"] = 1.0
 
 
 def _kv_blocks(setting: Setting, pool: PoolSpec) -> int:

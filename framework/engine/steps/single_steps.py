@@ -110,7 +110,7 @@ def _may_repeat(s: State, i: int) -> bool:
     inst, step = s.instances[i], s.step[i]
     if s.options.asynchronous or s.options.by_admission or s.options.reserves or inst.ranks > 0 or inst.stages > 0:
         return False
-    if inst.group > 0:
+    if inst.group > 0 or inst.slowness != 1.0:
         return False
     if step.steps != 1 or step.prefill_tokens > 0 or step.decodes != inst.running or inst.paused + inst.swapped > 0:
         return False

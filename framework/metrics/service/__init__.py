@@ -1,1 +1,1 @@
-"""What requests got over time: their tokens, tenants and readers."""
+"""What requests got over time: their tokens, tenants and readers, and those that no figure counts."""

@@ -20,12 +20,14 @@ def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
 
     `availability`: share of the time of all instances, from the first request to the last answer, for which they were
     not down. `dropped` counts a request as often as a crash took it off its instance, `lost_tokens` the KV tokens that
-    were lost so. Recovery of a dropped request: from the crash to its next token, over those that got one.
-    `crashes`: a row each, with the time until each request that it dropped had a token or had ended.
+    were lost so. Recovery of a dropped request: from the crash, or its later arrival, to its next token once it
+    was dropped, over those that got one. `crashes`: a row each, with the time until each request that it dropped had a
+    token or had ended.
     """
     if not result.engine.faults:
         return {}
-    recovery_s = recoveries_s(result)
+    next_s = next_tokens_s(result)
+    recovery_s = recoveries_s(result, next_s)
     known_s = recovery_s[~np.isnan(recovery_s)]
     statistics = {"median_recovery_s": 50, "p99_recovery_s": 99}
     return {
@@ -33,13 +35,19 @@ def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
         "dropped": len(result.drops),
         "lost_tokens": int(result.drops["lost_tokens"].sum()),
         **{key: float(np.percentile(known_s, q)) if len(known_s) else None for key, q in statistics.items()},
-        "crashes": list(_rows(result, recovery_s)),
+        "crashes": list(_rows(result, next_s)),
     }
 
 
-def recoveries_s(result: Result) -> Floats:
-    """Seconds from each drop to the next token of its request, (drops,); NaN where it got none, and where the logs of
-    the run were reduced.
+def recoveries_s(result: Result, next_s: Floats) -> Floats:
+    """Seconds from each drop's crash, or the request's later arrival, to `next_s`, (drops,)."""
+    began_s = result.crashes["at_s"][result.drops["crash"]]
+    return next_s - np.maximum(began_s, result.requests["arrival_s"][result.drops["request"]])
+
+
+def next_tokens_s(result: Result) -> Floats:
+    """When the request of each drop got its next token, (drops,); NaN where it got none, and where the logs of the run
+    were reduced.
     """
     found = np.full(len(result.drops), np.nan)
     if result.engine.log == "reduced" or len(found) == 0:
@@ -47,9 +55,9 @@ def recoveries_s(result: Result) -> Floats:
     times = token_times(result)
     chosen = np.isin(times.request, result.drops["request"])
     single = np.isin(times.single_request, result.drops["request"])
-    at_s = result.crashes["at_s"][result.drops["crash"]]
-    for k, (r, crash_s) in enumerate(zip(result.drops["request"].tolist(), at_s.tolist(), strict=True)):
-        found[k] = min(_tokens_after_s(times, chosen, single, r, crash_s), default=np.nan) - crash_s
+    dropped_s = result.crashes["noticed_s"][result.drops["crash"]]
+    for k, (r, after_s) in enumerate(zip(result.drops["request"].tolist(), dropped_s.tolist(), strict=True)):
+        found[k] = min(_tokens_after_s(times, chosen, single, r, after_s), default=np.nan)
     return found
 
 
@@ -74,17 +82,19 @@ def _availability(result: Result, clock: Clock) -> float | None:
     return 1.0 - float(np.maximum(down_s, 0.0) @ crashes["instances"]) / whole_s if whole_s > 0 else None
 
 
-def _rows(result: Result, recovery_s: Floats) -> Iterator[dict[str, Any]]:
+def _rows(result: Result, next_s: Floats) -> Iterator[dict[str, Any]]:
     """Each crash: when, where, for how long, what it dropped, and when all of that went on or had ended."""
-    after_s = result.requests["end_s"][result.drops["request"]] - result.crashes["at_s"][result.drops["crash"]]
-    settled_s = np.fmin(recovery_s, after_s)
+    ends_s = result.requests["end_s"][result.drops["request"]]
+    settled_s = np.fmin(next_s, ends_s) - result.crashes["at_s"][result.drops["crash"]]
     for k, crash in enumerate(result.crashes):
         own = result.drops["crash"] == k
-        yield {
+        late_s = float(crash["noticed_s"] - crash["at_s"])
+        late = {"detected_after_s": late_s} if late_s > 0 else {}
+        yield late | {
             "at_s": float(crash["at_s"]),
             "instance": int(crash["instance"]),
             "instances": int(crash["instances"]),
-            "down_s": float(crash["back_s"] - crash["at_s"]),
+            "down_s": float(crash["back_s"] - crash["noticed_s"]),
             "dropped": int(own.sum()),
             "lost_tokens": int(result.drops["lost_tokens"][own].sum()),
             "settled_s": float(settled_s[own].max()) if own.any() and result.engine.log != "reduced" else None,

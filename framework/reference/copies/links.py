@@ -66,8 +66,11 @@ def share_links(s: Simulation) -> None:
             for copy in channel.copies:
                 _forget(s, copy)
             first = min(channel.copies, key=lambda copy: (copy.sent_until, copy.request))
-            left_s = max(0.0, first.sent_until - channel.sent_bytes) / rate
-            _announce(s, first, s.now_s + math.floor(left_s * _TICKS_S + 0.5) / _TICKS_S)
+            left_bytes = max(0.0, first.sent_until - channel.sent_bytes)
+            if rate > 0:
+                _announce(s, first, s.now_s + math.floor(left_bytes / rate * _TICKS_S + 0.5) / _TICKS_S)
+            elif left_bytes == 0:  # else its end is announced once the network is no longer parted
+                _announce(s, first, s.now_s)
 
 
 def fair_rates(s: Simulation) -> dict[Channel, float]:

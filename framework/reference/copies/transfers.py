@@ -136,6 +136,8 @@ def call_back(s: Simulation, r: Request) -> None:
 
 def start_transfers(s: Simulation, d: Instance) -> None:
     """Start the copies of those waiting for d that now find room, in order, or let d see to that as it schedules."""
+    if d.hung:
+        return
     if d.spec.pulls:
         if d.incoming:
             s.wake(d)

@@ -7,7 +7,13 @@ import math
 from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import serve
 from framework.reference.copies.links import withdraw_copy
-from framework.reference.copies.transfers import give_up_place, start_transfers, stop_decoding, withdraw_migration
+from framework.reference.copies.transfers import (
+    call_back,
+    give_up_place,
+    start_transfers,
+    stop_decoding,
+    withdraw_migration,
+)
 from framework.reference.faults.parking import forget_place, park
 from framework.reference.kv import free_deferred
 from framework.reference.prefixes import free_kv
@@ -15,12 +21,52 @@ from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import CANCELLED, FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
+from framework.system.faults import FaultEvent
 
 
-def crash(s: Simulation, i: Instance) -> None:
+def fail(s: Simulation, i: Instance) -> None:
+    """Let the next fault come about: it happens to i."""
+    this = s.options.faults[s.faults]
+    s.faults += 1
+    if this.what == "crash":
+        crash(s, i, this)
+    elif this.what == "hang":
+        hang(s, i)
+    elif this.what == "detection" and i.hung:
+        for rank in i.group:
+            rank.hung = False
+        crash(s, i, this)
+    elif this.what == "link":
+        i.link_share, s.links_changed = this.value, True
+    elif this.what == "slowdown":
+        i.slowness = this.value  # of the steps that start from now on
+
+
+def hang(s: Simulation, i: Instance) -> None:
+    """i, and those that step together with it, make no progress from now on; nothing happens to one that is off."""
+    if i.down or i.off_since_s is not None:
+        return
+    for rank in i.group:
+        give_back_growth(s, rank)
+        lose_steps(s, rank)
+        resume(rank)
+        rank.woken = rank.asked = rank.between = False
+        rank.hung = True
+    for r in [r for rank in i.group for r in rank.prefilling]:
+        call_back(s, r)  # what is sent layer by layer is not computed
+
+
+def give_back_growth(s: Simulation, i: Instance) -> None:
+    """The blocks that the decodes of the step under way took for its tokens are free again."""
+    if i.step is None:
+        return
+    for r in i.step.decodes:
+        last = r.input_tokens + r.output_tokens - 1
+        i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, min(r.kv + 1 + i.step.depth, last)))
+
+
+def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
     """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
-    this = s.options.crashes[s.crashes]
-    s.crashes += 1
     if i.down or i.off_since_s is not None:
         return
     for rank in i.group:
@@ -28,11 +74,11 @@ def crash(s: Simulation, i: Instance) -> None:
         resume(rank)
     dropped, freed = drop(s, i.group)
     s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
-    s.crash_log.append((s.now_s, this.back_s, i.id, len(i.group)))
+    s.crash_log.append((this.since_s, this.value, i.id, len(i.group), this.at_s))
     for rank in i.group:
         go_down(s, rank)
     s.role_changes += 1
-    i.group[0].change_event = s.push(this.back_s, ROLE_CHANGE, i.group[0].id)
+    i.group[0].change_event = s.push(this.value, ROLE_CHANGE, i.group[0].id)
     for other in s.instances:
         if other in freed and not other.down:
             start_transfers(s, other)

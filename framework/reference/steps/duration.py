@@ -51,9 +51,9 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         widest, filled = i.spec.stages * batches[times.index(duration)], len(batches)
     tokens = len(decodes) * (1 + depth) + sum([tokens for _, _, tokens in chunks])
     duration = max(duration, s.timing.host_s(i.spec.pool, tokens, len(decodes)))
-    slowdown = 1.0
+    slowdown = i.slowness
     if i.mode == "concurrent" or i.prefill_step is not None:
-        slowdown = s.options.decode_slowdown[100 - i.prefill_percent]
+        slowdown *= s.options.decode_slowdown[100 - i.prefill_percent]
     if i.prefill_step is not None:
         duration += contention_s(s, i, i.prefill_step, context)
     duration = slowdown * duration + i.swap_bytes / i.spec.host_bytes_s
@@ -158,7 +158,7 @@ def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     attention_s = sum(s.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks)
     alone_s = base_s + attention_s
     least_s = s.timing.host_s(pool, sum([tokens for _, _, tokens in chunks]), 0)
-    slowdown = s.options.prefill_slowdown[i.prefill_percent]
+    slowdown = i.slowness * s.options.prefill_slowdown[i.prefill_percent]
     end = s.now_s + with_loads_s(s, i, max(alone_s, least_s) * slowdown)
     share = attention_s / alone_s if alone_s > 0 else 0.0
     if i.step is None:
