@@ -61,3 +61,18 @@ class Conformance(PolicyConformance):
     @pytest.mark.parametrize(("scenario", "crashes"), _in_turn(("roomy", "storm: swap")))
     def test_no_view_shows_an_instance_that_is_down(self, scenario: str, crashes: str) -> None:
         super().test_no_view_shows_an_instance_that_is_down(scenario, crashes)
+
+
+class CostlyConformance(Conformance):
+    """The suite of policies that rank all requests in Python whenever something changes: less of it is quick."""
+
+    @pytest.mark.parametrize(
+        ("scenario", "change"),
+        [
+            pytest.param(one, change, marks=_marks(one in _TWICE and change == "longer"))
+            for one in SCENARIOS
+            for change in ("longer", "any")
+        ],
+    )
+    def test_true_lengths_stay_hidden(self, scenario: str, change: str) -> None:
+        super().test_true_lengths_stay_hidden(scenario, change)
