@@ -69,7 +69,7 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
         (["engine.token_buget=3"], "did you mean engine.token_budget?"),
         (["model={x:1}"], "model takes a name, one of bloom_176b, "),
         (["predictr=oracle"], "predictr: there is no such setting; did you mean predictor?"),
-        (["policy=chunkd"], "policy=chunkd: there is no policy of that name; did you mean chunked? choose one of andes"),
+        (["policy=chunkd"], "policy=chunkd: there is no policy of that name; did you mean chunked? choose one of "),
         (["policy=quite_another"], "policy=quite_another: there is no policy of that name; choose one of andes"),
         (["engine/speculation=drat"], "did you mean draft?"),
     ],
