@@ -134,6 +134,7 @@ def test_terms_are_recovered_from_closed_loops_in_csv_files(tmp_path):
         assert abs(fitted.values[name] - getattr(TRUTH, name)) < 3.5 * fitted.errors[name]
 
 
+@pytest.mark.slow
 def test_the_host_of_an_asynchronous_server_is_recovered_from_open_and_closed_loops():
     """Decodes wait for its host, which kernels do not tell; prompts, whose kernels are longer, tell the kernels."""
     engine, timing = EngineConfig(asynchronous=True), calibrations_of(AFFINE, QUICK)

@@ -81,6 +81,7 @@ def test_code_whose_needs_are_not_known_to_be_met_is_loaded_as_numba_does(compil
     assert (again["result"], again["hits"]) == (20, 1)
 
 
+@pytest.mark.slow
 def test_processes_share_a_cache(package: Path) -> None:
     reports = [finish(process) for process in [start(package, REPORT) for _ in range(2)]]
     assert [entry["result"] for entry in reports] == [20] * 2
@@ -153,6 +154,7 @@ def test_files_outside_the_project_are_cached_by_their_contents(package: Path, t
     assert run(folders[1]) == (18, 0)
 
 
+@pytest.mark.slow
 def test_code_of_files_that_changed_after_their_import_is_not_kept(package: Path) -> None:
     edit = (
         f"from pathlib import Path\nPath('framework/add_one.py').write_text({INNER.replace('x + 1', 'x + 1 + 1')!r})\n"

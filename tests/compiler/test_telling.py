@@ -31,6 +31,7 @@ def stderr_of(process: subprocess.Popen[str]) -> list[str]:
     return errors.splitlines()
 
 
+@pytest.mark.slow
 def test_a_log_file_says_in_one_line_that_code_is_compiled_and_nothing_once_it_is_kept(tmp_path: Path) -> None:
     package = write_project(tmp_path / "source")
     assert stderr_of(start(package, REPORT)) == [LINE]

@@ -172,6 +172,7 @@ def write_checkout(directory: Path, rows: str) -> None:
         path.write_text("\n".join(line[margin:] for line in lines) + "\n")
 
 
+@pytest.mark.slow
 def test_the_script_runs_rows_of_either_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkout(tmp_path / "new", "experiments/validation/bench/rows.py")
     write_checkout(tmp_path / "old", "experiments/bench/rows.py")

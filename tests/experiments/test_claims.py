@@ -188,7 +188,7 @@ def test_only_takes_a_system_or_a_case(word: str, names: list[str], capsys: pyte
 def test_only_refuses_a_name_that_no_claim_has(capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("validation", "claims")(["only=are"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: only=are: no claim of that name; choose from ares/goodput, ares/tpot,")
+    assert error.startswith("error: only=are: no claim of that name; choose from andes/surge, ares/goodput,")
     assert error.count("\n") == 1
 
 
@@ -214,7 +214,7 @@ def test_own_leaves_out_what_is_shown_beside_a_verdict(tmp_path: Path, monkeypat
 def test_names_are_in_the_order_of_the_table() -> None:
     """That of README and docs/claims.md, in which EAGLE-3 comes before EAGLE."""
     names = claim_names()
-    assert len(names) == 65
+    assert len(names) == 72
     assert names.index("eagle3/64") < names.index("eagle/48")
 
 

@@ -52,6 +52,7 @@ def left_in(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_output_is_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:

@@ -107,6 +107,7 @@ def test_refused_runs_of_workers_are_told_once_and_the_others_go_on(tmp_path: Pa
     assert "Traceback" not in finished.stderr
 
 
+@pytest.mark.slow
 def test_a_bug_in_a_worker_keeps_its_traceback_and_the_other_runs(tmp_path: Path, faulty: tuple[str, ...]) -> None:
     words = ("policy.kind=none,bug,other", "hydra.launcher.n_jobs=1")
     finished = swept(tmp_path, *faulty, "-m", JOBLIB[0], *words, PYTHONPATH=str(tmp_path / "outside"))
@@ -175,6 +176,7 @@ def test_workers_end_soon_after_the_process_that_gave_them_work(tmp_path: Path) 
     assert eventually(lambda: not of_session(process), within_s=30)
 
 
+@pytest.mark.slow
 def test_workers_persist_between_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from joblib.externals.loky import get_reusable_executor
 

@@ -68,6 +68,7 @@ def test_a_folder_without_modules_is_not_reported(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_policy_in_a_file_of_such_a_name(folder: Path) -> None:
     policy = "from policies.chunked import Chunked\nclass Mine(Chunked):\n    pass\n"
     (folder / "policies.py").write_text(policy)
