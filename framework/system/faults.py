@@ -65,24 +65,30 @@ class Crash:
 
 
 @dataclass(frozen=True, order=True)
-class Slowdown:
+class _Lasting:
+    """Something that an instance has from `at_s` on, for `for_s`."""
+
+    at_s: NotNegative
+    instance: Whole
+    for_s: Positive
+
+    @property
+    def back_s(self) -> float:
+        """When the instance is as before."""
+        return self.at_s + self.for_s
+
+
+@dataclass(frozen=True, order=True)
+class Slowdown(_Lasting):
     """Steps that an instance starts from `at_s` on, before `for_s` have passed, take `factor` times as long.
 
     Raises InputError for a value out of range.
     """
 
-    at_s: NotNegative
-    instance: Whole
-    for_s: Positive
     factor: Annotated[float, at_least(1)]
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.slowdowns: ")
-
-    @property
-    def back_s(self) -> float:
-        """When the instance is as fast as before."""
-        return self.at_s + self.for_s
 
     @property
     def events(self) -> tuple[FaultEvent, ...]:
@@ -92,24 +98,16 @@ class Slowdown:
 
 
 @dataclass(frozen=True, order=True)
-class LinkFault:
+class LinkFault(_Lasting):
     """The network of an instance has the `share` of its bandwidth, in both directions, for `for_s`; 0: it is parted.
 
     Raises InputError for a value out of range.
     """
 
-    at_s: NotNegative
-    instance: Whole
-    for_s: Positive
     share: Annotated[float, between(0, 1)]
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.links: ")
-
-    @property
-    def back_s(self) -> float:
-        """When all of it is back."""
-        return self.at_s + self.for_s
 
     @property
     def events(self) -> tuple[FaultEvent, ...]:
