@@ -335,12 +335,12 @@ def test_the_table_says_what_replicates_are() -> None:
     blocks = {"trace.resample_s": 60}
     records = [
         *series("chunked", CHUNKED),
-        *series("chunked", CHUNKED, trace="reasoning"),
+        *series("chunked", CHUNKED[:2], trace="reasoning"),
         *series("chunked", CHUNKED, trace="mooncake", source="real", config=blocks),
     ]
     shown = " ".join(text(records).split())
     assert (
-        "5 replicates (seed); mooncake: resampled in blocks of 60 s; reasoning: fresh samples of the fitted trace; "
+        "2 to 5 replicates (seed); mooncake: resampled in blocks of 60 s; reasoning: fresh samples of the fitted trace; "
         "synthetic: fresh samples of the synthetic load." in shown
     )
     assert "mooncake (real, resample_s 60)" in shown
@@ -389,11 +389,12 @@ def test_settings_that_vary_within_a_cell_are_named() -> None:
 
 
 def test_a_group_that_varies_stands_for_its_settings() -> None:
-    one, other = record(), record(config={"gpu.name": "a100", "cluster.gpu.name": "a100"})
-    one.config.update({"gpu.name": "h100", "cluster.gpu.name": "h100"})
+    one, other = record(), record(config={"gpu.name": "a100_sxm", "cluster.gpu.name": "a100_sxm"})
+    one.config.update({"gpu.name": "h100_sxm", "cluster.gpu.name": "h100_sxm"})
     other.choices["gpu"] = "a100"
+    one.config["gpu"] = other.config["gpu"] = None  # as of a group one of whose options has no settings
     line = refusal([one, other])
-    assert "gpu (a100, h100);" in line
+    assert line.count("gpu (a100, h100)") == 1
     assert "name" not in line
 
 
