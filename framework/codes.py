@@ -42,7 +42,7 @@ MODES = {
     "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, TICK, ARRIVAL, SCHEDULE = range(8)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, GIVE_UP, TICK, ARRIVAL, SCHEDULE = range(9)
 # What happens at a fault.
 CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
 WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
@@ -53,8 +53,17 @@ DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STU
     11
 )
 # Reasons known to the engine; a policy's own follow.
-NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH, REASON_CRASH = range(7)
-REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash")
+(
+    NO_REASON,
+    REASON_CONTEXT,
+    REASON_KV,
+    REASON_STALLED,
+    REASON_POLICY,
+    REASON_LENGTH,
+    REASON_CRASH,
+    REASON_GAVE_UP,
+) = range(8)
+REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash", "gave up")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
 # Which rank of an instance a request that comes goes to.

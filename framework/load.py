@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import Count, NotNegative, Positive, check_fields
+from framework.checks import Count, NotNegative, Positive, check_fields, up_to
 from framework.errors import InputError
 from framework.workload import Workload
 
 Floats = NDArray[np.float64]
+_MOST_RETRIES = 1000
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,31 @@ class Window:
         return self.end_s - self.start_s
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a client waits for its prompt to be computed, and how often it sends a request again.
+
+    After `wait_s` it gives up: the request is cancelled. It sends it again up to `retries` times, `retry_backoff_s`
+    later and twice as much later each further time. The request keeps its first arrival, and its answer is late by all
+    of that. None: a client waits as long as it takes.
+    """
+
+    wait_s: Positive | None = None
+    retries: Annotated[int, up_to(_MOST_RETRIES, least=0)] = 0
+    retry_backoff_s: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "load.patience.")
+        if self.retries > 0 and self.wait_s is None:
+            raise InputError(
+                f"load.patience.retries={self.retries} needs a load.patience.wait_s after which to give up"
+            )
+
+
 class Load(ABC):
     """Who sends requests."""
+
+    patience: Patience
 
     @property
     @abstractmethod
@@ -97,6 +122,7 @@ class Open(Load):
 
     warmup_s: NotNegative = 0.0
     cooldown_s: NotNegative = 0.0
+    patience: Patience = Patience()
 
     def __post_init__(self) -> None:
         check_fields(self, "load.")
@@ -142,6 +168,7 @@ class Closed(Load):
     duration_s: Positive | None = None
     backoff_s: NotNegative = 0.0
     warmup_s: NotNegative = 0.0
+    patience: Patience = Patience()
 
     def __post_init__(self) -> None:
         check_fields(self, "load.")

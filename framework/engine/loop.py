@@ -12,6 +12,7 @@ from framework.codes import (
     DONE,
     FAULT,
     FAULT_DUE,
+    GIVE_UP,
     LOG_FULL,
     MARKED,
     PREFILL_STEP_END,
@@ -60,8 +61,9 @@ def _run(s: State, most_events: int) -> int:
             if unlikely(s.sim.decides > 0) and event >= 0 and s.sim.kind == SCHEDULE and decision_is_due(s, event):
                 return DECIDES
             s.sim.events += s.sim.kind != SCHEDULE
-            if unlikely(_is_fault(s, event)):
-                return FAULT_DUE
+            left_to = _left_to(s, event)
+            if unlikely(left_to != DONE):
+                return left_to
             _process(s, event, stop)
             if unlikely(s.sim.actions > 0) or unlikely(tells(s)):
                 return DECIDES
@@ -75,9 +77,15 @@ def _run(s: State, most_events: int) -> int:
 
 
 @inner
-def _is_fault(s: State, event: int) -> bool:
-    """Whether something fails, or an instance comes back: see roles/crashes.py."""
-    return event >= 0 and bool(s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
+def _left_to(s: State, event: int) -> int:
+    """Who processes a rare event: roles/crashes.py if something fails or an instance comes back, roles/decisions.py if
+    a client gives up, DONE: this module does.
+    """
+    if event >= 0 and (s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down)):
+        return FAULT_DUE
+    if event >= 0 and s.sim.kind == GIVE_UP:
+        return DECIDES
+    return DONE
 
 
 @inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from framework.codes import ARRIVAL, PREFILL
+from framework.codes import ARRIVAL, GIVE_UP, PREFILL
 from framework.reference.asking import ask_route_prefill, checked
 from framework.reference.copies.links import has_ended
 from framework.reference.copies.transfers import start_copy, start_transfers
@@ -34,6 +34,10 @@ def arrive(s: Simulation, r: Request) -> None:
         s.end_request(r, REJECTED, "kv")
         return
     serve(s, r)
+    if s.options.patience.wait_s is not None and r.id in s.present and (r.instance >= 0 or r in s.parked):
+        s.push(s.now_s + s.options.patience.wait_s, GIVE_UP, len(s.sent))
+        s.sent.append(r)
+        r.attempts += 1
 
 
 def serve(s: Simulation, r: Request) -> None:

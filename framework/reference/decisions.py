@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +19,12 @@ from framework.reference.copies.transfers import (
     stop_decoding,
 )
 from framework.reference.faults.parking import park
+from framework.reference.giving_up import GAVE_UP, end_cancelled
 from framework.reference.kv import evict
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import set_role
 from framework.reference.simulation import Simulation
-from framework.reference.state import CANCELLED, FAILED, FINISHED, Instance, Postponed, Request
+from framework.reference.state import FAILED, FINISHED, Instance, Postponed, Request
 
 Action = tuple[Any, ...]  # an action of `Hooks.on_tick`
 
@@ -81,10 +83,12 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
 
 def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
     """Preempt, resume, cancel or requeue r, now or, if it leaves or joins a step, at the turn of its instance."""
+    if action[0] == "cancel" and action[2] == GAVE_UP and not math.isnan(r.prefill_end_s):
+        return
     if r in s.parked:
         if action[0] == "cancel":
             s.parked.remove(r)
-            s.end_request(r, CANCELLED, action[2])
+            end_cancelled(s, r, action[2])
         return
     if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
         return
@@ -106,6 +110,11 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
         resume_by_policy(s, i, r)
     else:
         cancel(s, i, r, action[2])
+
+
+def give_up(s: Simulation, r: Request) -> None:
+    """The client of r has waited as long as it does; it goes on once the prompt of r has been computed."""
+    decide_about(s, r, ("cancel", r.id, GAVE_UP), ())
 
 
 def revise(s: Simulation, postponed: Postponed, r: Request, action: Action) -> None:
@@ -237,7 +246,7 @@ def cancel(s: Simulation, i: Instance, r: Request, reason: str) -> None:
         return  # It is in the front end, or its client is about to send it again.
     r.swapped_out = False
     d, r.suspended, r.source, r.destination = r.destination, False, None, None
-    s.end_request(r, CANCELLED, reason)
+    end_cancelled(s, r, reason)
     for k in (i, d):
         if k is not None:
             start_transfers(s, k)

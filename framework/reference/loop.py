@@ -6,12 +6,12 @@ import heapq
 import math
 from collections.abc import Callable
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links
-from framework.reference.decisions import carry_out, decide, decision_is_due, tell
+from framework.reference.decisions import carry_out, decide, decision_is_due, give_up, tell
 from framework.reference.faults.crashes import come_back, fail, route_parked
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
@@ -113,6 +113,8 @@ def process(s: Simulation, kind: int, id: int) -> None:
         finish_copy(s, s.requests[id])
     elif kind == ARRIVAL:
         arrive(s, s.requests[id])
+    elif kind == GIVE_UP:
+        give_up(s, s.sent[id])
     elif kind == FAULT:
         fail(s, s.instances[id])
     elif kind == ROLE_CHANGE and s.instances[id].down:

@@ -129,6 +129,7 @@ def options(setting: Setting) -> Options:
         clients=setting.load.clients,
         horizon_s=math.inf if setting.load.duration_s is None else setting.load.duration_s + entrance.request_s,
         backoff_s=setting.load.backoff_s,
+        patience=setting.load.patience,
         drafts=_drafts(setting),
         tiers=_tiers(setting),
         loads_layer_wise=engine.prefix_stores.layer_wise,

@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
-FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
+FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP)  # kinds of events before which long may pass with nothing but ticks
 NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT)  # kinds of events that alone do not let a run go on
 
 
@@ -125,6 +125,7 @@ class Simulation:
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
         self.told = 0  # those of them that the policy has been told of if they have finished
+        self.sent: list[Request] = []  # requests that have arrived, in order; one that was sent again once more
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order

@@ -68,6 +68,7 @@ class Request:
     decode_instance: int = -1
     arrival_s: float = math.nan
     taken_in: bool = False
+    attempts: int = 0  # how often it was sent, where clients give up
     start_s: float = math.nan
     prefill_end_s: float = math.nan
     first_token_s: float = math.nan

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, CONCURRENT, COPY_END, GIVE_UP, PREFILL_STEP_END, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one, end_leap_early
 from framework.engine.durations.lockstep import rank_in_step
@@ -21,7 +21,7 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 def next_event(s: State) -> int:
     """Advance the clock to the next event and return its id; -1 if only ticks, role changes and crashes are left.
 
-    As long as an instance is down its return is left.
+    As long as an instance is down its return is left, and as long as a client waits that it gives up.
 
     Ties go to the lower kind, then to the lower id: an instance schedules only where nothing else is due at that time.
     """
@@ -43,7 +43,8 @@ def next_event(s: State) -> int:
             time_s, kind, event = arrival_s, ARRIVAL, r
     if sim.woken > 0 and sim.now_s < time_s:
         time_s, kind, event = sim.now_s, SCHEDULE, s.lists[s.options.woken_at + sim.woken_first]
-    if (event >= 0 or sim.down > 0) and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
+    goes_on = event >= 0 or sim.down + sim.patient > 0
+    if goes_on and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
         time_s, kind, event = sim.change_s, sim.change_kind, sim.changing
     if event >= 0 and _comes_after_tick(s, kind, time_s):
         time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
@@ -81,7 +82,7 @@ def nothing_is_due(s: State) -> bool:
     r = next_arrival(s)
     if r >= 0:
         time_s = min(time_s, s.requests[r].event_s)
-    if time_s == np.inf and sim.down == 0:  # no changes of role, no crashes and no ticks then
+    if time_s == np.inf and sim.down + sim.patient == 0:  # no changes of role, no crashes and no ticks then
         return True
     if s.options.tick_s > 0.0:
         time_s = min(time_s, sim.next_tick * s.options.tick_s)
@@ -96,13 +97,13 @@ def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
     """
     sim = s.sim
     steps_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
-    if (kind != ARRIVAL and kind != COPY_END) or sim.woken > 0 or steps_s < np.inf:
+    if (kind != ARRIVAL and kind != COPY_END and kind != GIVE_UP) or sim.woken > 0 or steps_s < np.inf:
         sim.quiet_ticks = 0
     elif sim.quiet_ticks < MOST_QUIET_TICKS:
         sim.quiet_ticks += 1
     else:
         sim.next_tick = _first_tick(time_s, s.options.tick_s)
-        if kind == COPY_END or sim.next_tick * s.options.tick_s > time_s:
+        if kind != ARRIVAL or sim.next_tick * s.options.tick_s > time_s:
             sim.quiet_ticks = 0
             return True
     return False

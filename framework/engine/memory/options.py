@@ -41,6 +41,12 @@ OPTIONS = record(
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
     ("horizon_s", "f8"),  # arrivals from this time on are not sent, inf: all are
     ("backoff_s", "f8"),  # seconds that a client of a closed load stays away after a request was turned away
+    ("patience_s", "f8"),  # seconds that a client waits for its prompt to be computed, inf: as long as it takes
+    ("retries", "i8"),  # how often a client that gave up sends its request again
+    ("retry_backoff_s", "f8"),  # seconds before it does so first; twice as many before each further time
+    ("patient_at", "i8"),  # ring of the requests whose clients wait so, in the order in which they give up
+    ("patient_times_at", "i8"),  # offset into times: when each of these does
+    ("attempts_at", "i8"),  # how often each request has been sent
     ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another
     ("intake_token_s", "f8"),  # seconds for each token of its prompt
     ("first_token", "i8"),  # first token of a request that decodes elsewhere: its source, or when the client gets it

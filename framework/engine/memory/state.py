@@ -126,9 +126,11 @@ SIM = record(
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest time at which a change of role takes effect or something fails, inf: never
-    ("changing", "i8"),  # instance that changes
-    ("change_kind", "i8"),  # ROLE_CHANGE or FAULT
+    ("change_s", "f8"),  # the earliest time at which a role changes, something fails, or a client gives up, inf: never
+    ("changing", "i8"),  # instance that changes, or request that is given up
+    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT or GIVE_UP
+    ("patient", "i8"),  # requests whose clients may give them up
+    ("patient_first", "i8"),  # beginning of the ring of these
     ("next_fault", "i8"),  # number of the next fault
     ("down", "i8"),  # instances that are down or hang, or whose network is parted
     ("fell", "i8"),  # instances that the last fault took down

@@ -29,6 +29,7 @@ from framework.engine.kv.prefix_tiers import keep
 from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import copy_withdraw, turn_pop, turn_push
 from framework.engine.memory.state import State
+from framework.engine.requests.giving_up import begin_to_wait
 from framework.engine.requests.lifecycle import end_request, enter_queue
 from framework.engine.requests.parking import park
 from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
@@ -59,6 +60,8 @@ def arrive(s: State, r: int) -> None:
         end_request(s, r, REJECTED, REASON_KV)
     else:
         serve(s, r)
+        if unlikely(s.options.patience_s < np.inf):
+            begin_to_wait(s, r)
 
 
 @inner

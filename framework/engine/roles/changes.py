@@ -19,6 +19,7 @@ from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
 from framework.engine.memory.state import State
 from framework.engine.requests.asynchronous import take_in
+from framework.engine.requests.giving_up import note_next_to_give_up
 from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
 from framework.engine.requests.parking import park
 from framework.engine.roles.inventory import is_drained
@@ -98,7 +99,7 @@ def announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def note_next_change(s: State) -> None:
-    """Note which instance is the next to change its role, or to fail."""
+    """Note which instance is the next to change its role or to fail, or whose client gives up before."""
     sim = s.sim
     sim.changing = first_due(s, ROLE_CHANGE)
     sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
@@ -109,6 +110,7 @@ def note_next_change(s: State) -> None:
             sim.change_s = fault_s
             sim.changing = s.lists[s.options.fault_at + sim.next_fault]
             sim.change_kind = FAULT
+    note_next_to_give_up(s)
 
 
 @inner

@@ -11,7 +11,6 @@ import numpy as np
 
 from framework.codes import (
     CANCEL,
-    CANCELLED,
     CRASH,
     DETECTION,
     FAILED,
@@ -40,6 +39,7 @@ from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.parallel.sm_sharing import count_busy, drop_prefill_step, streaming
 from framework.engine.requests.arrivals import serve
+from framework.engine.requests.giving_up import end_cancelled
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park, unpark
 from framework.engine.requests.pausing import resume
@@ -193,7 +193,7 @@ def _settle(s: State, r: int) -> None:
         forget(s, known)
     s.requests[r].instance = -1
     if cancelled:
-        end_request(s, r, CANCELLED, reason)
+        end_cancelled(s, r, reason)
     elif s.options.fails_dropped:
         end_request(s, r, FAILED, REASON_CRASH)
     else:

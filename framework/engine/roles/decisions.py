@@ -11,17 +11,18 @@ import numpy as np
 
 from framework.codes import (
     CANCEL,
-    CANCELLED,
     DECODING,
     FETCHING,
     FINISHED,
     FUTURE,
+    GIVE_UP,
     JOINING,
     PARKED,
     PAUSED,
     PREEMPT,
     PREFILL,
     PREFILLING,
+    REASON_GAVE_UP,
     REQUEUE,
     RESUME,
     SUSPENDED,
@@ -43,10 +44,12 @@ from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.state import Memory, State, sample_memory
-from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
+from framework.engine.requests.giving_up import end_cancelled, has_its_prompt, waits_no_more
+from framework.engine.requests.lifecycle import enter_queue, recomputes_here
 from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
 from framework.engine.roles.actions import carry_out_for_instance
+from framework.engine.roles.changes import note_next_change
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
 from framework.engine.roles.postponing import forget, place_of, postpone, revise
 from framework.engine.roles.suspension import comes_back, preempt_by_policy, resume_by_policy
@@ -56,8 +59,8 @@ from framework.policy.inspection import View
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
 def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
-    """Tell of requests that have finished, carry out what is left of a tick's actions, or let the policy decide before
-    an instance schedules.
+    """Tell of requests that have finished, let a client give up, carry out what is left of a tick's actions, or let the
+    policy decide before an instance schedules.
 
     YIELDED, or an error of a hook; the arguments are those of `engine.loop.run`.
     """
@@ -68,6 +71,11 @@ def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) 
 def _decide(s: State) -> int:
     if tells(s):
         _tell(s)
+    elif s.sim.kind == GIVE_UP:
+        waits_no_more(s)
+        note_next_change(s)
+        catch_up(s)
+        _decide_about(s, s.sim.id, CANCEL, REASON_GAVE_UP, 0, 0)
     elif s.sim.kind == TICK:
         first, count = s.sim.first_action, s.sim.actions
         s.sim.actions = 0
@@ -130,10 +138,12 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
         return
+    if value == REASON_GAVE_UP and kind == CANCEL and has_its_prompt(s, r):
+        return
     if unlikely(q.state == PARKED):
         if kind == CANCEL:
             leave_parked(s, r)
-            end_request(s, r, CANCELLED, value)
+            end_cancelled(s, r, value)
         return
     if kind == REQUEUE:
         _requeue(s, r, value)
@@ -217,7 +227,7 @@ def _cancel(s: State, r: int, reason: int) -> None:
     else:
         target = q.destination
         leave_on_the_way(s, r)
-    end_request(s, r, CANCELLED, reason)
+    end_cancelled(s, r, reason)
     start_transfers(s, i)
     wake(s, i)
     if target >= 0:

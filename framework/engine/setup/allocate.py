@@ -125,12 +125,16 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
 
 
 def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
-    """When each instance's event of each kind is due, which none is, and when faults come, with their values."""
+    """When each instance's event of each kind is due, which none is; when faults come, with their values; and room for
+    when clients give up.
+    """
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
     own = [cluster.link_bytes_s[fault.instance] if fault.what == "link" else 1.0 for fault in faults]
     values = [fault.value * times for fault, times in zip(faults, own, strict=True)]
-    return np.concatenate([trees, [fault.at_s for fault in faults], values])
+    options["patient_times_at"] = len(trees) + 2 * len(faults)
+    deadlines = np.zeros(int(options["requests"][0]) if options["patience_s"][0] < np.inf else 0)
+    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines])
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
@@ -154,6 +158,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
         options[name] = space.reserve(count)
     for name in ("leaving_at", "aside_at"):
         options[name] = space.reserve(int(options["most_running"][0]))
+    for name in ("patient_at", "attempts_at"):
+        options[name] = space.reserve(count if options["patience_s"][0] < np.inf else 0)
     if options["speculates"][0]:
         options["draws_at"] = space.reserve(2 * count)
 

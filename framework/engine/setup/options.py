@@ -36,6 +36,9 @@ def _set_front_end(options: NDArray[np.void], setting: Setting, entrance: StepRo
     options["request_s"] = delay_s
     options["horizon_s"] = np.inf if load.duration_s is None else load.duration_s + delay_s
     options["backoff_s"] = load.backoff_s
+    patience = load.patience
+    options["patience_s"] = np.inf if patience.wait_s is None else patience.wait_s
+    options["retries"], options["retry_backoff_s"] = patience.retries, patience.retry_backoff_s
     options["intake_s"], options["intake_token_s"] = entrance.intake_s, entrance.intake_token_s
 
 

@@ -15,11 +15,12 @@ from framework.reference.copies.transfers import (
     withdraw_migration,
 )
 from framework.reference.faults.parking import forget_place, park
+from framework.reference.giving_up import end_cancelled
 from framework.reference.kv import free_deferred
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
-from framework.reference.state import CANCELLED, FAILED, Instance, Request
+from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
 from framework.system.faults import FaultEvent
 
@@ -93,7 +94,7 @@ def settle(s: Simulation, r: Request) -> None:
     s.postponed = [entry for entry in s.postponed if entry not in there]
     r.instance = -1
     if there and there[0].action[0] == "cancel":
-        s.end_request(r, CANCELLED, there[0].action[2])
+        end_cancelled(s, r, there[0].action[2])
     elif s.options.engine.faults.recovery == "fail":
         s.end_request(r, FAILED, "crash")
     else:

@@ -11,13 +11,18 @@ from framework.reference.state import Instance, Request
 
 def park(s: Simulation, r: Request) -> None:
     """Let r, which is in no list and holds no KV, wait to be routed anew behind the others that do."""
+    let_go(r)
+    s.parked.append(r)
+
+
+def let_go(r: Request) -> None:
+    """r, which is in no list and holds no KV, is on no instance."""
     r.instance = -1
     r.source = r.destination = None
     r.handing_over = r.sent_ahead = r.first_token_recomputed = False
     r.prefill_until = r.prefilled = r.covered = r.accepted = 0
     r.caches = False
     forget_place(r)
-    s.parked.append(r)
 
 
 def forget_place(r: Request) -> None:

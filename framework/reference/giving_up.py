@@ -1,0 +1,21 @@
+"""Requests that are cancelled: one that its client gave up may be sent again (SEMANTICS.md: Clients that give up)."""
+
+from __future__ import annotations
+
+from framework.codes import ARRIVAL, REASON_GAVE_UP, REASONS
+from framework.reference.faults.parking import let_go
+from framework.reference.simulation import Simulation
+from framework.reference.state import CANCELLED, Request
+
+GAVE_UP = REASONS[REASON_GAVE_UP]
+
+
+def end_cancelled(s: Simulation, r: Request, reason: str) -> None:
+    """r, which holds nothing and is in no list, is cancelled, or it comes again later."""
+    patience = s.options.patience
+    again_s = s.now_s + patience.retry_backoff_s * 2.0 ** (r.attempts - 1)
+    if reason == GAVE_UP and r.attempts <= patience.retries and again_s < s.options.horizon_s:
+        let_go(r)
+        s.push(again_s, ARRIVAL, r.id)
+    else:
+        s.end_request(r, CANCELLED, reason)
