@@ -23,4 +23,5 @@ def impatient(draw: Draw) -> Scenario:
     patience = Patience(
         draw.dyadic(1, 60, draw.one([-7, -5, -3])), draw.one([0, 1, 2, 5]), draw.dyadic(1, 16, draw.one([-8, -5]))
     )
-    return replace(scenario, load=replace(scenario.load, patience=patience))
+    load: Closed | Open = scenario.load  # which are all that are drawn
+    return replace(scenario, load=replace(load, patience=patience))

@@ -61,6 +61,7 @@ def end_cancelled(s: State, r: int, reason: int) -> None:
         q.state = FUTURE
         q.instance = -1
         q.destination = -1
+        q.split = 0
         forget_place(s, r)
         turn_push(s, r, again_s)
     else:
