@@ -106,7 +106,7 @@ class Result:
     totals at its start and its end, (M,) MARK each, of those before which the run had not ended. `step_log`: leaps
     (runs of equal decode steps, or one step), in the order of their ends. `token_log`: which decode steps
     of which instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds,
-    one with NaN there begins with the step that gave token 1.
+    one with NaN there begins with the step that gave token 1. `attempts` is empty where clients do not give up.
     """
 
     workload: Workload
@@ -133,6 +133,7 @@ class Result:
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
     crashes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, CRASHED))  # crashes in order
     drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # drops in order
+    attempts: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))  # (N,): how often each was sent
     replay_s: float = 0.0  # seconds that the run took here
     hooks_s: float = 0.0  # seconds of these in hooks in Python, as far as they were timed
 
@@ -165,5 +166,6 @@ def of_those_sent(result: Result) -> Result:
     counted = None if result.counted is None else result.counted[sent]
     workload = chosen(result.workload, sent)
     requests = result.requests.view(f"V{OUTCOME.itemsize}")[sent].view(OUTCOME)  # with the bytes between fields
+    attempts = result.attempts[sent] if len(result.attempts) else result.attempts
     kept = {"workload": workload, "counted": counted, "requests": requests, "request_ids": np.flatnonzero(sent)}
-    return replace(result, **kept, token_log=log, drops=drops, gaps=gaps)
+    return replace(result, **kept, attempts=attempts, token_log=log, drops=drops, gaps=gaps)

@@ -123,6 +123,7 @@ def _result(
         tiers=replayed.tiers,
         crashes=replayed.crashes,
         drops=replayed.drops,
+        attempts=replayed.attempts,
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         window=window,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from framework.reference import (
     cache,
     circles,
     decisions,
+    giving_up,
     kv,
     loop,
     prefixes,
@@ -34,6 +36,7 @@ from framework.reference import (
 )
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
+from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
@@ -51,6 +54,7 @@ MODULES: tuple[Any, ...] = (
         decisions,
         duration,
         forming,
+        giving_up,
         kv,
         links,
         lockstep,
@@ -648,7 +652,7 @@ def _resume(s: Simulation, i: Instance, r: Request) -> Names:
         yield "resumed" if i.role & PREFILL or s.recomputes_here(r) else "resumed elsewhere"
 
 
-def _cancel(s: Simulation, i: Instance, r: Request, reason: str) -> Names:
+def _cancelled(s: Simulation, i: Instance, r: Request) -> Names:
     if r.fetch is not None:
         yield "cancelled while its prefix is fetched"
     elif r in i.running or r in i.prefilling:
@@ -664,6 +668,25 @@ def _cancel(s: Simulation, i: Instance, r: Request, reason: str) -> Names:
     elif r.suspended:
         yield "cancelled while it is suspended"
         yield from ["cancelled while it is suspended with its KV"] * (r in i.kept)
+
+
+def _cancel(s: Simulation, i: Instance, r: Request, reason: str) -> Names:
+    for name in _cancelled(s, i, r):
+        yield name.replace("cancelled", "given up") if reason == GAVE_UP else name
+
+
+def _lose_patience(s: Simulation, r: Request) -> Names:
+    if r.id not in s.present:
+        yield "patience that outlived its request"
+    elif not math.isnan(r.prefill_end_s):
+        yield "patience that was rewarded"
+    elif r in s.parked:
+        yield "given up while it is parked"
+
+
+def _end_cancelled(s: Simulation, r: Request, reason: str) -> Names:
+    if reason == GAVE_UP:
+        yield "sent again" if r.attempts <= s.options.patience.retries else "given up for good"
 
 
 def _requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> Names:
@@ -826,6 +849,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "preempt_by_policy": _preempt_by_policy,
     "resume_by_policy": _resume,
     "cancel": _cancel,
+    "lose_patience": _lose_patience,
+    "end_cancelled": _end_cancelled,
     "revise": _revise,
     "requeue": _requeue,
     "decide": _decide,
@@ -907,6 +932,7 @@ MECHANISMS = {
     "cancellation": "cancelled",
     "crashes": "dropped by a crash",
     "slow-downs": "step of a slow instance",
+    "patience": "sent again",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -926,7 +952,10 @@ _SHARES |= {
     "crossing": 50,
     "decided": 202,
     "crashing": 300,
+    "impatient": 40,
 }
+_OFTEN = {"impatient": 160}  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
+_FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
 _BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237}  # first seeds, where what is rarest happens soon
 
@@ -941,7 +970,7 @@ def first_seed(family: str) -> int:
 
 def seeds_of(runs: int) -> Iterator[tuple[str, int]]:
     """The family and the seed of each of so many runs."""
-    for family, share in _SHARES.items():
+    for family, share in (_SHARES | (_OFTEN if runs > _FEW else {})).items():
         begin = first_seed(family)
         for seed in range(begin, begin - (-share * runs // _WHOLE)):
             yield family, seed

@@ -225,6 +225,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("failed", "requests that could not be completed", "failed", "", _DOWN),
     _row("cancelled", "requests that the policy ended before they were done; only in runs that have some",
          "cancelled", "", _DOWN),
+    _row("gave_up", "cancelled requests whose clients gave up; only where clients do", "given up", "", _DOWN),
+    _row("sent_again", "how often clients that had given up sent a request again", "sent again", "", _DOWN),
     _row("preemptions", "how often a request lost its KV and was computed again, or was swapped out",
          "preemptions", "", _DOWN, heading="pre-\nempted"),
     _row("migrations", "how often a decoding request moved to another instance",

@@ -112,7 +112,7 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
         cancel(s, i, r, action[2])
 
 
-def give_up(s: Simulation, r: Request) -> None:
+def lose_patience(s: Simulation, r: Request) -> None:
     """The client of r has waited as long as it does; it goes on once the prompt of r has been computed."""
     decide_about(s, r, ("cancel", r.id, GAVE_UP), ())
 

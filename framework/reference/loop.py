@@ -11,7 +11,7 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links
-from framework.reference.decisions import carry_out, decide, decision_is_due, give_up, tell
+from framework.reference.decisions import carry_out, decide, decision_is_due, lose_patience, tell
 from framework.reference.faults.crashes import come_back, fail, route_parked
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
@@ -114,7 +114,7 @@ def process(s: Simulation, kind: int, id: int) -> None:
     elif kind == ARRIVAL:
         arrive(s, s.requests[id])
     elif kind == GIVE_UP:
-        give_up(s, s.sent[id])
+        lose_patience(s, s.sent[id])
     elif kind == FAULT:
         fail(s, s.instances[id])
     elif kind == ROLE_CHANGE and s.instances[id].down:

@@ -89,6 +89,7 @@ class CompiledEngine:
             marks=marks,
             crashes=np.array(faults.crashes, CRASHED),
             drops=np.concatenate([np.zeros(0, DROPPED), *faults.drops]),
+            attempts=_attempts(memory),
             reasons=binding.reasons,
             events=int(memory.sim["events"][0]),
             steps=int(memory.sim["steps"][0]),
@@ -132,6 +133,13 @@ def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
         if status == YIELDED:
             status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     return status
+
+
+def _attempts(memory: Memory) -> NDArray[np.int64]:
+    """How often each request was sent, (N,); (0,) where clients do not give up."""
+    options = memory.options[0]
+    count = len(memory.requests) if options["patience_s"] < np.inf else 0
+    return memory.lists[options["attempts_at"] :][:count].copy()
 
 
 class _FaultLog:

@@ -28,6 +28,7 @@ class Replayed(NamedTuple):
     marks: tuple[NDArray[np.void], ...]  # (M,) MARK of each time asked for before which the run has not ended
     crashes: NDArray[np.void]  # CRASHED
     drops: NDArray[np.void]  # DROPPED
+    attempts: NDArray[np.int64]  # (N,) how often each request was sent; (0,) where clients do not give up
     reasons: tuple[str, ...]
     events: int
     steps: int

@@ -112,6 +112,8 @@ def _outcome(evaluation: Evaluation) -> Table:
             continue
         style = "red" if state != "finished" and summary[key] else ""
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
+    if "gave_up" in summary:
+        grid.add_row("given up", f"{summary['gave_up']:,}, sent again {summary['sent_again']:,} times")
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {percent(summary['mfu'])}, MBU {percent(summary['mbu'])}")
     for name, (key, of) in _WAITS.items():

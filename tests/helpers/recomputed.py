@@ -40,6 +40,16 @@ def _of_messages(run: Run) -> Summary:
     return _of_values("message_itl", every[accepted:])
 
 
+def _given_up(run: Run, over: Clock) -> Summary:
+    """Clients that gave up and came back."""
+    if run.scenario.load.patience.wait_s is None:
+        return {}
+    return {
+        "gave_up": sum(row["reason"] == "gave up" for row in over.rows),
+        "sent_again": sum(max(row["attempts"], 1) - 1 for row in over.rows),
+    }
+
+
 def _of_values(name: str, values_s: Iterable[float | None], wanted: Iterable[str] = tuple(_STATISTICS)) -> Summary:
     values_ms = [1e3 * value_s for value_s in values_s if value_s is not None]
     return {f"{key}_{name}_ms": _STATISTICS[key](values_ms) if values_ms else None for key in wanted}
@@ -277,6 +287,7 @@ def summary(run: Run) -> Summary:
         "rejected": sum(row["state"] == "rejected" for row in over.rows),
         "failed": sum(row["state"] == "failed" for row in over.rows),
         **({"cancelled": cancelled} if (cancelled := sum(row["state"] == "cancelled" for row in over.rows)) else {}),
+        **_given_up(run, over),
         "preemptions": sum(row["preemptions"] for row in over.rows),
         "migrations": sum(row["migrations"] for row in over.rows),
         **_of_messages(run),

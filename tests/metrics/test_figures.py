@@ -26,7 +26,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}", "trace.tenants=2", "slo.reader_wait_s=1")),
     (Goodput(), ("policy=static",)),
-    (Goodput(), ("policy._target_=tests.helpers.cancelling.Cancelling",)),
+    (Goodput(), ("policy._target_=tests.helpers.cancelling.Cancelling", "load.patience.wait_s=100")),
     (
         Goodput(),
         (
@@ -62,6 +62,8 @@ LOWER = [
         "rejected",
         "failed",
         "cancelled",
+        "gave_up",
+        "sent_again",
         "preemptions",
         "out_of_memory_rate",
         "preempted_rate",

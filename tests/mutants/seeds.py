@@ -1795,6 +1795,68 @@ MUTANTS = (
         "        drop_turn",
     ),
     Mutant(
+        "a client waits no longer than it did the first time",
+        "requests/giving_up.py",
+        "    s.times[s.options.patient_times_at + last] = sim.now_s + s.options.patience_s\n",
+        "    s.times[s.options.patient_times_at + last] = s.requests[r].arrival_s + s.options.patience_s\n",
+    ),
+    Mutant(
+        "a client waits while its request is refused",
+        "requests/giving_up.py",
+        "    if q.state == FUTURE or q.state >= FINISHED:\n",
+        "    if q.state >= FINISHED:\n",
+    ),
+    Mutant(
+        "a request whose prompt is computed is given up",
+        "requests/giving_up.py",
+        "    return not np.isnan(s.requests[r].prefill_end_s)\n",
+        "    return s.requests[r].emitted > 1\n",
+    ),
+    Mutant("a client comes back as soon each time", "requests/giving_up.py", " * 2.0 ** (attempts - 1)", ""),
+    Mutant(
+        "a client comes back once less",
+        "requests/giving_up.py",
+        "    if 0 < attempts <= s.options.retries and",
+        "    if 0 < attempts < s.options.retries and",
+    ),
+    Mutant(
+        "a client comes back after the end of its load",
+        "requests/giving_up.py",
+        " and again_s < s.options.horizon_s:\n",
+        ":\n",
+    ),
+    Mutant("one that is sent again keeps its split", "requests/giving_up.py", "        q.split = 0\n", ""),
+    Mutant(
+        "one that is sent again has sent what it lost",
+        "requests/giving_up.py",
+        "        forget_place(s, r)\n",
+        "",
+    ),
+    Mutant(
+        "a run ends while clients wait",
+        "events/order.py",
+        "    goes_on = event >= 0 or sim.down + sim.patient > 0\n",
+        "    goes_on = event >= 0 or sim.down > 0\n",
+    ),
+    Mutant(
+        "a circle is broken while clients wait",
+        "events/order.py",
+        "    if time_s == np.inf and sim.down + sim.patient == 0:",
+        "    if time_s == np.inf and sim.down == 0:",
+    ),
+    Mutant(
+        "ticks before a client gives up are not quiet",
+        "events/order.py",
+        " and kind != GIVE_UP) or sim",
+        ") or sim",
+    ),
+    Mutant(
+        "who waits behind is forgotten where a role changes",
+        "roles/changes.py",
+        "    note_next_to_give_up(s)\n",
+        "",
+    ),
+    Mutant(
         "a detected instance still hangs", "roles/crashes.py", "        s.instances[j].hung = False\n", "        pass\n"
     ),
     Mutant(
