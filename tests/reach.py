@@ -686,7 +686,7 @@ def _lose_patience(s: Simulation, r: Request) -> Names:
 
 def _end_cancelled(s: Simulation, r: Request, reason: str) -> Names:
     if reason == GAVE_UP:
-        yield "sent again" if r.attempts <= s.options.patience.retries else "given up for good"
+        yield "sent again" if r.attempts <= s.options.retries else "given up for good"
 
 
 def _requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> Names:

@@ -19,8 +19,8 @@ from framework.metrics.clock import Clock, Shortest, clock_of
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
+from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.crashes import crash_figures
-from framework.metrics.service.giving_up import giving_up
 from framework.metrics.service.left_out import left_out
 from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.slo import Slo, judge
@@ -208,8 +208,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "offered": offered,
         "rejected": len(requests.filter(pl.col("state") == "rejected")),
         "failed": len(requests.filter(pl.col("state") == "failed")),
-        **({"cancelled": cancelled} if (cancelled := len(requests.filter(pl.col("state") == "cancelled"))) else {}),
-        **giving_up(requests),
+        **cancellations(requests),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,

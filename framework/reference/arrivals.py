@@ -34,8 +34,8 @@ def arrive(s: Simulation, r: Request) -> None:
         s.end_request(r, REJECTED, "kv")
         return
     serve(s, r)
-    if s.options.patience.wait_s is not None and r.id in s.present and (r.instance >= 0 or r in s.parked):
-        s.push(s.now_s + s.options.patience.wait_s, GIVE_UP, len(s.sent))
+    if s.options.patience_s < math.inf and r.id in s.present and (r.instance >= 0 or r in s.parked):
+        s.push(s.now_s + s.options.patience_s, GIVE_UP, len(s.sent))
         s.sent.append(r)
         r.attempts += 1
 

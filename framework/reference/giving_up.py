@@ -12,9 +12,8 @@ GAVE_UP = REASONS[REASON_GAVE_UP]
 
 def end_cancelled(s: Simulation, r: Request, reason: str) -> None:
     """r, which holds nothing and is in no list, is cancelled, or it comes again later."""
-    patience = s.options.patience
-    again_s = s.now_s + patience.retry_backoff_s * 2.0 ** (r.attempts - 1)
-    if reason == GAVE_UP and r.attempts <= patience.retries and again_s < s.options.horizon_s:
+    again_s = s.now_s + s.options.retry_backoff_s * 2.0 ** (r.attempts - 1)
+    if reason == GAVE_UP and r.attempts <= s.options.retries and again_s < s.options.horizon_s:
         let_go(r)
         r.split = 0
         s.push(again_s, ARRIVAL, r.id)

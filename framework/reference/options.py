@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from framework.engine.setup.config import EngineConfig
-from framework.load import Patience
 from framework.system.faults import FaultEvent
 
 
@@ -140,7 +139,9 @@ class Options:
     clients: int | None = None  # None: requests arrive when the trace says
     horizon_s: float = math.inf  # arrivals from this time on are not sent
     backoff_s: float = 0.0  # seconds that a client stays away after a request was turned away
-    patience: Patience = field(default_factory=Patience)
+    patience_s: float = math.inf  # seconds that a client waits for its prompt to be computed
+    retries: int = 0  # how often a client that gave up sends its request again
+    retry_backoff_s: float = 1.0  # seconds before it does so first; twice as many before each further time
     prefill_percent: int = 50  # percent of the SMs for prefills concurrent with decodes, until a plan says otherwise
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # slowdown by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -68,7 +69,7 @@ class ReferenceEngine:
             crashes=np.array(s.crash_log, CRASHED),
             drops=np.array(s.drops, DROPPED),
             marks=tuple(_mark(rows) for rows in s.marks),
-            attempts=np.array([r.attempts for r in s.requests if s.options.patience.wait_s is not None], np.int64),
+            attempts=np.array([r.attempts for r in s.requests if s.options.patience_s < math.inf], np.int64),
             reasons=hooks.reasons,
             events=len(s.order),
             steps=len(s.step_log),

@@ -42,6 +42,7 @@ def full_result() -> HandMade:
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
         window=Window(0.5, 100.0, "of arrivals"),
         counted=turns > 0,
+        attempts=turns,
         marks=(),
     )
 
