@@ -29,8 +29,8 @@ from framework.compiler.dispatchers import numba_config
 from framework.engine.loop import run
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
-from framework.engine.roles.crashes import pass_fault
 from framework.engine.roles.decisions import decide
+from framework.engine.roles.faults import pass_fault
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.config import Setting
