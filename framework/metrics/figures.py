@@ -1,7 +1,7 @@
-"""The figures of a run: what each key of summary.json is, how tables and axes name it, its unit, which way is better.
+"""The figures of a run: the meaning of each key of summary.json, its names, its unit, which way is better.
 
-A row of METRICS is all that is stated of a key; tables, pages, pictures and searches read it with `metric`. TIER in a
-key stands for the name of a prefix store, such as dram.
+A row of METRICS states all that is known of a key; tables, pages, pictures and searches read it with `metric`. TIER in
+a key stands for the name of a prefix store, such as dram.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(\w+)")
 
 
 class Better(IntEnum):
-    """Which way a figure is better; as a number the sign of a change for the better, 0 if no change is."""
+    """Which way a figure is better; as a number, the sign of a change for the better, 0 if no change is."""
 
     HIGHER = 1
     NEITHER = 0
@@ -48,7 +48,7 @@ class Metric:
     is_latency: bool = False
 
     def of(self, summary: Mapping[str, Any]) -> float | None:
-        """Its value in its unit, None where the summary has none."""
+        """The value in its unit, None if the summary has none."""
         value = summary.get(self.key)
         return None if value is None else float(value) * self.scale
 
@@ -72,7 +72,7 @@ class Metric:
         return f" ({_IN_WORDS.get(self.unit, self.unit)})" if self.unit else ""
 
     def readable(self, value_ms: float) -> Metric:
-        """The metric, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
+        """The metric, a latency, in the unit in which `value_ms` reads well: seconds or milliseconds."""
         if not self.is_latency:
             return self
         unit, scale = ("s", 1e-3) if value_ms >= _LONG_MS else ("ms", 1.0)
@@ -80,7 +80,7 @@ class Metric:
 
 
 def metric(key: str) -> Metric:
-    """What is known of a key; of one that no summary has by itself its name alone."""
+    """The metric of a key; a key that no summary has by itself gets its name alone."""
     of_all, is_of_class, slo_class = key.partition("@")
     if is_of_class:
         found = metric(of_all)
@@ -98,8 +98,8 @@ def _renamed(found: Metric, key: str, rename: Callable[[str], str]) -> Metric:
 def direction(key: str, where: str, advice: str) -> Better:
     """The better side of a key, HIGHER or LOWER.
 
-    Raises InputError for a key without a better side, and for an unknown one. The line names `where` the key was given
-    and ends with `advice` on what to give instead.
+    Raises InputError for a key without a better side, and for an unknown one. The message names `where` the key was
+    given and ends with `advice` on what to give instead.
     """
     known = metric(key)
     if known.better is not Better.NEITHER:
@@ -127,7 +127,7 @@ def _row(
     spoken: str = "",
     heading: str = "",
 ) -> Metric:
-    """A row. What is left out of its names is the same as `name`; a share is shown in %."""
+    """A row. Names that are not given equal `name`; a share is shown in %."""
     name = name or key
     folded = "\n".join([*re.split(r"[ _]", name), *([unit] if unit else [])])
     scale = 100.0 if unit == "%" else 1.0
@@ -136,7 +136,7 @@ def _row(
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency of which the summary has statistics, in ms; tables and pages of fixed columns show it in `unit`."""
+    """A latency with statistics in the summary, in ms; tables and pages of fixed columns show it in `unit`."""
 
     meaning: str
     unit: str
@@ -145,7 +145,7 @@ class Latency:
     spoken: str
 
     def rows(self, key: str) -> Iterator[Metric]:
-        """One of each statistic: its meaning, its name, and how it is called behind the name of the latency."""
+        """One row for each statistic: its meaning, its name, and its name after that of the latency."""
         scale = 1e-3 if self.unit == "s" else 1.0
         for statistic, (meaning, name, behind) in _STATISTICS.items():
             yield Metric(
@@ -326,4 +326,4 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
 # fmt: on
 
 HEADLINE = "goodput_rps"  # key by which runs are ranked
-HEADLINE_PER_GPU = "goodput_per_gpu"  # key by which runs on unlike numbers of GPUs are ranked
+HEADLINE_PER_GPU = "goodput_per_gpu"  # key that ranks runs on different numbers of GPUs
