@@ -109,7 +109,9 @@ def allowed_latency_s(workload: Workload, slo: Slo) -> float:
 
 
 def _within(result: Result, start_s: float, end_s: float) -> tuple[NDArray[Any], Floats]:
-    """What instances did between these times, and how long that is; a step that ended there counts from its start on."""
+    """What instances did between these times, and how long that is; a step that ended there counts from its
+    start on.
+    """
     last = mark_of(result.instances, np.full(len(result.instances), end_s))
     begin, end = (result.marks[k] if k < len(result.marks) else last for k in (0, 1))
     totals = np.empty(len(end), MARK)

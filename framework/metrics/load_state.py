@@ -96,7 +96,9 @@ def _keeps_growing(at_s: Floats, times_s: Floats, length_s: float) -> bool:
 
 
 def _grows_at_last(at_s: Floats, waited_s: Floats, arrivals: NDArray[np.int64], length_s: float) -> bool:
-    """Whether waits grow in each of the last parts, from above all earlier ones, by more than their arrivals explain."""
+    """Whether waits grow in each of the last parts, from above all earlier ones, by more than their arrivals
+    explain.
+    """
     earlier_s, last_s = waited_s[:-_LAST], waited_s[-_LAST:]
     if last_s[0] <= earlier_s.max() or np.any(np.diff(last_s) <= 0):
         return False

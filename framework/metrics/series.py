@@ -44,7 +44,9 @@ class Windows:
 
 
 def windows_of(result: Result, window_s: float) -> Windows:
-    """The windows from the first arrival to the last end; they become longer if there would be more than MOST_WINDOWS."""
+    """The windows from the first arrival to the last end; they become longer if there would be more than
+    MOST_WINDOWS.
+    """
     start_s, end_s = span_s(result)
     wide_s = max(window_s, (end_s - start_s) / MOST_WINDOWS)
     count = min(max(1, math.ceil((end_s - start_s) / wide_s)), MOST_WINDOWS)

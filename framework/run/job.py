@@ -121,7 +121,9 @@ def settings_of(config: DictConfig, experiment: Experiment) -> dict[str, Any]:
 
 
 def chosen(choices: Mapping[str, Any]) -> dict[str, str]:
-    """The option of each config group, except Hydra's own groups; groups within groups have names like settings: a.b."""
+    """The option of each config group, except Hydra's own groups; groups within groups have names like
+    settings: a.b.
+    """
     kept = {str(group): str(choice) for group, choice in choices.items() if not str(group).startswith("hydra/")}
     return {group.replace("/", "."): choice for group, choice in kept.items()}
 

@@ -45,7 +45,9 @@ def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:
 
 
 def is_of_this_code(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a run of these flat settings could have that key today. Raises ImportError if one of its classes is gone."""
+    """Whether a run of these flat settings could have that key today. Raises ImportError if one of its classes
+    is gone.
+    """
     return key[:_CODE_DIGITS] == code_hash(_targets(settings))[:_CODE_DIGITS]
 
 

@@ -39,7 +39,9 @@ class Steps(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """When tenants begin (`opens`) and cease to have requests waiting, in order of time; at one time ends come first."""
+    """When tenants begin (`opens`) and cease to have requests waiting, in order of time; at one time ends come
+    first.
+    """
 
     time_s: Floats
     tenant: Ints

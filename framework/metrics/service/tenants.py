@@ -159,7 +159,9 @@ class Service:
 
 
 def _backlogs(result: Result, own: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """When the given requests begin and cease to have one among them that waits for its first step: times, and which."""
+    """When the given requests begin and cease to have one among them that waits for its first step: times, and
+    which.
+    """
     rows = result.requests[own]
     begin_s = rows["arrival_s"]
     end_s = np.where(np.isnan(rows["start_s"]), rows["end_s"], rows["start_s"])

@@ -24,7 +24,9 @@ _GRACE_S = 2.0  # seconds left for the job at hand after the launching process i
 
 
 def how_to_start() -> dict[str, Any]:
-    """Arguments of loky's executor. The process to copy is running when this returns, and ends after its last worker."""
+    """Arguments of loky's executor. The process to copy is running when this returns, and ends after its last
+    worker.
+    """
     known: dict[str, Any] = {"initializer": _begin, "initargs": (dict(os.environ) | SINGLE_THREADED,)}
     if not _copies():
         return known | {"env": SINGLE_THREADED}
