@@ -244,7 +244,9 @@ def _first_covered(instance: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floa
 
 
 def _in_turn(instance: Ints, begin_s: Floats, end_s: Floats) -> Ints | None:
-    """The order of leaps by instance and start, in which no leap of an instance ends before one that started earlier."""
+    """The order of leaps by instance and start, in which no leap of an instance ends before one that started
+    earlier.
+    """
     if instance.max(initial=0) >= np.iinfo(np.int16).max:
         return None
     order = np.argsort(instance.astype(np.int16), kind="stable")

@@ -93,8 +93,8 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
 
     A key is None if it is undefined.
 
-    1. Tokens, throughputs and latencies are those of completed requests. `itl` covers all gaps between tokens. `queue` is
-       the time from arrival to the first step of the prefill.
+    1. Tokens, throughputs and latencies are those of completed requests. `itl` covers all gaps between tokens. `queue`
+       is the time from arrival to the first step of the prefill.
     2. `duration` runs from the first request sent to the last answer of any kind, rejections included. Throughputs and
        `request_goodput` are over it.
     3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
@@ -107,12 +107,13 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
        stores below GPU memory also by tier (`framework.metrics.usage.loaded`).
     7. Speculation: `accepted_per_step` is drafts accepted / decodes of all steps (a step emits one token more),
        `speculation_acceptance` is drafts accepted / drafts.
-    8. `bubble_share` is the share of the time in steps that pipeline stages wait, or that ranks in lockstep wait for the
-       slowest. `idle_seat_share` is the idle share of the time of seats in static batches.
+    8. `bubble_share` is the share of the time in steps that pipeline stages wait, or that ranks in lockstep wait for
+       the slowest. `idle_seat_share` is the idle share of the time of seats in static batches.
     9. Energy is per output token of completed requests, money per million output tokens of good ones. `good_per_usd`
        is good requests per dollar. Both use `usd_per_hour`, the price of the GPUs that were on (`gpus_on`).
     10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
-    11. `classes` has the figures of each class of requests, if the trace has classes (`framework.metrics.parts.figures`).
+    11. `classes` has the figures of each class of requests, if the trace has classes
+        (`framework.metrics.parts.figures`).
     12. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary

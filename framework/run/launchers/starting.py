@@ -47,7 +47,9 @@ def _copies() -> bool:
 
 
 def _begin(environment: Mapping[str, str]) -> None:
-    """Prepare a worker: restore the environment of the launch, ignore interrupts, and end with the launching process."""
+    """Prepare a worker: restore the environment of the launch, ignore interrupts, and end with the launching
+    process.
+    """
     _become(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launching process receives it too, and ends this one
     if _copies():
