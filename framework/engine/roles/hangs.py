@@ -29,7 +29,7 @@ def hang(s: State, i: int) -> None:
     for j in range(first, first + count):
         for k in range(s.instances[j].prefilling):
             r = s.lists[s.instances[j].prefilling_at + k]
-            if s.requests[r].destination >= 0:  # its layers are sent as they are computed, and no more are
+            if s.requests[r].destination >= 0:  # its copy sends each layer once computed, and i computes no more
                 call_back(s, r)
 
 
