@@ -1,4 +1,4 @@
-"""What of a run points to a cause, in a sentence with its numbers."""
+"""The evidence for a cause in a run, as a sentence with its numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Case:
 
     @property
     def steps(self) -> DecodeSteps | None:
-        """What decode steps are made of, where that is known."""
+        """The parts of decode steps, if they are known."""
         steps = self.seen.losses.steps
         return None if steps is None or np.isnan(steps.step_s) else steps
 
