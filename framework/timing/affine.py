@@ -1,4 +1,4 @@
-"""Step times from five coefficients: a user's own fit, and what exact checks are made with."""
+"""Step times from five coefficients: a user's own fit, or the basis of exact checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Affine:
     + per_sequence_s * decodes + per_context_token_s * summed context. A request takes request_s to the front end, which
     takes in one after another, intake_s each.
 
-    Sums are exact in float64 where the coefficients are dyadic (a small integer times a power of two). Raises
-    InputError for a negative coefficient.
+    Sums are exact in float64 if the coefficients are dyadic (a small integer times a power of two). Raises InputError
+    for a negative coefficient.
     """
 
     base_s: NotNegative = 0.0
