@@ -98,7 +98,7 @@ class EcoServe(Aggregated):
         return int(i)
 
     def _macro_instance(self, cluster: Cluster) -> tuple[int, np.ndarray]:
-        """The macro-instance whose every running member has the least to prefill: its number, and these members."""
+        """The macro-instance with the least to prefill for each running member: its number, and these members."""
         ids, size = cluster.prefill.ids, self.macro or len(cluster.instances)
         if size >= len(cluster.instances):
             return 0, ids
