@@ -1,4 +1,4 @@
-"""The arguments of the guide's command line, and what they ask for."""
+"""The arguments of the guide's command line, and the plan that they describe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
 from framework.errors import InputError
 
-PARTS = ("knobs", "batch", "map", "hits", "limits")  # parts in addition to the ranking, which is always there
+PARTS = ("knobs", "batch", "map", "hits", "limits")  # parts in addition to the ranking, which is always included
 AXES = ("load", "prompt", "output", "slo", "link", "hits")
 OWN = {
     "preset": "a load of conf/guide, in place of trace= and slo.*",
@@ -36,10 +36,10 @@ _SERVER = ("server=vllm_v1", "engine.transfers=sent")  # server of all families,
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked.
+    """The plan of a guide.
 
     `load`: the preset or the trace. `shared`: the settings of every run; `capacity`: those of a search for the highest
-    rate with them.
+    rate.
     """
 
     load: str
@@ -69,7 +69,7 @@ def presets() -> list[str]:
 
 
 def read_plan(arguments: Sequence[str]) -> Plan:
-    """The plan that `arguments` ask for. Raises InputError for arguments that cannot be meant."""
+    """The plan that `arguments` describe. Raises InputError for arguments without a meaning."""
     own, overrides = split_arguments(arguments, tuple(OWN), GROUPS)
     chosen = dict(word.split("=", 1) for word in overrides)
     load = _load(own, chosen)

@@ -1,4 +1,4 @@
-"""What a command line asks for: the kind of picture, the runs that it is made of, and how it is to look."""
+"""The content of a command line: the kind of picture, its runs, and its look."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Request:
         return float(self.own["dpi"])
 
     def above(self, note: str) -> str:
-        """The note, if the picture is to say what was run."""
+        """The note, if the picture should state what was run."""
         return note if self.own["note"] == "true" else ""
 
     @property
@@ -83,12 +83,12 @@ class Request:
 
     @property
     def metrics(self) -> list[str]:
-        """What is to be shown, each once."""
+        """The quantities to show, each once."""
         return list(dict.fromkeys(self.own["metric"].split(",")))
 
 
 def read_request(arguments: Arguments) -> Request:
-    """The request that `arguments` make. Raises InputError for arguments that make none."""
+    """The request of `arguments`. Raises InputError for arguments that make none."""
     kind, *places = arguments.operands
     if kind not in KINDS:
         advice = nearest(kind, KINDS) or ";"

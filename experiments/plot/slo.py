@@ -136,7 +136,7 @@ def _per_share(record: Record, metric: Metric) -> float:
 def attained(source: Source, record: Record) -> Floats:
     """The share of the requests of a run that keep all limits times each of SCALES, (scales,).
 
-    Raises InputError where a limit is in force that requests.parquet lacks.
+    Raises InputError for a limit in force that requests.parquet lacks.
     """
     limits = _limits(record)
     columns = [*{_COLUMNS[name] for own in limits.values() for name in own}, "state", "ttft_s"]
@@ -153,7 +153,7 @@ def attained(source: Source, record: Record) -> Floats:
 
 
 def _limits(record: Record) -> dict[str, dict[str, float]]:
-    """The limits in force (seconds) of all requests, "", and of classes; inf: a class is without one."""
+    """The limits in force (seconds) of all requests, "", and of classes; inf: a class without a limit."""
     found: dict[str, dict[str, float]] = {"": {}}
     for key, value in record.config.items():
         if not key.startswith("slo.") or key.endswith("_target_"):
