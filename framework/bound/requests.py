@@ -178,9 +178,7 @@ class _LoneDecodes:
         last = np.clip(first + tokens, 0, len(self._least_s))
         change = np.clip(np.searchsorted(self._least_s, again_s), first, last)
         again = last - change
-        return (
-            self._sum_s[change] - self._sum_s[first] + np.where(again > 0, again, 0) * np.where(again > 0, again_s, 0)
-        )
+        return self._sum_s[change] - self._sum_s[first] + again * np.where(again > 0, again_s, 0.0)
 
 
 def _served(setting: Setting, pools: list[Pool]) -> Flags:

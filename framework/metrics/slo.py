@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import Positive, check_fields
+from framework.checks import MOST_S, Positive, check_fields
 from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of, normalized_latency_s, slowest_tbt_s
 from framework.metrics.service.pacing import READING_TOKENS_S, reader_wait_s
@@ -68,10 +68,10 @@ class Slo:
         return self.slowdown is None and all(limit is None for limit in (*own, *of_classes))
 
     def scaled(self, factor: float) -> Slo:
-        """The SLO with every limit `factor` times as long: of all requests, of classes, and of slowdowns."""
+        """The SLO with every limit `factor` times as long, at most the longest allowed: also of classes and slowdowns."""
 
         def of(limits: Mapping[str, float | None]) -> dict[str, float | None]:
-            return {name: None if limit is None else factor * limit for name, limit in limits.items()}
+            return {name: None if limit is None else min(factor * limit, MOST_S) for name, limit in limits.items()}
 
         own: dict[str, Any] = of({name: getattr(self, name) for name in _LIMITS})
         classes = {name: of(limits) for name, limits in (self.classes or {}).items()}

@@ -13,7 +13,7 @@ from framework.bound.demand import _pace_s, most_in_time
 from framework.bound.fluid import _costs
 from framework.bound.prefills import attention
 from framework.bound.setting import Setting
-from framework.bound.steps import PoolSteps, Prices
+from framework.bound.steps import Chunks, Decodes, PoolSteps, Prices
 from framework.bound.tables import Extent, least_steps
 from framework.engine.setup.config import EngineConfig
 from framework.load import Open
@@ -264,3 +264,14 @@ def test_what_comes_before_a_first_token_elsewhere_counts_for_its_decode_steps(f
     spent_s = _pace_s(setting, needs, np.ones(2, np.bool_))
     assert spent_s is not None
     assert spent_s.tolist() == ([-0.5, 0.5] if first_token == "prefill" else [0.0, 3.0])
+
+
+def test_a_whole_prompt_may_have_any_batch_between_two_of_the_grid_beside_it() -> None:
+    """A step of T tokens takes T s; each of 1, 2, 3 or 4 decodes is worth 1.5 s; 2 and 3 are charged as 1, for 3."""
+    linear, none = np.array([0.0, 9.0]), np.zeros((3, 1))
+    chunks = Chunks(1.0, 0.0, 0.0, linear + 1.0, linear, 10.0, True)
+    decodes = Decodes(np.array([1.0, 3.0, 4.0]), none, none, none, np.zeros(3), 99.0)
+    tokens, prices = np.array([2.0, 5.0]), Prices(0.0, 1.5, 0.0, 0.0)
+    alone, mixed = (PoolSteps(chunks, decodes, mixes).whole_prompts(tokens, 2.0, prices) for mixes in (False, True))
+    assert alone.tolist() == [4.0, 10.0]
+    assert mixed.tolist() == [2 * (2 + 1) - 4.5, 2 * (5 + 1) - 4.5]

@@ -10,7 +10,18 @@ from experiments.table.notes import _lost, slo_of
 from experiments.table.replicates import transforms
 from experiments.table.select import rank, value_of
 from experiments.table.sheet import _fitted_places, _short
-from tests.experiments.test_paper_table import CHUNKED, record, refusal, rows, series, sheet, table, text
+from tests.experiments.test_paper_table import (
+    ARES,
+    CHUNKED,
+    DISTSERVE,
+    record,
+    refusal,
+    rows,
+    series,
+    sheet,
+    table,
+    text,
+)
 
 
 def notes(*words: str, records: Any) -> str:
@@ -153,11 +164,12 @@ def test_a_trace_is_named_by_what_chose_it() -> None:
 
 
 def marked_as_fitted(*pictures: str) -> tuple[list[str], list[str], int]:
-    """Rows and columns that are marked as a whole, and how many cells; an x is a cell on a fitted trace."""
+    """Rows and columns that are marked as a whole, and how many cells; x: on a fitted trace, blank: no cell."""
     cells = {
         ((f"row {r}",), (f"column {c}",)): {0: record(source="twin" if sign == "x" else "real")}
         for r, picture in enumerate(pictures)
         for c, sign in enumerate(picture)
+        if sign != " "
     }
     selection: Any = SimpleNamespace(cells=cells)
     found = _fitted_places(selection)
@@ -171,3 +183,12 @@ def test_what_is_fitted_is_marked_with_as_few_marks_as_tell_it() -> None:
     assert marked_as_fitted("xxx", "x--", "x--") == (["row 0"], ["column 0"], 0)
     assert marked_as_fitted("xxx", "x--", "xx-") == (["row 0"], ["column 0"], 1)
     assert marked_as_fitted("xxx", "---", "--x") == (["row 0"], [], 1)
+    assert marked_as_fitted("xx", "- ") == (["row 0"], [], 0)
+
+
+def test_pairs_that_are_too_few_are_those_of_the_comparison_that_has_most() -> None:
+    """Of three seeds against two and three no p-value is below 1/9; of four it is 1/64, of five 1/625."""
+    records = [*series("chunked", CHUNKED[:3]), *series("ares", ARES[:2]), *series("distserve", DISTSERVE[:3])]
+    found = notes("baseline=chunked", records=records)
+    assert "3 pairs are too few to conclude from 2 comparisons, whatever they show: run at least 4 replicates." in found
+    assert "2 pairs do not show whether" in found

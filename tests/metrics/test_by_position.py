@@ -40,6 +40,7 @@ def run(policy: Policy, cluster: Any, **engine: Any) -> Result:
 RUNS = {
     "mixed": lambda: run(Aggregated(), mixed(2, GPU)),
     "disaggregated": lambda: run(DistServe(), disaggregated(1, 2, GPU)),
+    "recomputed": lambda: run(DistServe(), disaggregated(1, 2, GPU), first_token="recomputed"),
     "preempted": lambda: run(Aggregated(), mixed(1, GPU), kv_tokens=400),
     "swapped": lambda: run(Aggregated(), mixed(1, GPU), kv_tokens=400, preemption="swap"),
     "static": lambda: run(Aggregated(), mixed(2, GPU), batching="static", max_batch=6),

@@ -21,7 +21,7 @@ from framework.metrics.service.token_times import TokenTimes, _single_s
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
 from framework.metrics.static_batches import idle_seats
-from framework.metrics.statistics import _resampled, _resamples
+from framework.metrics.statistics import _resampled, _resamples, compare
 from framework.metrics.summary import _of_the_trace, git_revision
 from framework.metrics.token_gaps import _ranks_around, gap_shares
 from framework.timing.table import StepRow
@@ -280,6 +280,14 @@ def test_resamples_without_spread_are_as_far_as_can_be_unless_they_are_the_mean(
     sizes, weights = _resampled(np.array([1.0, 3.0]))
     assert sorted(zip(sizes.tolist(), weights.tolist(), strict=True)) == [(0.0, 0.5), (np.inf, 0.25), (np.inf, 0.25)]
     assert _resampled(np.array([2.0, 2.0]))[0].tolist() == [np.inf, 0.0, np.inf]
+
+
+def test_of_ten_thousand_resamples_five_hundred_are_beyond_the_interval() -> None:
+    values = np.random.default_rng(2).normal(size=12)
+    sizes = np.sort(_resampled(values)[0])[::-1]
+    error = values.std(ddof=1) / np.sqrt(12)
+    assert compare(values).bootstrap_half_width == pytest.approx(sizes[500] * error, rel=1e-12)
+    assert sizes[499] > sizes[500]
 
 
 def test_seats_are_idle_for_as_long_as_steps_last() -> None:

@@ -36,7 +36,9 @@ def test_two_and_three_differences_by_hand() -> None:
     assert two.p == pytest.approx(0.5)
     three = compare(np.asarray([1.0, 2.0, 3.0]))  # t = 3.46; (1, 1, 2) has 2, (1, 1, 3) 0.5, (1, 1, 1) infinity
     assert three.p == pytest.approx(3 / 27)
-    assert three.bootstrap_half_width == math.inf
+    assert three.bootstrap_half_width == compare(np.asarray([0.1, 0.2, 0.3])).bootstrap_half_width == math.inf
+    skewed = compare(np.asarray([0.0, 0.0, 3.0]))  # t = 1, as (0, 3, 3) has; (0, 0, 3) has 0, those of one infinity
+    assert skewed.p == pytest.approx((6 + 8 + 1) / 27)
 
 
 def every_resample(values: Floats) -> Floats:

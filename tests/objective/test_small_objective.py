@@ -16,7 +16,17 @@ from framework.objective.capacity import Capacity, Search
 from framework.objective.goodput import Goodput, judged
 from framework.objective.probe import Probe, play
 from framework.objective.sensitivity import FIGURES, sensitivity
-from framework.objective.stability import MISSED, SUSTAINED, Reading, _is_filled, read, undisturbed_misses
+from framework.objective.stability import (
+    GROWING,
+    MISSED,
+    SUSTAINED,
+    UNDECIDED,
+    Reading,
+    _is_filled,
+    read,
+    undisturbed_misses,
+)
+from framework.result import FINISHED
 from framework.timing.affine import Affine
 from framework.timing.table import StepRow
 from framework.timing.uncertainty.widths import Width
@@ -79,6 +89,18 @@ def test_half_of_the_requests_that_just_attain_are_enough() -> None:
     assert read(some, one.slo, 40, 40.0, attainment=0.95, resolution=5.0).attainments == (1.0, 0.95)
 
 
+@pytest.mark.parametrize(("growth", "verdict"), [(0.375, SUSTAINED), (0.5, UNDECIDED), (0.625, GROWING)])
+def test_growth_is_held_against_half_of_the_resolution(growth: float, verdict: str) -> None:
+    """One request a second, each of which stays so many seconds longer; what was not served tells nothing of that."""
+    one = experiment(requests(regular(80)), ttft_within(100.0))
+    result = one.run()
+    later = result.requests.copy()
+    later["end_s"] = (1 + growth) * later["arrival_s"]
+    later["state"][77] = FINISHED + 1
+    reading = read(replace(result, requests=later), one.slo, 80, 80.0, attainment=0.9, resolution=1.0)
+    assert (reading.growth, reading.growth_error, reading.verdict) == (growth, 0.0, verdict)
+
+
 def test_the_order_of_requests_does_not_say_when_the_system_is_empty() -> None:
     one = experiment(requests(np.repeat(regular(10), 2)), ttft_within(1.5 * SERVICE_S))
     result = one.run()
@@ -86,6 +108,16 @@ def test_the_order_of_requests_does_not_say_when_the_system_is_empty() -> None:
     turned = np.r_[1:20, 0]
     later = replace(result, requests=result.requests[turned], workload=result.workload)
     assert undisturbed_misses(later, one.slo, 20) == 0.5
+
+
+def test_who_meets_none_but_requests_of_its_instant_is_not_disturbed() -> None:
+    """Two a second, of one instant or half a service apart; the later one is late. Of ten judged two are of even s."""
+    arrival_s = np.repeat(regular(10), 2)
+    arrival_s[3::4] += 0.5 * SERVICE_S
+    one = experiment(requests(arrival_s), ttft_within(1.2 * SERVICE_S))
+    assert undisturbed_misses(one.run(), one.slo, 20) == 0.2
+    next_ = experiment(requests(0.125 * regular(20)), ttft_within(0.1), Affine(base_s=0.125))  # as the last one ends
+    assert undisturbed_misses(next_.run(), next_.slo, 20) == 1.0
 
 
 def test_a_further_eighth_is_played_and_not_judged() -> None:
