@@ -68,7 +68,7 @@ class Slo:
         return self.slowdown is None and all(limit is None for limit in (*own, *of_classes))
 
     def scaled(self, factor: float) -> Slo:
-        """The SLO with every limit `factor` times as long, at most the longest allowed: also of classes and slowdowns."""
+        """The SLO with every limit `factor` times as long, at most the longest allowed; also of classes."""
 
         def of(limits: Mapping[str, float | None]) -> dict[str, float | None]:
             return {name: None if limit is None else min(factor * limit, MOST_S) for name, limit in limits.items()}
