@@ -1,9 +1,9 @@
-"""How much of each paper's headline the simulator shows, in the paper's regime and in one that all have in common.
+"""How much of each paper's headline the simulator shows, in the paper's regime and in a common one.
 
     python -m experiments.validation.claims only=ares,sarathi/yi own=true fast=true
 
-Rows are the files of conf/experiment, one folder a system. All runs go through the results store: what it has is not
-run again.
+Rows are the files of conf/experiment, one folder for each system. All runs go through the results store, and stored
+ones are not run again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KEYS = {
 
 @command(__doc__, keys=_KEYS, interrupted="interrupted; the runs that ended are kept")
 def main(arguments: Arguments) -> None:
-    """Run what the command line asks for, print and write the table."""
+    """Run what the command line describes, print and write the table."""
     show_claims(
         arguments.several("only"),
         is_own=arguments.truth("own"),
@@ -38,7 +38,7 @@ def main(arguments: Arguments) -> None:
 
 
 def show_claims(only: Sequence[str], *, is_own: bool, is_fast: bool, out: Path | None) -> None:
-    """Test the claims that the arguments of `only` mean, `is_own` in their own regimes alone.
+    """Test the claims that the arguments of `only` mean, with `is_own` only in their own regimes.
 
     Raises InputError for rows that cannot be run.
     """

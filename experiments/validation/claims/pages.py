@@ -1,4 +1,4 @@
-"""What was chosen and what was found, a page in Markdown for each system: a folder of conf/experiment."""
+"""Choices and findings, a page in Markdown for each system: a folder of conf/experiment."""
 
 from __future__ import annotations
 

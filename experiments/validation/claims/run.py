@@ -33,7 +33,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what was found: in its regime, with what was chosen there chosen otherwise, in the common regime."""
+    """A claim and its result: in its regime, with other choices, or in the common regime."""
 
     claim: Claim
     effect: Effect

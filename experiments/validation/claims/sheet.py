@@ -21,7 +21,7 @@ def verdict_of(tested: Finding, common: Common) -> str:
 
 
 def lay_out(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Sheet:
-    """One row a claim; published regimes first."""
+    """One row for each claim; published regimes first."""
     traces = _traces(rows, common)
     parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
     sections = []
@@ -64,7 +64,7 @@ def _claimed(claim: Claim) -> str:
 
 
 def shown_effect(effect: Effect) -> str:
-    """A factor and its interval, where there is one."""
+    """A factor and its interval, if there is one."""
     if not math.isfinite(effect.factor):
         return _NONE
     if math.isnan(effect.low):
@@ -113,7 +113,7 @@ def _count(rows: Sequence[Finding], common: Common) -> str:
 
 
 def as_csv(rows: Sequence[Finding], common: Common) -> str:
-    """One line a claim and regime; `regime`: empty for the own one, else what was chosen otherwise, or a trace."""
+    """One line for each claim and regime; `regime`: empty for the own one, else the changed choice, or a trace."""
     lines = []
     for one in rows:
         found = {"": one.effect, **one.sensitivity, **one.common}
