@@ -65,10 +65,8 @@ def _styles(found: Sequence[Group], looks: Looks) -> list[dict[str, Any]]:
     return styles
 
 
-def _drawn(style: dict[str, Any], *, is_hollow: bool) -> dict[str, Any]:
-    if is_hollow:
-        return {**style, "facecolor": "white", "edgecolor": style["facecolor"], "linewidth": 1.0}
-    return {**style, "linewidth": 0}
+def _hollow(style: dict[str, Any]) -> dict[str, Any]:
+    return {**style, "facecolor": "white", "edgecolor": style["facecolor"], "linewidth": 1.0}
 
 
 def _panel(
@@ -85,7 +83,8 @@ def _panel(
             if not np.isfinite(own.mean):
                 axes.annotate("n/a", (x, 0), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=SMALL_PT)
                 continue
-            axes.bar(x, own.mean, 0.92 * width, **_drawn(style, is_hollow=is_hollow(group.cells[at], metric)))
+            drawn = _hollow(style) if is_hollow(group.cells[at], metric) else {**style, "linewidth": 0}
+            axes.bar(x, own.mean, 0.92 * width, **drawn)
             highest = max(highest, own.mean)
             if np.isfinite(own.half_width) and own.half_width > 0:
                 axes.errorbar(x, own.mean, own.half_width, color="black", linewidth=0.8, capsize=1.8, capthick=0.8)

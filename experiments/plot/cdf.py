@@ -27,7 +27,7 @@ from experiments.plot.frame import (
 )
 from experiments.plot.quantities import LATENCIES, Latency, known
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import is_wide, scale_to
+from experiments.plot.style import is_wide, scale_by_decades, scale_evenly
 from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import estimate
@@ -117,7 +117,7 @@ def _panel(
     wide = is_wide(low, high)
     ends = (low, high) if wide else (0.0, high)
     xs = np.geomspace(*ends, _POINTS) if wide else np.linspace(*ends, _POINTS)
-    scale_to(axes, "x", ends, wide=wide)
+    (scale_by_decades if wide else scale_evenly)(axes, "x", ends)
     for own, style in zip(found, styles, strict=True):
         shares = np.array([one.upto(xs) for one in own])
         mean = shares.mean(axis=0)

@@ -15,7 +15,7 @@ from experiments.plot.arguments import Request
 from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, note_of, stacked
 from experiments.plot.quantities import COLUMNS, Column, known
 from experiments.plot.source import Source, groups
-from experiments.plot.style import PLAIN, scale_to, variant_style
+from experiments.plot.style import PLAIN, scale_evenly, variant_style
 from experiments.table.select import shown as worded
 from experiments.table.select import value_of
 from framework.errors import InputError
@@ -136,5 +136,5 @@ def _panel(axes: Axes, lines: Sequence[_Line], column: Column, length_s: float) 
     is_share = column.title.endswith("(%)") and highest <= 100
     axes.set_ylabel(column.title.replace(" (", "\n("))
     axes.set_xlim(left=0)
-    scale_to(axes, "y", (0.0, 104.0 if is_share else 1.08 * highest if highest > 0 else 1.0), wide=False)
+    scale_evenly(axes, "y", (0.0, 104.0 if is_share else 1.08 * highest if highest > 0 else 1.0))
     axes.xaxis.set_major_formatter(PLAIN)

@@ -25,7 +25,7 @@ from experiments.plot.frame import (
 )
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, fit_axis, hollow, scale_to
+from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, fit_axis, hollow, scale_evenly
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE, Metric
@@ -93,7 +93,7 @@ def _against_setting(
 
 def _frame(axes: Axes, metric: Metric, highest: float) -> None:
     name_y(axes, metric.on_axis)
-    scale_to(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0), wide=False)
+    scale_evenly(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0))
 
 
 # --- against the scale ------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from framework.cli.files import write_whole
@@ -205,7 +205,10 @@ def fit_axis(axes: Axes, which: str, *values: Floats, far: float = WIDE_RANGE) -
     wide = low > 0 and high >= far * low
     drawn = float((axes.dataLim.intervalx if which == "x" else axes.dataLim.intervaly)[1])
     high = max(high, drawn) if np.isfinite(drawn) else high
-    scale_to(axes, which, (low / 1.15, high * 1.15) if wide else (0.0, 1.06 * high), wide=wide)
+    if wide:
+        scale_by_decades(axes, which, (low / 1.15, high * 1.15))
+    else:
+        scale_evenly(axes, which, (0.0, 1.06 * high))
 
 
 def is_wide(low: float, high: float) -> bool:
@@ -213,16 +216,25 @@ def is_wide(low: float, high: float) -> bool:
     return low > 0 and high >= WIDE_RANGE * low
 
 
-def scale_to(axes: Axes, which: str, ends: tuple[float, float], *, wide: bool) -> None:
-    """Make the axis `which`, "x" or "y", logarithmic if `wide`, with readable ticks, and set its ends."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if wide:
-        axes.set(**{f"{which}scale": "log"})
-        decades = np.log10(ends[1] / ends[0])
-        subs = (1.0, 2.0, 5.0) if decades < _FEW_DECADES else (1.0,)
-        axis.set_major_locator(LogLocator(subs=subs))
-        axis.set_minor_formatter(NullFormatter())
-    else:
-        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+def scale_evenly(axes: Axes, which: str, ends: tuple[float, float]) -> None:
+    """Set the ends of the axis `which`, "x" or "y", with readable ticks at equal distances."""
+    _scale(axes, which, ends, MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+def scale_by_decades(axes: Axes, which: str, ends: tuple[float, float]) -> None:
+    """Make the axis `which`, "x" or "y", logarithmic, with readable ticks, and set its ends."""
+    axes.set(**{f"{which}scale": "log"})
+    subs = (1.0, 2.0, 5.0) if np.log10(ends[1] / ends[0]) < _FEW_DECADES else (1.0,)
+    _axis(axes, which).set_minor_formatter(NullFormatter())
+    _scale(axes, which, ends, LogLocator(subs=subs))
+
+
+def _scale(axes: Axes, which: str, ends: tuple[float, float], locator: Locator) -> None:
+    axis = _axis(axes, which)
+    axis.set_major_locator(locator)
     axis.set_major_formatter(PLAIN)
     axes.set(**{f"{which}lim": ends})
+
+
+def _axis(axes: Axes, which: str) -> Any:
+    return axes.xaxis if which == "x" else axes.yaxis

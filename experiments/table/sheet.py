@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -76,10 +76,7 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
     selection = figures.selection
     metrics = [_in_readable_unit(metric, figures) for metric in figures.metrics]
     fitted_places = _fitted_places(selection)
-    columns = [
-        _column_label(selection.columns, one, is_fitted=one in fitted_places.columns)
-        for one in selection.columns.labels
-    ]
+    columns = [_column_label(selection.columns, one, fitted_places.columns) for one in selection.columns.labels]
     if len(columns) == 1:
         title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
         headings = [metric.in_table for metric in metrics]
@@ -102,7 +99,7 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
 
 def _sections(figures: Figures, block: _Block, fitted_places: _FittedPlaces) -> Iterator[Section]:
     rows = figures.selection.rows.labels
-    labels = {row: _row_label(row, is_fitted=row in fitted_places.rows) for row in rows}
+    labels = {row: _row_label(row, fitted_places.rows) for row in rows}
     yield Section(
         block.heading,
         tuple(
@@ -211,16 +208,16 @@ def _fitted_places(selection: Selection) -> _FittedPlaces:
     )
 
 
-def _row_label(row: Label, *, is_fitted: bool) -> tuple[str, ...]:
+def _row_label(row: Label, fitted: Collection[Label]) -> tuple[str, ...]:
     parts = [shown(value) for value in row]
-    return (*parts[:-1], f"{parts[-1]} {FITTED}") if is_fitted else tuple(parts)
+    return (*parts[:-1], f"{parts[-1]} {FITTED}") if row in fitted else tuple(parts)
 
 
-def _column_label(axis: Axis, column: Label, *, is_fitted: bool) -> str:
+def _column_label(axis: Axis, column: Label, fitted: Collection[Label]) -> str:
     """A label: an option speaks for itself, a number needs the name of its key."""
     named = zip(axis.keys, _short(axis.keys), column, strict=True)
     parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
-    return " ".join([", ".join(parts), *([FITTED] if is_fitted else [])])
+    return " ".join([", ".join(parts), *([FITTED] if column in fitted else [])])
 
 
 def _named(axis: Axis) -> str:

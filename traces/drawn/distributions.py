@@ -15,7 +15,7 @@ from scipy.special import ndtr, ndtri
 from framework.checks import require_at_least, require_positive
 from framework.errors import InputError, shown
 from traces.drawn.changing_rate import ChangingRate
-from traces.drawn.quoted import by_percentiles, cut_lognormal, quoted
+from traces.drawn.quoted import by_percentiles, cut_lognormal, quoted, require_pair
 
 Floats = NDArray[np.float64]
 
@@ -188,14 +188,13 @@ def _empirical(chosen: Distribution, uniform: Floats) -> Floats:
 
 def _cut_lognormal(chosen: Distribution, uniform: Floats) -> Floats:
     low, high = _range(chosen)
-    figures = quoted(chosen.law, chosen.mean, chosen.cv, chosen.percentiles, is_pair=True)
+    figures = quoted(chosen.law, chosen.mean, chosen.cv, chosen.percentiles)
+    require_pair(chosen.law, figures)
     return cut_lognormal(figures, low, high).quantile(uniform)
 
 
 def _percentiles(chosen: Distribution, uniform: Floats) -> Floats:
-    return by_percentiles(
-        quoted(chosen.law, chosen.mean, None, chosen.percentiles, is_pair=False), *_range(chosen)
-    ).quantile(uniform)
+    return by_percentiles(quoted(chosen.law, chosen.mean, None, chosen.percentiles), *_range(chosen)).quantile(uniform)
 
 
 def _mixture(chosen: Distribution, uniform: Floats) -> Floats:

@@ -122,10 +122,8 @@ def by_percentiles(figures: Figures, low: float, high: float) -> Bent:
     return Bent(levels, values, (most - least) / (mean - least) - 1)
 
 
-def quoted(
-    name: str, mean: float | None, cv: float | None, percentiles: Mapping[float, float] | None, *, is_pair: bool
-) -> Figures:
-    """The given figures, checked; two of them with `is_pair`. Raises InputError for invalid ones."""
+def quoted(name: str, mean: float | None, cv: float | None, percentiles: Mapping[float, float] | None) -> Figures:
+    """The given figures, checked. Raises InputError for invalid ones."""
     figures = [(name, value) for name, value in (("mean", mean), ("cv", cv)) if value is not None]
     for level, value in (percentiles or {}).items():
         percent = float(level) if is_number(level) else _percent(name, level)
@@ -134,11 +132,15 @@ def quoted(
         if not is_number(value) or not value > 0:
             raise InputError(f"distribution {name}: percentile {percent:g} is {shown(value)}, must be a number above 0")
         figures.append((f"p{percent:g}", float(value)))
-    if is_pair and (len(figures) != 2 or figures[0][0] == "cv"):
+    return tuple(figures)
+
+
+def require_pair(name: str, figures: Figures) -> None:
+    """Raise InputError unless these are two figures that fix a distribution."""
+    if len(figures) != 2 or figures[0][0] == "cv":
         raise InputError(
             f"distribution {name} needs two figures: the mean and cv, the mean and a percentile, or two percentiles"
         )
-    return tuple(figures)
 
 
 def _percent(name: str, level: object) -> float:

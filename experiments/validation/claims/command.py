@@ -9,7 +9,6 @@ ones are not run again.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -28,33 +27,22 @@ _KEYS = {
 
 @command(__doc__, keys=_KEYS, interrupted="interrupted; the runs that ended are kept")
 def main(arguments: Arguments) -> None:
-    """Run what the command line describes, print and write the table."""
-    show_claims(
-        arguments.several("only"),
-        is_own=arguments.truth("own"),
-        is_fast=arguments.truth("fast"),
-        out=arguments.path("out"),
-    )
-
-
-def show_claims(only: Sequence[str], *, is_own: bool, is_fast: bool, out: Path | None) -> None:
-    """Test the claims that the arguments of `only` mean, with `is_own` only in their own regimes.
-
-    Raises InputError for rows that cannot be run.
-    """
+    """Test the claims that the command line names, print and write the table."""
     from experiments.table.formats import as_latex, as_markdown, print_table
     from experiments.validation.claims.file import read_claims, read_common
     from experiments.validation.claims.pages import system_pages
     from experiments.validation.claims.run import put_to_test
     from experiments.validation.claims.sheet import as_csv, lay_out
 
-    claims, common = read_claims(only), read_common()
-    if is_own:
+    claims, common = read_claims(arguments.several("only")), read_common()
+    if arguments.truth("fast"):
+        common = common.in_fast_mode()
+    if arguments.truth("own"):
         claims = [replace(claim, sensitivity={}, common={}) for claim in claims]
-    directory = out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
+    directory = arguments.path("out") or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
     require_writable(directory)
-    rows = put_to_test(claims, common, is_fast=is_fast, directory=directory)
-    sheet = lay_out(rows, common, is_fast=is_fast)
+    rows = put_to_test(claims, common, directory)
+    sheet = lay_out(rows, common)
     print_table(sheet)
     tables = {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}
     files = {f"claims.{kind}": content for kind, content in tables.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Common:
     """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
 
     `replicates` are those that decide a row; what is shown next to it, and the whole fast mode, has `fast_replicates`.
-    `passes_within` is the factor by which a row may differ and still pass.
+    `passes_within` is the factor by which a row may differ and still pass. `is_fast`: runs have the `fast` settings.
     """
 
     metric: str
@@ -96,6 +96,11 @@ class Common:
     replicates: int
     fast_replicates: int
     passes_within: float
+    is_fast: bool = False
+
+    def in_fast_mode(self) -> Common:
+        """The regime with fewer replicates and shorter traces."""
+        return replace(self, replicates=self.fast_replicates, is_fast=True)
 
 
 def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
