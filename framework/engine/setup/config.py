@@ -111,8 +111,8 @@ class EngineConfig:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
     def on(self, workload: Workload) -> EngineConfig:
-        """The configuration for these requests: `prefix_cache` true or false (auto: true with prefixes or stores), and the
-        output reserve with a number in place of the longest output.
+        """The configuration for these requests: `prefix_cache` true or false (auto: true with prefixes or stores), and
+        the output reserve with a number in place of the longest output.
         """
         cache = self.prefix_cache
         if cache == "auto":
