@@ -91,5 +91,5 @@ def _otherwise(rows: Sequence[Finding]) -> str:
 def _alike(rows: Sequence[Finding]) -> str:
     counts = [(number, one.claim.replicates) for number, one in enumerate(rows, 1) if one.claim.replicates is not None]
     said = ", ".join(f"row {number}: {count}" for number, count in counts)
-    items = [f"Next to nothing is drawn, so further replicates would be alike. Replicates: {said}."] if counts else []
+    items = [f"Almost nothing is random, so further replicates would be equal. Replicates: {said}."] if counts else []
     return _section("Replicates", items) if items else ""
