@@ -1,4 +1,4 @@
-"""Who sends requests and when, and the seconds of a run that this fixes: the window of goodput."""
+"""The senders of requests, their times, and the resulting window of goodput."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds of a run, on the clients' clock, that trace and load fix, whatever the policy does.
+    """Seconds of a run, on the clients' clock, that trace and load fix for every policy.
 
     `name`: what they are. `clients`: how many clients send in them; they send more if they are answered sooner. None:
     the requests sent are fixed, too.
@@ -58,7 +58,7 @@ class Load(ABC):
 
     @property
     def backoff_s(self) -> float:
-        """Seconds that a client waits after its request was turned away."""
+        """Seconds that a client waits after a rejection."""
         return 0.0
 
     @abstractmethod
@@ -134,7 +134,7 @@ class Closed(Load):
     All clients start at time 0. Each takes the next session of the trace (a request without a session is one of its
     own) as soon as its last one has ended; recorded arrival times have no effect. From `duration_s` seconds on nothing
     is sent: that is the window, less `warmup_s` at its start. Without a duration the whole trace is sent. A client
-    whose request was turned away returns after `backoff_s` seconds: with the same request if the policy refused it on
+    whose request was rejected returns after `backoff_s` seconds: with the same request if the policy refused it on
     arrival and the duration is not over, else with its next one.
     """
 

@@ -138,7 +138,7 @@ class Result:
 
     @property
     def end_s(self) -> float:
-        """The end of the last request, however it ended."""
+        """The end of the last request, in any state."""
         return float(np.nanmax(self.requests["end_s"]))
 
     @property

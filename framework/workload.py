@@ -202,7 +202,7 @@ def rate_rps(workload: Workload) -> float:
 
 
 def period_s(workload: Workload) -> float:
-    """The time that the workload stands for: first arrival to one mean gap after the last, N / (N - 1) spans."""
+    """The period of the workload: first arrival to one mean gap after the last, N / (N - 1) spans."""
     count = len(workload)
     span = float(workload.arrival_s[-1] - workload.arrival_s[0])
     return span * count / (count - 1) if count > 1 else 0.0
@@ -294,7 +294,7 @@ def _named_by(workload: Workload, spans: NDArray[np.int64]) -> dict[str, NDArray
 
 
 def _shifted(names: NDArray[np.integer[Any]], step: int, times: int) -> NDArray[np.int64]:
-    """`times` copies in a row, `step` apart; -1 stands for none and stays."""
+    """`times` copies in a row, `step` apart; -1 means none and stays."""
     copies = names + step * np.arange(times)[:, None]
     copies[:, names < 0] = -1
     return copies.ravel()

@@ -141,7 +141,7 @@ def send(numbers: Floats, i: int, there_s: float, prefill_s: float) -> None:
 
 @either()
 def keep(numbers: Floats, i: int, left: int, now_s: float) -> None:
-    """Forget all that was sent to i except the last `left` prompts that are there, and those still on their way.
+    """Forget all prompts sent to i except the last `left` on it, and those still on their way.
 
     There are never more of these than requests, so a note is free when all instances have forgotten.
     """
@@ -165,7 +165,7 @@ def keep(numbers: Floats, i: int, left: int, now_s: float) -> None:
 
 @either()
 def _sum_s(numbers: Floats, i: int) -> float:
-    """Seconds of what was sent to i, summed from the first on: a sum with subtractions would drift."""
+    """Seconds of the prompts sent to i, summed from the first on: a sum with subtractions would drift."""
     seconds, note = 0.0, numbers[_instance_at(numbers, i) + _FIRST]
     while note >= 0.0:
         at = _note_at(numbers, note)
@@ -176,7 +176,7 @@ def _sum_s(numbers: Floats, i: int) -> float:
 
 @either()
 def left_s(numbers: Floats, i: int) -> float:
-    """Seconds of what was sent to i and has not been forgotten."""
+    """Seconds of the prompts sent to i and not forgotten."""
     seconds: float = numbers[_instance_at(numbers, i) + _LEFT_S]
     return seconds
 

@@ -162,7 +162,7 @@ def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: fl
             left = residents.remaining[row]
             found[count, _ROW], found[count, _MAY_MOVE], found[count, _OWNER] = row, 1.0, owner
             found[count, _KV] = tokens[row] - 1
-            found[count, _REMAINING] = np.inf if np.isnan(left) else left  # unknown: it goes on for ever
+            found[count, _REMAINING] = np.inf if np.isnan(left) else left  # unknown: it never ends
             count += 1
     return found[:count]
 

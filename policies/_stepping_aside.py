@@ -22,7 +22,7 @@ def stepping_aside(
 ) -> list[int]:
     """The requests of `running`, in their order, that make room for those of `waiting`, in order.
 
-    A request waits on, with all behind it, if even all that it `beats` would not make room for it. Blocks that
+    A request and those behind it keep waiting if preempting all that it `beats` would not make room for it. Blocks that
     admissions may leave free count as a hundredth of all.
     """
     there = cluster.instances

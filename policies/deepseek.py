@@ -80,7 +80,7 @@ class DeepSeek(Disaggregated):
         return pool.argmin(_larger(tokens, pool.running + pool.incoming + 1))
 
     def _done(self, request: Request) -> None:
-        """Note that the request no longer waits where it was sent."""
+        """Remove the request from the queue of its instance."""
         unit, pairs = self.pairs.pop(request.id, (0, 0.0))
         self.attention[unit] = max(self.attention[unit] - pairs, 0.0)
 

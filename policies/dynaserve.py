@@ -109,7 +109,9 @@ class DynaServe(Aggregated):
         self.unfinished: Integers = np.zeros(0, np.int64)  # ids of those requests, in order of arrival
         self.ended = 0
         self.decode_s: tuple[Floats, Floats] | None = None  # seconds of a token on each instance, of each context token
-        self.largest_step: Integers = np.zeros(0, np.int64)  # tokens of a step of each instance, whatever its limit
+        self.largest_step: Integers = np.zeros(
+            0, np.int64
+        )  # tokens of a step of each instance, independent of its limit
         self.prompts: list[list[int]] = []  # prompts of which each instance must compute all or a part, in its order
         self.coming: list[list[int]] = []  # the same, while the first part is on its way there
 
@@ -146,7 +148,7 @@ class DynaServe(Aggregated):
         return least
 
     def _second_part(self, r: int, cluster: Cluster) -> int:
-        """Where a request goes at its cut: if that instance has crashed, it stays."""
+        """The instance of a request after its cut; if that instance has crashed, the request stays."""
         if cluster.instances.role[self.parts[1, r]] == OFF:
             self.parts[:, r] = self.parts[0, r], self.parts[0, r], _NO_CUT
         first, second, _ = (int(part) for part in self.parts[:, r])

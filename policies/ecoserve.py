@@ -1,4 +1,4 @@
-"""Prefill and decode apart in time, not in place (EcoServe: arXiv 2504.18154).
+"""Prefill and decode separated in time, not in place (EcoServe: arXiv 2504.18154).
 
 An instance prefills or decodes, never both in a step, and no KV moves. Decodes that are ahead of their TPOT limit have
 saved time; a prefill is admitted while that covers it. The instances of a macro-instance take new requests in turn:
@@ -81,7 +81,7 @@ class EcoServe(Aggregated):
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
         self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
         self.waiting: dict[int, Queue] = {}  # queue of each instance
-        self.taken: set[int] = set()  # requests that wait where there was room for them in all respects
+        self.taken: set[int] = set()  # requests that wait although there was room for them
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         prefill_s = cluster.instances.prefill_s(request)

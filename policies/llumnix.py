@@ -89,8 +89,7 @@ class Llumnix(Aggregated):
     def _freeness(self, cluster: Cluster, tokens: Numbers, waiting: Numbers) -> Floats:
         """Decode steps until the memory of each instance is full, with `waiting` requests' prompts of `tokens` tokens.
 
-        -inf for an instance that is to be switched off, or is down.
-        """
+        -inf for an instance that will be switched off, or is down."""
         there = cluster.instances
         free = there.total_blocks * cluster.block_tokens - there.kv_tokens - there.incoming_kv_tokens - tokens
         if self._has_priorities:

@@ -111,7 +111,7 @@ EXPECTED_TBT: dict[str, Callable[[DecodeLoad, Cluster, float], float]] = {
 Admission = Literal["none", "slo", "baseline", "early", "predicted"]
 
 
-# --- where a prompt goes, in compiled code ---------------------------------------------------------------------------
+# --- the instance of a prompt, in compiled code -----------------------------------------------------------------------
 
 
 Routing = Literal["random", "load", "local", "global"]

@@ -53,8 +53,8 @@ def prompt_machine(request: int, view: View, params: Floats, state: Floats) -> i
 
 @decision(observes=True)
 def token_machine(request: int, view: View, params: Floats, state: Floats) -> int:
-    """Where the prompt ran, unless that is a prompt machine; else the first of token, mixed and prompt machines with KV
-    below the bound, and among each kind the one that holds or awaits the fewest tokens.
+    """The prompt's instance, unless that is a prompt machine; otherwise the first of token, mixed and prompt machines
+    with KV below the bound, and among each kind the one that holds or awaits the fewest tokens.
     """
     here = view.requests[request].instance
     if params[2 + view.instances[here].pool] != 0.0:

@@ -33,7 +33,7 @@ from framework.workload import Workload
 FRAME = "DataFrame"
 _SECONDS = ("arrival_s", "think_s")  # columns of a table, as traces.frame names them
 _TRACES = "a name of conf/trace, a file (text with a / or an ending, or a Path), a DataFrame or a Workload"
-# Parts made of numbers and names alone: they go into the configuration, where other parts refer to them.
+# Parts made only of numbers and names: they go into the configuration, and other parts refer to them.
 _PLAIN: Mapping[str, type] = {"model": Model, "gpu": Gpu}
 _KINDS: Mapping[str, type] = {
     **_PLAIN,
@@ -149,7 +149,7 @@ def _of_a_file(path: Path) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A text in the grammar of overrides, whatever it contains."""
+    """Any text in the grammar of overrides."""
     ends = len(text) - len(text.rstrip("\\"))
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "\\" * ends + "'"
 
@@ -174,7 +174,7 @@ def _folder() -> TemporaryDirectory[str]:
 
 
 def without_folder(line: str) -> str:
-    """A line about such a file, whose name nobody has seen, as one about the table."""
+    """A line about such a file, whose name users do not know, as a line about the table."""
     return re.sub(rf"\S*/{FRAME}\.parquet", f"the {FRAME}", line)
 
 

@@ -1,4 +1,4 @@
-"""The packages of this installation come first, wherever Python was started.
+"""The packages of this installation come first, for any working directory.
 
 `policies` and `traces` are common names. A package with such a name next to a user's script, or in the working
 directory of a notebook, precedes this installation on sys.path. `come_first` lets imports find the installation's own.

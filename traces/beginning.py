@@ -1,4 +1,4 @@
-"""Whether the beginning of a trace is like all of it, so that its first requests can stand for the trace."""
+"""Whether the first requests of a trace represent the whole trace."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ DOWNLOAD_S = 600.0
 
 @command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} if nothing is said"})
 def main(arguments: Arguments) -> None:
-    """Print where the trace is, once it is there. Raises InputError if it is not available."""
+    """Print the path of the trace once it is available. Raises InputError if it is not."""
     if not arguments.operands:
         results_console().print(listing())
         return

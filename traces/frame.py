@@ -27,7 +27,7 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
         "think_s": pl.Float64(),  # seconds from the end of the previous turn to a later turn's arrival
         "slo_class": pl.String(),
         "priority": pl.Int64(),
-        "tenant": pl.String(),  # who sent it
+        "tenant": pl.String(),  # its sender
     }
 )
 SMALL_IDS = pl.List(pl.Int32())  # also allowed for hash_ids if all fit: half the memory
@@ -134,7 +134,7 @@ def with_notes(trace: Trace, notes: Sequence[str]) -> Trace:
 def to_workload(trace: Trace) -> Workload:
     """The trace as contiguous arrays. A later turn points at the row of the previous turn.
 
-    Hash ids are renamed to 0, 1, 2, ... if they are negative or spread far wider than their number. If nobody else
+    Hash ids are renamed to 0, 1, 2, ... if they are negative or spread far wider than their number. If no other object
     holds the trace, its lists of ids are freed as they are copied.
     """
     frame = trace.frame

@@ -18,7 +18,7 @@ from traces.settings import MOST_REQUESTS, require_rate
 
 
 def period_s(trace: Trace) -> float:
-    """The time that the trace stands for: from the first arrival to one mean gap after the last, N / (N - 1) spans."""
+    """The period of the trace: from the first arrival to one mean gap after the last, N / (N - 1) spans."""
     span = float(trace.arrival_s[-1])  # the first arrival is at 0
     return span * len(trace) / (len(trace) - 1) if len(trace) > 1 else 0.0
 
@@ -30,7 +30,7 @@ def rate_rps(trace: Trace) -> float:
 
 
 def limit(trace: Trace, requests: int) -> Trace:
-    """The first `requests` rows; the trace's caveat says how they differ from the rest."""
+    """The first `requests` rows; the trace's caveat states their difference from the rest."""
     require_count("trace.limit", requests)
     if requests >= len(trace):
         return trace

@@ -89,8 +89,8 @@ def _run(ablation: Ablation, replicates: int, overrides: Sequence[str]) -> Outco
 
 
 def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Workload, dict[str, Any]]:
-    """One run or search, and its summary. Raises InputError if its workload is not `sample`, with which it is to be
-    paired.
+    """One run or search, and its summary. Raises InputError if its workload differs from `sample`, because runs
+    are paired.
     """
     config = compose_config("config", overrides=name_files(overrides))
     experiment = compose(config)

@@ -170,7 +170,7 @@ def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Q
 
 
 def _draw_limit(axes: Axes, curve: Curve, y: Quantity, highest: float) -> None:
-    """Draw the SLO, unless it differs or lies far above all that is shown."""
+    """Draw the SLO, unless it differs or lies far above the shown values."""
     limit_s = curve.agreed(y.limit_key)
     if limit_s is None or limit_s * y.limit_factor > _FAR * highest:
         return
@@ -201,7 +201,7 @@ def _against_load(axes: Axes, curve: Curve, bucket: str) -> list[Line2D]:
 
 
 def _references(axes: Axes, curve: Curve, lines: Sequence[Line]) -> list[Line2D]:
-    """Draw what goodput is to be compared with: all that is offered or served, and the bound if it is known."""
+    """Draw the references of goodput: the offered or served rate, and the bound if it is known."""
     if curve.axis is not RATE:
         return [Line2D([], [], color="black", linewidth=0.8, linestyle=":", label="throughput")]
     load = _load(curve)

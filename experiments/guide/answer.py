@@ -1,4 +1,4 @@
-"""The whole answer: the ranking, then the parts that were also asked for."""
+"""The whole answer: the ranking, then the other requested parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARED = 2  # families compared in each cell on fresh samples: those that tun
 
 @dataclass(frozen=True)
 class Answer:
-    """The results. Parts that were not asked for are empty; rates are requests/s of all GPUs together.
+    """The results. Parts that were not requested are empty; rates are requests/s of all GPUs together.
 
     `batches`: the most sequences in a batch. `hits`: the P:D ratios at each share of cached prompts. `fronts` are at
     `front_rate_rps`.

@@ -92,8 +92,8 @@ def of_space(runs: Runs, around: Around) -> Knob:
 
 
 def of_batch(runs: Runs, around: Around) -> Knob:
-    """The most sequences on an instance; for disaggregated families on decode instances, since prefills seldom are so
-    many.
+    """The most sequences on an instance; for disaggregated families on decode instances, because prefill
+    instances seldom have many.
     """
     settings = []
     for batch in BATCHES:

@@ -90,7 +90,7 @@ def good_rps(record: Record) -> float:
 
 
 def tuned(runs: Runs, family: Family, task: Task, begin: Trial | None = None) -> Tuned:
-    """The family after its trials; fewer than asked for only if its space has no more points.
+    """The family after its trials; there are fewer only if its space has no more points.
 
     `begin`: the best of a nearby load, whose point and rate it starts from; without it the start of the space.
     """

@@ -60,7 +60,7 @@ _STYLE: Any = {
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,
     "svg.hashsalt": "servelab",  # names within a picture follow from its content
-    "text.parse_math": False,  # names of traces and policies are text, whatever characters they have
+    "text.parse_math": False,  # names of traces and policies are text, even with special characters
     "hatch.linewidth": 0.5,
 }
 _NO_DATES: dict[str, dict[str, Any]] = {
@@ -197,8 +197,7 @@ def _legend_width(widths: Sequence[float], columns: int) -> float:
 def fit_axis(axes: Axes, which: str, *values: Floats, far: float = WIDE_RANGE) -> None:
     """Let the axis `which`, "x" or "y", begin at 0, or be logarithmic if the largest value is `far` times the least.
 
-    It has room for all that is drawn, including bands and lines of reference.
-    """
+    It has room for all drawn elements, including bands and reference lines."""
     every = np.concatenate(values)
     every = every[np.isfinite(every)]
     low, high = float(every.min(initial=np.inf)), float(every.max(initial=0.0)) or 1.0

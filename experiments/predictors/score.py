@@ -31,7 +31,7 @@ class Score:
 
 
 class Constant(Predictor):
-    """Expects the median output of the first half of the trace, whatever the request."""
+    """Expects the median output of the first half of the trace for every request."""
 
     stride = 1
 

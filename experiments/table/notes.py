@@ -16,7 +16,7 @@ from framework.run.store import Record
 
 MISSING, UNDEFINED = "–", "n/a"
 NEAR, DIFFERS, DOUBTFUL, OVERLOAD = "†", "*", "?", MARKS[OVERLOADED]
-_FEW = 6  # pairs below which nobody can see whether differences are near normal
+_FEW = 6  # pairs below which a plot cannot show whether differences are near normal
 _PER_CENT = f"{100 * LEVEL:.0f} %"
 
 

@@ -18,8 +18,8 @@ _KINDS = {"twin": "fresh samples of the fitted trace", "synthetic": "fresh sampl
 
 
 def sampling(runs: Runs) -> str | None:
-    """The kind of each replicate, for a reader; None if all have the same requests, so that they say nothing of
-    others.
+    """The kind of each replicate, for a reader; None if all have the same requests, and therefore no
+    information on others.
     """
     records = list(runs.values())
     if len({value_of(record, "trace.seed") for record in records}) < max(2, len(records)):
@@ -50,7 +50,7 @@ def transforms(records: Collection[Record], apart: Collection[str]) -> str:
 
 
 def _is_recorded(record: Record) -> bool:
-    """Whether requests are read one by one, whatever their origin."""
+    """Whether requests are read one by one, for any origin."""
     path = value_of(record, "trace.path")
     return value_of(record, "trace.format") == "parquet" or str(path).endswith(".parquet")
 

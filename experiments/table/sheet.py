@@ -46,8 +46,7 @@ class Section:
 class Sheet:
     """`row_headings` are above the labels, `columns` above the cells. `is_fitted`: every run is on a fitted trace.
 
-    `best` says what is in bold, empty if nothing is.
-    """
+    `best` names the figures in bold; empty: none."""
 
     title: str
     row_headings: tuple[str, ...]

@@ -84,7 +84,7 @@ class Search:
                 return
 
     def _known(self) -> list[FrozenTrial]:
-        """The trials that have ended or are being run; those whose process is gone are given up."""
+        """The trials that have ended or are being run; trials of ended processes are given up."""
         known = []
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state == TrialState.RUNNING and not self._presence.is_running(trial):
@@ -229,5 +229,5 @@ class Search:
 
 
 def counts(trial: FrozenTrial) -> bool:
-    """Whether a trial counts as one of those asked for: it could be run, or that is not known yet."""
+    """Whether a trial counts towards the requested number: it could be run, or this is not known yet."""
     return max(trial.constraints.values(), default=0.0) <= 0

@@ -128,7 +128,7 @@ def _scalar(values: Sequence[tuple[float, ...]], rng: np.random.Generator) -> Fl
 
 
 def _compressed(values: Floats) -> Floats:
-    """Logarithms of figures of one sign, so that differences near the best count and all that is far worse is equal."""
+    """Logarithms of figures of one sign, so differences near the best count and far worse figures are equal."""
     best = values.max()
     if best > 0 and values.min() >= 0:
         return np.log(np.maximum(values, _FLOOR * best))

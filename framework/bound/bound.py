@@ -68,8 +68,7 @@ def any_plan(cluster: ClusterSpec) -> ClusterSpec:
 def any_stream(cluster: ClusterSpec) -> ClusterSpec:
     """The cluster for a policy whose plans let prefills and decodes share GPUs, in one stream each.
 
-    No stream is faster than alone, so two instances can do all that the two streams of one instance do.
-    """
+    No stream is faster than alone, so two instances can do the work of the two streams of one instance."""
     return any_plan(replace(cluster, pools=tuple(_doubled(pool) for pool in cluster.pools)))
 
 

@@ -21,15 +21,15 @@ from framework.bound.steps import PoolSteps, Prices
 
 Floats = NDArray[np.float64]
 
-_ROUNDS, _CLOSE = 10, 1e-3  # rounds of solving; how close prices of seconds must come to what all steps require
+_ROUNDS, _CLOSE = 10, 1e-3  # rounds of solving; tolerance of the prices of seconds against the requirement of all steps
 _FLAT = 1e-150
 _GRID = 256  # lengths of prompts for which a price is computed
 
 
 @dataclass(frozen=True)
 class Fluid:
-    """What prices prove of a demand: `prices` of what steps supply and their `duals`, `costs` (n,) of the requests, and
-    `earned` (K + J,) a second by all instances of each pool and by each other resource.
+    """The bound that prices prove for a demand: `prices` of the supply of steps and their `duals`, `costs` (n,) of the
+    requests, and `earned` (K + J,) a second by all instances of each pool and by each other resource.
     """
 
     prices: Prices

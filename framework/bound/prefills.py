@@ -55,7 +55,7 @@ def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Atten
     """The attention of targets of up to `longest` tokens, in chunks of up to `chunk` tokens if they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)
-    if row.waste is not None:  # A chunk that ends there has waste, whatever its length.
+    if row.waste is not None:  # A chunk of any length that ends there has waste.
         rate *= min(row.waste.values) / curve_at(row.waste, ends)
     ahead = _least_ahead(rate, longest if whole else int(min(chunk, longest)))
     tokens_s = np.cumsum((2 * ends - 1) * ahead)
@@ -172,7 +172,7 @@ def _count_holders(
 
 @compiled
 def _cut_missing(held: Held, found: Found, arrival_s: Floats, due_s: Floats, run: Integers) -> None:
-    """Let each prompt's run end before the first block that nobody has computed for it in time."""
+    """Let each prompt's run end before the first block that no request has computed in time."""
     blocks, begins, names = held
     holders, first, second, free = found
     for r in range(len(blocks)):

@@ -1,4 +1,4 @@
-"""The least time of any step of a pool, whatever else it holds: the basis of the bound on goodput.
+"""The least time of any step of a pool, independent of its other content: the basis of the bound on goodput.
 
 Measured step times may fall as a step grows, so that a step which does more can be faster. The times here are lower
 envelopes: a step of p prefill tokens and d decodes that read C tokens in all takes at least T(p, d, C), and so does
@@ -133,7 +133,7 @@ class PoolSteps:
     again_only: bool = False
 
     def own(self, prices: Prices) -> Prices:
-        """The prices of what its steps supply."""
+        """The prices of the supply of its steps."""
         return replace(prices, token=prices.again) if self.again_only else prices
 
     def best(self, prices: Prices) -> list[Steps]:
@@ -160,8 +160,7 @@ class PoolSteps:
     def scarce(self, prices: Prices, second: float) -> str | None:
         """What keeps the steps that pay from being better still; None: only time.
 
-        It is the batch size if decodes are what pays, and half as many of them would take more than 3/4 of the time.
-        """
+        It is the batch size if decodes pay, and half of them would take more than 3/4 of the time."""
         if self.decodes is None or second <= 0.0:  # time costs nothing if all requests can be served
             return None
         paying = [

@@ -13,8 +13,8 @@ from framework.timing.table import Curve, StepRow, Surface
 
 Floats = NDArray[np.float64]
 
-_EVERY_BATCH, _RATIO = 256, 1.02  # batches on the grid: all up to here, then each so many times the one before
-_LEAST_S = 1e-15  # stands for no time at all
+_EVERY_BATCH, _RATIO = 256, 1.02  # batches on the grid: all up to here, then a geometric sequence with this ratio
+_LEAST_S = 1e-15  # replaces zero time
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats) -> tuple[
 
 
 def _each_s(row: StepRow) -> float:
-    """Seconds that a decode costs by itself, without its context."""
+    """Seconds per decode, without its context."""
     return row.per_sequence_s + row.between_sequence_s + row.per_sampled_s
 
 

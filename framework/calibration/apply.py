@@ -53,7 +53,7 @@ def calibrations_of(timing: Timing, server: Server | None = None) -> Callable[[C
 
 
 def _of_parts(timing: Measured) -> Rows:
-    """The timing by calibration; reads each profile once, however many calibrations are tried."""
+    """The timing by calibration; reads each profile once for all calibrations."""
     known: dict[tuple[str, str, Parallelism], Entry] = {}
 
     def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:

@@ -17,7 +17,7 @@ from framework.errors import InputError, shown
 _NEEDED = ("input_tokens", "output_tokens", "ttft_s")
 _LAST = ("e2e_s", "tpot_s")
 _START = ("start_s", "arrival_s")
-_Line = tuple[str, Mapping[str, Any]]  # where the row is, and its values by name
+_Line = tuple[str, Mapping[str, Any]]  # place of the row, and its values by name
 
 
 def is_jsonl(text: str) -> bool:

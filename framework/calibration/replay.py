@@ -87,7 +87,7 @@ def measured(benchmark: Benchmark) -> Served:
 
 
 def load_of(benchmark: Benchmark) -> str:
-    """How the requests should be sent again, one of LOADS, from what the benchmark states.
+    """The kind of load that replays the requests, one of LOADS, from the benchmark's own statements.
 
     This is "recorded" if it states when each was sent, "closed" if a client kept a fixed number in flight, else
     "drawn", from the client's distribution of gaps. Recorded times come first for a closed loop too: they tie the

@@ -29,7 +29,7 @@ class Box:
 
     @classmethod
     def around(cls, centre: Floats, radius: float, lowest: Floats, highest: Floats) -> Box:
-        """A box of that radius around the centre, shifted where it would cross a bound; arrays have shape (K,)."""
+        """A box of that radius around the centre, shifted if it would cross a bound; arrays have shape (K,)."""
         low = np.clip(centre - radius, lowest, np.maximum(highest - 2 * radius, lowest))
         return cls(low, np.minimum(low + 2 * radius, highest))
 

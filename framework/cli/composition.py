@@ -113,7 +113,7 @@ class _Repository(ConfigRepository):
 
 
 class _Recorder(_Repository):
-    """Notes what it, or a copy of it, is asked for, each lookup once."""
+    """Records each lookup of it and of its copies, once."""
 
     def __init__(self, config_search_path: Any) -> None:
         super().__init__(config_search_path)

@@ -17,7 +17,9 @@ from uuid import uuid4
 
 from framework.errors import InputError
 
-_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")  # names by `write_whole`, and by number of process
+_TEMPORARY = re.compile(
+    r"\..+\.([0-9a-f]{12}|\d+)\.tmp"
+)  # temporary names of `write_whole`, with the number of the process
 _ABANDONED_S = 3600.0
 
 
@@ -82,7 +84,7 @@ T = TypeVar("T")
 def read_once(keep: int) -> Callable[[Callable[Concatenate[Path, P], T]], Callable[Concatenate[Path, P], T]]:
     """Decorate a function of a path (and of other hashable values): it is called again only for what has changed.
 
-    The `keep` results that were asked for last are kept. All callers share them, so nobody may alter them. A file
+    The `keep` results that were used last are kept. All callers share them, so no caller may alter them. A file
     counts as unchanged while its inode, size and time of change are; a folder, while its direct entries are.
     """
 

@@ -21,7 +21,7 @@ _IN_MEMORY, _ON_DISK = 64, 1024  # each about 30 KB
 
 
 class Lookup(NamedTuple):
-    """A file or a folder that a composition asked for, by its path in config groups: ("policy/ares", CONFIG)."""
+    """A file or a folder that a composition looked up, by its path in config groups: ("policy/ares", CONFIG)."""
 
     path: str
     kind: ObjectType
@@ -36,12 +36,12 @@ class Composition:
     found: tuple[tuple[int, int] | None, ...]
 
     def holds(self, folders: Sequence[str]) -> bool:
-        """Whether all that it depends on is unchanged."""
+        """Whether everything that it depends on is unchanged."""
         return self.found == found_in(folders, self.lookups)
 
 
 def found_in(folders: Sequence[str], lookups: Iterable[Lookup]) -> tuple[tuple[int, int] | None, ...]:
-    """Age and size of what each lookup finds in each folder, None for nothing."""
+    """Age and size of the file that each lookup finds in each folder, None without one."""
     return tuple(_state(os.path.join(folder, lookup.path), lookup.kind) for lookup in lookups for folder in folders)
 
 
@@ -72,7 +72,7 @@ def _read(file: Path | None) -> Composition | None:
     try:
         composition = pickle.loads(kept)
         pickle.loads(composition.config)
-    except Exception:  # pickle raises whatever the bytes make it raise
+    except Exception:  # pickle may raise any exception, depending on the bytes
         return None
     return composition if isinstance(composition, Composition) else None
 

@@ -66,7 +66,7 @@ _GROUPS = [
     "trace",
 ]
 _VALUE = "quote a text with other than letters, digits and _-./:+@%, as in \"key='a text'\", and close each bracket"
-# a command keeps most of what it allocates: searching it often would take a tenth of its time
+# a command keeps most of its allocations: frequent collections would take a tenth of its time
 _RARELY = (100_000, 20, 100)
 
 # A part of the names of run directories: with the time in microseconds, no two processes of a machine share one.

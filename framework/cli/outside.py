@@ -82,7 +82,7 @@ def _holds(file: Path, text: str) -> bool:
 
 
 def is_of_files(directory: Path) -> bool:
-    """Whether the directory is one that `policy=FILE.py:CLASS` adds by itself."""
+    """Whether the directory is one that `policy=FILE.py:CLASS` adds."""
     cache = user_directory("outside")
     return cache is not None and directory.is_relative_to(cache.resolve())
 

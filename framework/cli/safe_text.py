@@ -58,7 +58,7 @@ def masked(text: str) -> str:
 
 
 def without(text: str, secrets: tuple[str, ...]) -> str:
-    """`text` with each of these words masked, where others quote them from a URL, and with its URLs masked."""
+    """`text` with its URLs masked, and with each of these words masked if a message quotes it from a URL."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return masked(text)

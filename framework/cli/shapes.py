@@ -44,7 +44,7 @@ def texts_of(where: str, value: Any) -> dict[str, str]:
 def numbers_of(
     where: str, value: Any, shape: tuple[int | None, ...], least: float = -math.inf, most: float = math.inf
 ) -> NDArray[Any]:
-    """Nested lists of numbers from `least` to `most` as an array; None in `shape` stands for any length but 0."""
+    """Nested lists of numbers from `least` to `most` as an array; None in `shape`: any length except 0."""
     found = _lists(where, value, shape, least, most)
     if shape and len({_lengths(one) for one in found}) > 1:
         raise InputError(f"{where}: its rows are not equally long")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _ALIKE = 0.75  # least likeness by difflib: one or two letters of a word
-_BEGINNING, _FEW = 3, 3  # letters of a beginning, and the most words that it may stand for
+_BEGINNING, _FEW = 3, 3  # least letters of a beginning, and the most words that it may match
 _MOST = 12
 _HIDDEN = ("hydra", "_convert_")
 _MADE_OF_A_FILE, _OF_A_FILE = "framework.cli.outside.make", ("file", "name", "source")  # policy=FILE.py:CLASS

@@ -153,7 +153,7 @@ def _declared_kind(function: Callable[..., Any], parameter: str) -> Any:
 
 
 def _plain(passed: Any) -> Any:
-    """The type of what a caller passes, whether or not its value is known."""
+    """The type of a caller's argument, whether or not its value is known."""
     return types.unliteral(typeof(passed.value) if isinstance(passed, types.Omitted) else passed)
 
 

@@ -108,7 +108,7 @@ class InnerLowering(_Lowering):
         library.finalize()
 
         def key(*arguments: Any) -> None:
-            """The name by which numba knows the function; nobody calls it."""
+            """The name by which numba knows the function. It is never called."""
 
         state.targetctx.insert_user_function(key, lowered.fndesc, [library])
         state["cr"] = numba_compiler._LowerResult(lowered.fndesc, lowered.call_helper, cfunc=key, env=lowered.env)

@@ -32,5 +32,5 @@ def shorten_record_names() -> None:
 
 
 def short_name(name: str) -> str:
-    """A name that stands for this one alone."""
+    """A unique name for this one."""
     return name if len(name) <= _LONGEST else f"Record({hashlib.sha256(name.encode()).hexdigest()[:24]})"

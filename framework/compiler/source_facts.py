@@ -90,7 +90,7 @@ class _Kept:
         return found
 
     def save(self) -> None:
-        """Add new facts to those that other processes have written meanwhile; files that are gone are forgotten."""
+        """Add new facts to those that other processes have just written; deleted files are dropped."""
         if not self._new:
             return
         merged = {**_entries_in(self._file), **self._new}

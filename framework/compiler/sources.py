@@ -53,5 +53,5 @@ def _imported(stamp: Stamp, root: Path) -> list[Path]:
 
 @functools.cache
 def _listed(stamp: Stamp) -> frozenset[str]:
-    """The modules and packages of a folder, and whatever else has a name there."""
+    """The modules, packages and other names in a folder."""
     return frozenset(name.removesuffix(".py") for name in os.listdir(stamp.file))

@@ -1,4 +1,4 @@
-"""The cache of what this program can make again: compiled code, and facts about files."""
+"""The cache of compiled code and of facts about files, which this program can rebuild."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def user_directory(name: str) -> Path | None:
     """The folder `name` of the user's cache, made if it is missing; None if nothing can be written.
 
     It is under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory.
-    Its content is unpickled, that is executed, so nobody else may own it or write there.
-    """
+    Its content is unpickled, that is executed, so no other user may own it or write there."""
     environment = os.environ
     return _writable(environment.get("NUMBA_CACHE_DIR"), environment.get("XDG_CACHE_HOME"), name)
 
@@ -43,7 +42,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _is_own(directory: Path) -> bool:
-    """Whether it belongs to this user and nobody else can write there; write access of a group is removed first."""
+    """Whether it belongs to this user and no other user can write there; write access of a group is removed first."""
     try:
         status = directory.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o002:

@@ -36,7 +36,7 @@ from framework.system.faults import Faults
 FASTER = 10.0  # this many times as fast counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
 _ENDLESS_BYTES_S = 1e18
-_NO_LIMIT_S = 1e6  # a TTFT limit, as a key of a queue, that stands for no limit
+_NO_LIMIT_S = 1e6  # TTFT limit, as a key of a queue, that means no limit
 _MOST_TICKS = 5_000  # most ticks of a run
 
 
@@ -168,7 +168,7 @@ def ranks_are_even(experiment: Experiment, seen: Seen) -> Experiment | None:
 
 
 def routing_is_by_load(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """Route prompts to where the fewest tokens wait, decodes to where the least KV is held."""
+    """Route prompts to the instance with the fewest waiting tokens, decodes to the one with the least KV."""
     policy = experiment.policy
     if laid_out(experiment).instances < 2:
         return None

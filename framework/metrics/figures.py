@@ -1,7 +1,7 @@
 """The figures of a run: the meaning of each key of summary.json, its names, its unit, which way is better.
 
-A row of METRICS states all that is known of a key; tables, pages, pictures and searches read it with `metric`. TIER in
-a key stands for the name of a prefix store, such as dram.
+A row of METRICS describes a key; tables, pages, pictures and searches read it with `metric`. TIER in a key is the name
+of a prefix store, such as dram.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Better(IntEnum):
 class Metric:
     """A key of summary.json, or of one class of requests as KEY@CLASS. Its value times `scale` is in `unit`.
 
-    `meaning` say in one line what it is. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
+    `meaning` states it in one line. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
     readers who know no abbreviation (P99 time to first token); `heading` stands over a narrow column, in lines.
     """
 
@@ -80,7 +80,7 @@ class Metric:
 
 
 def metric(key: str) -> Metric:
-    """The metric of a key; a key that no summary has by itself gets its name alone."""
+    """The metric of a key; an unknown key gets only its name."""
     of_all, is_of_class, slo_class = key.partition("@")
     if is_of_class:
         found = metric(of_all)

@@ -1,4 +1,4 @@
-"""Invariants of every finished run, whatever the policy did; a breach is a bug of the engine."""
+"""Invariants of every finished run, for any policy; a breach is a bug of the engine."""
 
 from __future__ import annotations
 

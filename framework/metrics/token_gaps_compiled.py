@@ -49,7 +49,7 @@ class Tails(NamedTuple):
 
     at: Ints  # (N + 1,)
     heap: Floats  # used by requests with several memberships; other pages are never touched
-    scratch: Floats  # used by a request whose only membership is at hand
+    scratch: Floats  # number of a request without further memberships
     expected: Ints  # (N,) gaps of a request that finishes
     seen: Ints  # (N,)
     smallest_s: Floats  # (N,) smallest of the largest; like the next three NaN until all gaps were seen
@@ -171,7 +171,7 @@ def _gap_s(row: np.void, j: int) -> float:
 
 @inner
 def _largest_s(row: np.void) -> float:
-    """The largest of all its gaps, seconds; gaps 1, 2, ... rise or fall."""
+    """Its largest gap, seconds; gaps 1, 2, ... rise or fall monotonically."""
     if row["steps"] == 1:
         return row["opening_s"]
     return max(row["opening_s"], _gap_s(row, 1), _gap_s(row, row["steps"] - 1))

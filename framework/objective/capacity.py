@@ -264,14 +264,14 @@ def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result
 
 
 def _given_up(at_least: float | None) -> str:
-    """That a system was given up at a rate; nothing if no rate was asked for."""
+    """The note that a system was given up at a rate; empty if no rate was requested."""
     return (
         "" if at_least is None else f"{at_least:.4g} req/s is not sustained; objective.at_least asks for no lower rate"
     )
 
 
 def _why_none(aim: Capacity, experiment: Experiment, search: Search, crowded: Result) -> str:
-    """How many requests miss the SLO with the whole system to themselves, which takes them less than `crowded`."""
+    """The number of requests that miss the SLO even with the whole system to themselves."""
     gap_s = float(np.nanmax(crowded.requests["end_s"] - crowded.requests["arrival_s"]))
     count = len(experiment.workload)
     alone = replace(

@@ -115,9 +115,7 @@ def bound_of(experiment: Experiment) -> Bound:
 
 
 def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
-    """The least time in which `some` (N,) of a run's requests can be served if every GPU may do anything, whatever the
-    policy.
-    """
+    """The least time in which any policy can serve `some` (N,) of a run's requests, if every GPU may do anything."""
     setting = experiment.setting
     own = replace(setting, workload=chosen(result.workload, some), cluster=any_role(setting.cluster))
     return shortest_time_s(own)

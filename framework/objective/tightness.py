@@ -47,8 +47,7 @@ class Tightness(Objective):
 def tightness(result: Result, slo: Slo, attainment: float) -> float:
     """1 over the least factor on all limits of `slo` with which that share of the requests keeps them, by bisection.
 
-    Raises InputError if that share keeps them however tight they are.
-    """
+    Raises InputError if that share keeps any limits."""
 
     def is_kept(scale: float) -> bool:
         return float(judge(result, slo.scaled(scale)).good.mean()) >= attainment

@@ -61,7 +61,7 @@ class ActionRow(NamedTuple):
 class Answers:
     """Asks the Python hooks of one policy, and refuses invalid answers with a PolicyError.
 
-    `reasons`: why requests were turned away or cancelled, in the order of first use. `actions`: those of the last
+    `reasons`: those of rejections and cancellations, in the order of first use. `actions`: those of the last
     answer with actions.
     """
 

@@ -129,7 +129,7 @@ class Policy:
     tick_s: float | None = None  # period of on_tick, None: never
     changes_roles: bool = False  # on_tick and decide may return SetRole
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
-    dynamic_keys: ClassVar[bool] = False  # prioritize is asked for a whole queue whenever it is read after a change
+    dynamic_keys: ClassVar[bool] = False  # prioritize gets the whole queue whenever it is read after a change
     compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
 
     @property

@@ -30,8 +30,7 @@ class Predictor:
     """Predicts how many output tokens a request has still to come.
 
     An estimate is made at the start of a stride and holds while the request generates `stride` tokens. Randomness must
-    be counter-based on (seed, request, generated // stride), so that it does not depend on who asks when.
-    """
+    be counter-based on (seed, request, generated // stride), so that it does not depend on the order of calls."""
 
     stride: int = 20
 
@@ -114,7 +113,7 @@ def _of_each(answer: Floats | float, count: int) -> Floats:
 @compiled
 def stale(ids: Integers, generated: Integers, stride: int, strides: Integers, found: Integers, at: Integers) -> int:
     """Write the requests that have reached another stride than that of their estimate, and the tokens at its start: not
-    those generated, since the answer must not depend on who asked first. Returns their number, and notes the new
+    those generated, because the answer must not depend on the order of calls. Returns their number, and notes the new
     strides.
     """
     if len(generated) != len(ids):

@@ -120,7 +120,7 @@ def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
 
 
 def reserving(spec: ClusterSpec, tokens: int | None) -> ClusterSpec:
-    """The pools, where each request reserves KV for `tokens` tokens, or what an instance has if that is less.
+    """The pools; each request reserves KV for `tokens` tokens, or for all of an instance if that is less.
 
     None: for those of the longest request that the cluster is for.
     """

@@ -73,7 +73,7 @@ class Instances:
                 setattr(self, name, rows[name])
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
+        if name in _INSTANCE_COLUMNS:  # reached only if the ids are not consecutive
             return self._engine.instances[name][self._ids]
         raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
 

@@ -73,7 +73,7 @@ def start_fetch(s: Simulation, r: Request, source: Instance, i: Instance) -> boo
 
 
 def end_fetch(s: Simulation, r: Request) -> None:
-    """Queue r at its instance, where its prefix has arrived; route r anew if that instance no longer prefills."""
+    """Queue r at its instance, which now has its prefix; route r anew if that instance no longer prefills."""
     assert r.fetch is not None
     (i, blocks), r.fetch = r.fetch, None
     for id in reversed(blocks):

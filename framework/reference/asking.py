@@ -16,7 +16,7 @@ def ask_route_prefill(s: Simulation, r: Request) -> Instance:
 
 
 def ask_route_decode(s: Simulation, r: Request) -> Instance | str:
-    """The instance that decodes r, or the reason why r is turned away. Raises PolicyError likewise."""
+    """The instance that decodes r, or the reason for its rejection. Raises PolicyError likewise."""
     answer = s.hooks.route_decode(s, r)
     return answer if isinstance(answer, str) else _able(s, "route_decode", answer, r, DECODE)
 

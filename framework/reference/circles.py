@@ -36,7 +36,7 @@ def find_circle(s: Simulation) -> list[Instance]:
 
 
 def is_blocked(s: Simulation, d: Instance) -> bool:
-    """Whether the KV held on d alone denies room to the first of its incoming list for ever."""
+    """Whether the KV held on d is enough to deny room to the first of its incoming list for ever."""
     if not d.incoming:
         return False
     first = d.incoming[0]

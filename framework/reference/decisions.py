@@ -187,7 +187,7 @@ def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
-    """Queue r by the policy's key where it was; if that instance no longer prefills, where the policy routes it."""
+    """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     target = i
     if not i.role & PREFILL and not s.recomputes_here(r):
         if s.unserved:

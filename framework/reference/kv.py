@@ -28,7 +28,7 @@ def has_seat(i: Instance) -> bool:
 
 
 def has_blocks(s: Simulation, i: Instance, tokens: int | None) -> bool:
-    """Whether the first of the queue finds blocks for `tokens` tokens; None: for all that it has to compute."""
+    """Whether the first of the queue finds blocks for `tokens` tokens; None: for all its tokens."""
     left = left_blocks(s, i, tokens)
     return left >= i.present_watermark and keeps_reserve(s, i, min(i.waiting)[2], left)
 
@@ -141,7 +141,7 @@ def free_deferred(s: Simulation, i: Instance) -> bool:
 
 
 def forget_last(s: Simulation, i: Instance, r: Request) -> None:
-    """Leave the last token of r out of what the prefix cache learns.
+    """Keep the last token of r out of the prefix cache.
 
     The scheduler does not know yet which token r got in the step of i that still runs.
     """
@@ -150,7 +150,7 @@ def forget_last(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def preempt_prefill(s: Simulation, i: Instance, r: Request) -> None:
-    """Drop what r has prefilled on i; r waits there again, whatever the role of i."""
+    """Drop the partial prefill of r on i; r waits there again, for any role of i."""
     s.preemptions += 1
     r.preemptions += 1
     evict(s, i, r)

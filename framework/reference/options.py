@@ -53,8 +53,8 @@ class Spec:
     token_budget: int
     max_batch: int
     mode: str = "decode_first"
-    reserve_blocks: int | None = None  # blocks reserved for every request, whatever its tokens
-    spares_idle: bool = False  # true: the watermark does not hold where nothing runs
+    reserve_blocks: int | None = None  # constant number of blocks reserved for every request
+    spares_idle: bool = False  # true: the watermark is 0 if nothing runs
     pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
     chunk_sizes: tuple[int, ...] = ()  # chunk size by stage of a prompt
     stage_tokens: int = 1
@@ -141,7 +141,7 @@ class Options:
     start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
     horizon_s: float = math.inf  # arrivals from this time on are not sent
-    backoff_s: float = 0.0  # seconds that a client waits after a request was turned away
+    backoff_s: float = 0.0  # seconds that a client waits after a rejection
     prefill_percent: int = 50  # percent of the SMs for prefills concurrent with decodes, until a plan changes it
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # slowdown by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101

@@ -41,7 +41,7 @@ _KEPT_NAMES = {kept: name for name, kept in KEPT.items()}
 
 
 class PolicyHooks(Hooks):
-    """One policy bound to one run. Before each question all that it may look at is written again."""
+    """One policy bound to one run. Before each call its view is written anew."""
 
     def __init__(self, policy: Policy, cluster: Cluster, inspection: ReferenceInspection, faults: bool = False) -> None:
         if policy.tick_s is not None:

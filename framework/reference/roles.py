@@ -41,9 +41,7 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
 
 
 def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
-    """Queue an entry, taken out of a queue or off a crashed instance, where `route_prefill` says; it keeps key and
-    number.
-    """
+    """Queue an entry, from a queue or a crashed instance, at `route_prefill`'s instance; it keeps key and number."""
     r = entry[2]
     if s.unserved:
         park(s, r)

@@ -19,14 +19,14 @@ from framework.timing.rank_row import instance_row
 from framework.timing.table import StepTables
 
 _UNBOUNDED = 1 << 40
-_remembering = functools.lru_cache(maxsize=1 << 14)  # a table is asked for the same step again and again
+_remembering = functools.lru_cache(maxsize=1 << 14)  # a table is queried for the same step repeatedly
 
 
 @dataclass(frozen=True, eq=False)
 class TableTime:
     """Step times of each pool from its table, with the format of KV applied.
 
-    `factors`: of prefill attention, and of what decodes read. `pack_s`: of each prefilled token, by pool.
+    `factors`: of prefill attention, and of the context that decodes read. `pack_s`: of each prefilled token, by pool.
     """
 
     tables: StepTables
@@ -65,7 +65,7 @@ class TableTime:
 
     @_remembering
     def host_s(self, pool: int, tokens: int, decodes: int) -> float:
-        """The least seconds of a step, whatever its kernels."""
+        """The least seconds of a step, independent of its kernels."""
         return float(table.host_s(self.tables, pool, tokens, decodes))
 
     def extrapolation(

@@ -51,8 +51,8 @@ class Hooks:
         return 0
 
     def prioritize(self, s: Simulation, queue: Sequence[Request]) -> Sequence[float]:
-        """Keys in the waiting queue, smallest first: of one request that is queued or, with dynamic keys, of all that
-        wait.
+        """Keys in the waiting queue, smallest first: of the queued request or, with dynamic keys, of all
+        waiting ones.
         """
         return [0.0] * len(queue)
 
@@ -126,7 +126,7 @@ class Simulation:
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
-        self.told = 0  # finished requests among these that the policy has been told of
+        self.told = 0  # number of these finished requests that the policy has seen
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that await the turn of an instance, in order
@@ -240,7 +240,7 @@ class Simulation:
         return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
 
     def recomputes_here(self, r: Request) -> bool:
-        """Whether r, which waits or prefills, is recomputed on the instance where it decoded."""
+        """Whether r, which waits or prefills, is recomputed on the instance of its decode."""
         comes_again = self.options.first_token != "prefill" and r.first_token_pending
         return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again) and not r.rerouted
 
@@ -279,8 +279,8 @@ class Simulation:
             self.push(self._next_s(r, 0.0), ARRIVAL, self.sessions.pop(0).id)
 
     def _next_s(self, r: Request, think_s: float) -> float:
-        """When the client of r, which has ended, sends again. It waits first if r was turned away. Once the load is
-        over it neither waits nor thinks.
+        """The time of the next request of r's client, after r has ended. The client waits first if r was rejected. Once
+        the load is over it neither waits nor thinks.
         """
         if r.state == UNSENT:
             return self.now_s

@@ -21,7 +21,7 @@ INSTANCE_TOTALS = (
 
 @dataclass
 class Migration:
-    """The migration of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
+    """The migration of a request that continues to decode; `ready`: the copy has ended, and the switch is due."""
 
     target: Instance
     copied: int  # KV tokens
@@ -58,7 +58,7 @@ class Request:
     rank: int = 0  # rank of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
-    rerouted: bool = False  # a crash took it off its instance; it is computed where it is routed, until it decodes
+    rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed on the routed instance
     copy: Copy | None = None  # copy of its KV, or of a prefix
     sent_ahead: bool = False  # true: that copy began before its prefill had ended
     fetch: tuple[Instance, list[int]] | None = None  # instance to which a prefix of it is being copied, and the blocks
@@ -178,7 +178,7 @@ class Instance:
     off_s: float = 0.0
     slowness: float = 1.0  # factor by which its steps now take longer
     link_share: float = 1.0  # present share of its network's bandwidth
-    hung: bool = False  # it makes no progress, and nobody has noticed yet
+    hung: bool = False  # it hangs, and this is not detected yet
     down: bool = False  # it has crashed; the change under way brings it back
     waiting: list[tuple[float, int, Request]] = field(default_factory=list)  # key, queue number
     # requests that came while a step ran, with asynchronous scheduling
@@ -192,7 +192,7 @@ class Instance:
     joining: list[Request] = field(default_factory=list)
     # computed by its prefill stream; they decode from the next boundary on, ...
     computed: list[Request] = field(default_factory=list)
-    known: int = 0  # the first of these, of which its next step knows
+    known: int = 0  # number of these that its next step knows
     swapped: list[Request] = field(default_factory=list)
     incoming: list[Request] = field(default_factory=list)
     # copies under way to this instance hold a seat and blocks here

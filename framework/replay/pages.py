@@ -1,4 +1,4 @@
-"""Returns memory that nobody needs any more to the system before its array ends."""
+"""Returns unneeded memory to the system before its array ends."""
 
 from __future__ import annotations
 

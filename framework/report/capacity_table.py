@@ -35,7 +35,7 @@ def _figure(summary: Mapping[str, Any]) -> Text:
 
 
 def _interval(summary: Mapping[str, Any]) -> list[Text]:
-    """A bracket as text that nobody takes for a confidence interval."""
+    """A bracket as text that does not look like a confidence interval."""
     bracket = f"search ended between {_rate(summary['capacity_low'])} and {_rate(summary['capacity_high'])} req/s"
     replicates = summary["capacity_replicates"]
     if not replicates and not summary["capacity"]:

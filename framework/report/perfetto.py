@@ -32,7 +32,7 @@ ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
 
 def write_timeline(result: Result, file: IO[bytes], window_s: tuple[float, float] = ALWAYS_S) -> None:
-    """Write gzipped JSON of what happens within the window; equal results give equal bytes.
+    """Write gzipped JSON of the events within the window; equal results give equal bytes.
 
     Times are microseconds since the run's time 0.
     """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from framework.report.trace_events import event
 from framework.result import Result
 
-THREADS = {2: "crashes", 3: "slow-downs", 4: "network"}  # by their distance from the thread of the steps
+THREADS = {2: "crashes", 3: "slow-downs", 4: "network"}  # offset of each from the thread of the steps
 _DOWN, _SLOW, _NETWORK = THREADS
 
 

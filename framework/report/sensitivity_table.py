@@ -1,4 +1,4 @@
-"""The terminal's table of what wrong step times would change in a run."""
+"""The terminal's table of a run's sensitivity to wrong step times."""
 
 from __future__ import annotations
 

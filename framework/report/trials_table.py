@@ -1,4 +1,4 @@
-"""What limits the goodput of a run and what would improve it, for a terminal, and as rows for a page."""
+"""The limits of a run's goodput and their remedies, for a terminal, and as rows for a page."""
 
 from __future__ import annotations
 

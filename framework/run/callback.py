@@ -54,9 +54,9 @@ class Runs(Callback):
     """Hydra's hooks. One instance sees a whole run or sweep; copies of it see the jobs that run in other processes.
 
     A run refused for a user's mistake leaves one line on stderr, no directory, and exit code 2. In a sweep the other
-    runs go on, and a line that several runs share is printed once. A run that meets a bug keeps its configuration and
-    leaves a traceback next to it; the bug ends the command after the other runs have ended. An exception in a policy's
-    hook is for its user to fix: one line, which names the file with the traceback.
+    runs continue, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
+    and leaves a traceback next to it; the bug ends the command after the other runs have ended. An exception in a
+    policy's hook is for its user to fix: one line, which names the file with the traceback.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Runs(Callback):
         self._process, self._started_ns = os.getpid(), time.time_ns()
         try:
             directory = Path(OmegaConf.select(config, key))
-        except OmegaConfBaseException:  # built from what is known within a job only
+        except OmegaConfBaseException:  # built from facts known only within a job
             return None
         fresh = FreshDirectory.watch(directory)
         if not self._hold(fresh.path):

@@ -46,8 +46,7 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
 def compose(config: DictConfig, given: Given = NOTHING) -> Experiment:
     """Build each part that `config` names by `_target_`, except those that are `given`.
 
-    Raises InputError for an invalid seed or output, and Hydra's InstantiationException around whatever a part refuses.
-    """
+    Raises InputError for an invalid seed or output, and Hydra's InstantiationException around the refusal of a part."""
     if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
     _require_outputs(config)
@@ -105,7 +104,7 @@ def fitting_parts(config: DictConfig, given: Given = NOTHING) -> dict[str, Any]:
 
 
 def _require_speed(pool: PoolSpec, model: Model) -> None:
-    """Raise InputError for GPUs so slow that a step or a copy hardly ever ends, while a policy's ticks go on."""
+    """Raise InputError for GPUs so slow that a step or a copy hardly ever ends while a policy's ticks continue."""
     gpu, gpus = pool.gpu, pool.parallelism.gpus
     for name in ("link_bytes_s", "pcie_bytes_s", "nic_bytes_s"):
         require_at_least(f"gpu.{name}", getattr(gpu, name), _LEAST_LINK_BYTES_S)
@@ -141,7 +140,7 @@ def _require_short_steps(pool: PoolSpec, row: StepRow) -> None:
 
 
 def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[PoolSpec]) -> None:
-    """Raise InputError for a batching that was asked for and that no pool has."""
+    """Raise InputError for a requested batching that no pool has."""
     modes = sorted({engine.batching_of(pool) for pool in pools})
     if engine.batching not in (*modes, EngineConfig().batching):
         raise InputError(

@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """The results of a configuration; `limits` and `sensitivity` if they were asked for (`diagnose`, `output`)."""
+    """The results of a configuration; `limits` and `sensitivity` on request (`diagnose`, `output`)."""
 
     measurement: Measurement
     limits: Limits | None

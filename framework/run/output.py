@@ -60,7 +60,7 @@ def write(
 def tables_of(
     result: Result, evaluation: Evaluation, series_s: float | None, *, phases: bool, gaps: bool = False
 ) -> dict[str, Callable[[], pl.DataFrame | str]]:
-    """The tables asked for: the run in windows of `series_s` seconds, each request's time by phase, the distribution of
+    """The requested tables: the run in windows of `series_s` seconds, each request's time by phase, the distribution of
     gaps between tokens.
     """
     tables: dict[str, Callable[[], pl.DataFrame | str]] = {}

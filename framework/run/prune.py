@@ -2,7 +2,7 @@
 
     python -m framework.run.prune store=results remove=true
 
-It says how many there are, by version, and removes them with remove=true. Until then tables can be made of them.
+It counts them by version, and removes them with remove=true. Until then tables can be made of them.
 Records of classes that cannot be imported here stay.
 """
 

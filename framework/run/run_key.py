@@ -46,7 +46,7 @@ def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:
 
 def is_of_this_code(key: str, settings: Mapping[str, Any]) -> bool:
     """Whether a run of these flat settings could have that key today. Raises ImportError if one of its classes
-    is gone.
+    no longer exists.
     """
     return key[:_CODE_DIGITS] == code_hash(_targets(settings))[:_CODE_DIGITS]
 
@@ -69,7 +69,7 @@ def code_hash(targets: frozenset[str]) -> str:
 
 
 def workload_hash(workload: Workload) -> str:
-    """Hash of the requests, whatever file or distribution they came from."""
+    """Hash of the requests, independent of their file or distribution."""
     parts = []
     for field in fields(workload):
         if field.name in ("name", "source", "sha256", "notes", "caveat"):

@@ -56,7 +56,9 @@ class Store:
 
     def get(self, key: str) -> Record | None:
         """The record of that key, None if there is none."""
-        with suppress(FileNotFoundError):  # a record that another process gathers now is in a segment before it is gone
+        with suppress(
+            FileNotFoundError
+        ):  # a record that another process gathers now is in a segment before its own file is deleted
             return _read_loose(self._loose_path(key))
         for segment in self._segments():
             try:
@@ -90,7 +92,7 @@ class Store:
         return [found[key] for key in sorted(found)]
 
     def remove(self, keys: Collection[str]) -> None:
-        """Drop the records of these keys; records that other processes put meanwhile stay."""
+        """Drop the records of these keys; records that other processes add at the same time stay."""
         for key in keys:
             self._loose_path(key).unlink(missing_ok=True)
         for segment in self._segments():

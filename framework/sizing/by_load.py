@@ -163,7 +163,7 @@ def _chunks_s(tables: StepTables, cached: int, prompt: int, piece: int) -> float
 
 
 def _cached_share(setting: Setting, pool: PoolSpec) -> float:
-    """The share of prompt tokens that an instance finds cached, if it holds the latest of what it computed.
+    """The share of prompt tokens that an instance finds cached, if it holds its latest computed blocks.
 
     One instance of n sees an n-th of the requests, so it holds an n-th of those with the same prefix, from n times as
     long ago.

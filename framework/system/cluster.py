@@ -35,8 +35,7 @@ Spare = Annotated[int, up_to(MOST_INSTANCES, least=0)]
 class ChunkSchedule:
     """Tokens up to which a chunk may be added to a step, `sizes`, by the stage of the chunk's prompt.
 
-    A stage is `stage_tokens` tokens; the last size holds for all that follow.
-    """
+    A stage is `stage_tokens` tokens; the last size holds for all later stages."""
 
     sizes: tuple[Count, ...]
     stage_tokens: Count

@@ -33,8 +33,8 @@ class FaultEvent(NamedTuple):
 class Crash:
     """An instance makes no progress from `at_s` on, seconds from the start of the trace.
 
-    Nobody notices for `detected_after_s`. Then it loses all that it holds, and is down for `down_s`. Raises InputError
-    for a value out of range.
+    The crash is not detected for `detected_after_s`. Then the instance loses everything that it holds, and is down for
+    `down_s`. Raises InputError for a value out of range.
     """
 
     at_s: NotNegative

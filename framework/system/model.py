@@ -45,8 +45,7 @@ class Experts:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1), sizes per head or rank.
 
-    A cached token is `kv_rank` + `rope_dim` values in each layer, whatever the number of heads.
-    """
+    A cached token is `kv_rank` + `rope_dim` values in each layer, for any number of heads."""
 
     query_rank: Count
     kv_rank: Count
@@ -139,7 +138,7 @@ class Model:
 
     @property
     def expert_parameters(self) -> int:
-        """Weights of all experts of all layers, shared ones apart."""
+        """Weights of all experts of all layers, except shared ones."""
         if self.experts is None:
             return 0
         return self.expert_layers * self.experts.count * self._mlp(self.experts.intermediate)

@@ -13,7 +13,7 @@ from framework.timing.step_row import StepRow
 
 @dataclass(frozen=True)
 class Affine:
-    """Step times that are affine in what a step holds, whatever the model and the GPU. All coefficients are in seconds.
+    """Step times that are affine in the content of a step, for any model and GPU. All coefficients are in seconds.
 
     A step costs base_s + per_prefill_token_s * sum(chunk) + prefill_quadratic_s * sum((prefix + chunk)^2 - prefix^2)
     + per_sequence_s * decodes + per_context_token_s * summed context. A request takes request_s to the front end, which

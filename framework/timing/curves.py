@@ -1,4 +1,4 @@
-"""Piecewise affine functions, of which step times are made: curves over one size, surfaces over batch and context."""
+"""Piecewise affine functions for step times: curves over one size, surfaces over batch and context."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Curve:
         return Curve.of(knots, values + (factor - 1.0) * np.minimum(values, level))
 
     def without_bumps(self) -> Curve:
-        """The curve lowered wherever more work would take less time: a server can always pad its work."""
+        """The curve, lowered if more work would take less time: a server can always pad its work."""
         return self.with_values(np.minimum.accumulate(np.asarray(self.values)[::-1])[::-1])
 
     def at(self, xs: FloatArray) -> FloatArray:

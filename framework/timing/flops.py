@@ -1,4 +1,4 @@
-"""The FLOPs and bytes of a step, whatever its time: for MFU, MBU and its place under the roofline.
+"""The FLOPs and bytes of a step, for MFU, MBU and its place under the roofline.
 
 FLOPs are two for each token and weight that it passes, without embedding and output projection, plus the attention of
 each pair of a query and a key in layers without a window, causal (as `metrics.usage` counts them). Bytes, over all GPUs
@@ -63,7 +63,7 @@ class Step:
 
 
 def flops(model: Model, step: Step) -> float:
-    """The FLOPs of a step over all GPUs; the module says how they are counted."""
+    """The FLOPs of a step over all GPUs, counted as the module states."""
     pairs = step.decode_context + sum(
         ((chunk.prefix + chunk.tokens) ** 2 - chunk.prefix**2) / 2 for chunk in step.chunks
     )
@@ -71,7 +71,7 @@ def flops(model: Model, step: Step) -> float:
 
 
 def moved_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
-    """The bytes that the GPUs of one instance must read and write for a step; the module says how they are counted."""
+    """The bytes that the GPUs of one instance must read and write for a step, counted as the module states."""
     return _weight_bytes(model, parallelism, step) + _kv_bytes(model, step)
 
 

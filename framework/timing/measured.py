@@ -124,7 +124,7 @@ class Measured:
 
     @property
     def source(self) -> str:
-        """What was measured, for the rows made so far."""
+        """The measurements of the rows made so far."""
         served = self.server.name != "none" and not (self._given and all(_ESTIMATED in given for given in self._given))
         server = f"; server {self.server.name}" if served else ""
         return f"measured ({'; '.join(self._given) or self.backend}{server})"

@@ -90,7 +90,7 @@ class StepParts:
         return {part: row.linear for part, row in self.rows.items() if row.linear is not None}
 
     def calibrated(self, calibration: Calibration, overheads: StepRow | None = None) -> Mapping[str, StepRow]:
-        """The parts under a calibration; "overhead" has all that is added.
+        """The parts under a calibration; "overhead" has all additions.
 
         `overheads` is what the server adds, None: a synchronous one with the calibration's terms.
         """

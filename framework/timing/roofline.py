@@ -147,7 +147,7 @@ class _Reach:
 
 
 def _floor_s(model: Model, reach: _Reach) -> float:
-    """Seconds of the kernels of all layers, however few tokens there are, without reading matrices."""
+    """Seconds of the kernels of all layers for few tokens, without reading matrices."""
     products = _PRODUCTS if model.experts is None else _PRODUCTS_WITH_EXPERTS
     launches = _OTHERS + (products if DTYPE_BYTES[model.dtype] < _ACTIVATION_BYTES else 0)
     return model.layers * (products * reach.product_s + launches * reach.launch_s)

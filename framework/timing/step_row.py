@@ -28,7 +28,7 @@ _LINEAR, _PREFILL, _DECODE = _times_of("linear"), _times_of("prefill_attention")
 _LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
 _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
-_HOST = {"part": "", "adds": True, "scales": False}  # the least time of a step, whatever its kernels
+_HOST = {"part": "", "adds": True, "scales": False}  # the least time of a step, independent of its kernels
 _LIMIT = {"part": "", "adds": False, "scales": False}  # end of the measured range
 _KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # a property of a kernel
 

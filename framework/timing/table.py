@@ -145,7 +145,7 @@ def _segment(data: NDArray[np.float64], at: int, x: float) -> tuple[int, int]:
 
 @compiled
 def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
-    """The curve at `at`; 0 if there is none, and at x = 0, where there is no work."""
+    """The curve at `at`; 0 if there is none, and at x = 0."""
     if stride == 0 or x == 0.0:
         return 0.0
     i, knots_at = _segment(data, at, x)
@@ -281,7 +281,7 @@ def tiles_of_decodes_s(tables: StepTables, k: int, decodes: int, context: int) -
 
 @compiled
 def host_s(tables: StepTables, k: int, tokens: int, decodes: int) -> float:
-    """The least time in pool k of a step of `tokens` tokens, whatever its kernels; `decodes` sequences decode."""
+    """The least time in pool k of a step of `tokens` tokens, independent of its kernels; `decodes` sequences decode."""
     row = tables.rows[k]
     eager_s: float = row["eager_s"] if tokens > row["graph_tokens"] else 0.0
     time_s: float = row["host_s"] + row["host_sequence_s"] * decodes + eager_s

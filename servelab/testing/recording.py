@@ -162,7 +162,7 @@ def _subject(arguments: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def in_plain_python(rule: Rule) -> Rule:
-    """The rule in plain Python, where an index beyond the end is an error."""
+    """The rule in plain Python; there an index beyond the end is an error."""
     return rule
 
 

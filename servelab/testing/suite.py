@@ -1,4 +1,4 @@
-"""What every policy must keep, whoever wrote it: `PolicyConformance`."""
+"""The rules that every policy must keep: `PolicyConformance`."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ class PolicyConformance:
                 open_then = ends_s > cut_s
                 end_s = ends_s[open_then].min()
                 other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))
-                # With any lengths some are shorter than what is known by then: those requests end before `end_s`.
+                # With any lengths some requests end before `end_s`, with fewer tokens than are known by then.
                 until_s = end_s if change == "longer" else math.inf
                 with _titled(scenario, title):
                     changed, after = self._recorded(other, cluster, in_machine_code, until_s)
@@ -294,7 +294,7 @@ class PolicyConformance:
     ) -> tuple[Result | None, list[Answer]]:
         """The run and its decisions; no run if it stops at `until_s`."""
         record, policy = Record(form, until_s=until_s), self.new_policy()
-        # A deployer states how long requests may be, whatever these lengths are.
+        # A deployer states the longest lengths of requests, independent of these.
         cluster = replace(cluster, longest_request_tokens=MODEL.max_context)
         policy.layout(cluster)  # params of compiled rules may depend on pools
         result = None

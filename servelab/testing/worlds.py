@@ -1,7 +1,6 @@
 """The small worlds of the conformance suite: a model, clusters of every kind, and loads that are adverse to policies.
 
-All times are dyadic (small integers times powers of two), so results are exact however an engine groups its sums.
-"""
+All times are dyadic (small integers times powers of two), so results are exact for any grouping of sums."""
 
 from __future__ import annotations
 

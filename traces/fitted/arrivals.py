@@ -31,7 +31,7 @@ Counts = NDArray[np.int64]
 class ArrivalModel:
     """Arrivals in windows of different width, halved repeatedly by beta-binomial draws.
 
-    `period_s` is the time that the trace stands for; longer samples repeat it. The period is a row of cells of
+    `period_s` is the period of the trace; longer samples repeat it. The period is a row of cells of
     `cell_s`; window w is `cells[w]` of them and has `counts[w]` arrivals, both (W,). `concentration[k]` (K,), of a beta
     distribution, says how evenly arrivals fall into the two halves of a part of 2^k to 2^(k+1) grains: infinite for
     Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform. If the
@@ -159,7 +159,7 @@ def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
     until = np.concatenate(([0], np.cumsum(per_cell)))
     best, before = np.full(len(until), -np.inf), np.zeros(len(until), np.int64)
     best[0] = 0.0
-    last = np.searchsorted(until, until - requests, side="right") - 1  # the last place where a window may begin
+    last = np.searchsorted(until, until - requests, side="right") - 1  # last place at which a window may begin
     first = np.minimum(np.searchsorted(until, until - WIDEST * requests), last)
     for end in np.flatnonzero(last >= 0).tolist():
         begin = np.arange(first[end], last[end] + 1)

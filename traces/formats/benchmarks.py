@@ -31,7 +31,7 @@ def read_vllm(path: Path, how: How) -> Trace:
             return Left.FAILED
         tokens = columns["input_lens"][k], columns["output_lens"][k]
         if is_empty(*tokens):
-            return Left.FAILED  # a request without a token has failed, whatever its record says
+            return Left.FAILED  # a request without a token has failed, even if its record says otherwise
         start = None if columns["start_times"] is None else time(where, "start_times", columns["start_times"][k])
         return Sent(start, *lengths(where, *tokens))
 

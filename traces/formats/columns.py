@@ -150,7 +150,7 @@ def _as_named(name: str) -> pl.Expr:
 
 
 def _verbatim(place: str) -> str:
-    """The name of a column as a part of a reason, in which braces stand for values."""
+    """The name of a column as a part of a reason, with doubled braces, because reasons have placeholders."""
     return place.replace("{", "{{").replace("}", "}}")
 
 

@@ -28,7 +28,7 @@ DRAWN_RPS = 1.0  # rate if a file has neither times nor a rate
 class Sent:
     """One request: when it was sent and ended, in the log's own ticks, its tokens, and its session.
 
-    `at` and `ended` are None if nobody recorded them. `hash_ids` are those of its prompt's blocks of `block_tokens`,
+    `at` and `ended` are None if they were not recorded. `hash_ids` are those of its prompt's blocks of `block_tokens`,
     None if the log has none.
     """
 
@@ -170,7 +170,7 @@ def time(where: str, name: str, value: Any) -> float:
 
 
 def time_if(where: str, name: str, value: Any) -> float | None:
-    """A number of ticks, or None if nobody recorded it. Raises InputError."""
+    """A number of ticks, or None if it was not recorded. Raises InputError."""
     return None if value is None else time(where, name, value)
 
 

@@ -66,7 +66,7 @@ def _first_pair(where: str, row: Any, keys: Sequence[str]) -> Sent | Left:
     said = [(value_at(turn, "from", "role"), _text(value_at(turn, "value", "content"))) for turn in turns]
     start = next((place for place, (who, _) in enumerate(said) if who in _ASKING), len(said))
     if start + 1 >= len(said) or said[start + 1][0] in _ASKING:
-        return Left.EMPTY  # nobody answered
+        return Left.EMPTY  # no answer
     prompt, answer = (
         -(-len(said[place][1].encode("utf-8", "replace")) // BYTES_PER_TOKEN) for place in (start, start + 1)
     )

@@ -96,7 +96,7 @@ def _has_fractions(trace: Trace) -> bool:
 
 
 def doubted_chain(rows: pl.DataFrame) -> tuple[str, ...]:
-    """A note if one hash id follows two others: ids must stand for whole prefixes, not for blocks alone."""
+    """A note if one hash id follows two others: ids must name whole prefixes, not single blocks."""
     if "hash_ids" not in rows.columns:
         return ()
     ids, spans = flat_ids(rows["hash_ids"].head(_MOST_ROWS).get_chunks())

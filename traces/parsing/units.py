@@ -6,7 +6,7 @@ import math
 
 from traces.parsing.how import TICKS_PER_S
 
-FASTEST_RPS, SLOWEST_RPS = 1000.0, 0.01  # rates of one recording: a rate beyond them more likely means a wrong unit
+FASTEST_RPS, SLOWEST_RPS = 1000.0, 0.01  # plausible rates of a recording; another rate more likely means a wrong unit
 ENOUGH, FEW = 100, 3  # least requests from which a high and a low rate say something
 LONGEST_S = 1e8  # three years
 KNOWN_YEARS = (2010.0, 2040.0)  # years in which requests to language models were recorded

@@ -139,7 +139,7 @@ def replay_disaggregated(a: Arrays, o: Options, prefills: int) -> int:
             now_s = min(now_s, a.ready_s[a.head[FLYING, d]])
         if arrived < count:
             now_s = min(now_s, a.arrival_s[arrived])
-        for i in range(instances):  # all that is due at a time happens before a step begins then
+        for i in range(instances):  # all events of a time happen before a step begins at that time
             if a.next_end_s[i] != now_s:
                 continue
             steps += 1

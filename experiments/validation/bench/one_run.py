@@ -103,7 +103,7 @@ def first_module(names: tuple[str, ...]) -> Any:
 
 
 def simulation(row: Any, workload: Any) -> Callable[[], Any]:
-    """A run of the row, with all that is read and made before the clock starts."""
+    """A run of the row; everything is read and made before the clock starts."""
     simulate = importlib.import_module("framework.simulate").simulate
     parts = workload, row.cluster(), first_module(_ROWS).model(), row.timing
     engine = row.engine_config()
@@ -116,7 +116,7 @@ def simulation(row: Any, workload: Any) -> Callable[[], Any]:
 
 
 def measured(run: Callable[[], Any], result: Any) -> OneRun:
-    """Run until there is enough to measure; `result` is what a run gives. Freeing it is no part of a run."""
+    """Run until there is enough to measure; `result` is the last result. Freeing it is not part of a run."""
     found: list[float] = []
     while sum(found) < _LONG_ENOUGH_S:
         gc.collect()

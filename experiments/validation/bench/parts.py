@@ -55,7 +55,7 @@ class Arrays(NamedTuple):
     head: Integers  # (_LISTS, M)
     tail: Integers
     next_end_s: Floats  # (M,)
-    begins: Integers  # 1: forms a step once all that is due at this time has happened
+    begins: Integers  # 1: forms a step once all events of this time have happened
     free: Integers  # KV blocks
     queued_tokens: Integers
     running: Integers

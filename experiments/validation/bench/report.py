@@ -1,4 +1,4 @@
-"""The benchmark's table, for the terminal, Markdown and programs, and what a reader must know next to it."""
+"""The benchmark's table, for the terminal, Markdown and programs, and its notes."""
 
 from __future__ import annotations
 

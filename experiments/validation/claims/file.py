@@ -127,7 +127,7 @@ def read_common(folder: Path = FOLDER) -> Common:
 
 
 def _known_word(word: str, names: Sequence[str]) -> str:
-    """`word`. Raises InputError where it means no row."""
+    """`word`. Raises InputError if it means no row."""
     if not any(_is_meant(name, word) for name in names):
         raise InputError(f"only={word}: no claim of that name; choose from {', '.join(names)}")
     return word

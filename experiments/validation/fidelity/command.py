@@ -68,7 +68,7 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What to study, where the results go, and where fitted terms go (None: nowhere)."""
+    """The subjects of the study, the directory of its results, and that of fitted terms (None: not written)."""
 
     kinds: tuple[str, ...]
     backends: tuple[str, ...]

@@ -50,7 +50,7 @@ _MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax_m25",
     "moonshotai/Kimi-K2.5": "kimi_k25",
 }
-# Checkpoints released with fp8 weights scaled in blocks of 128 x 128, whatever the csv calls them.
+# Checkpoints released with fp8 weights scaled in blocks of 128 x 128, under any name in the csv.
 _BLOCK_SCALED = ("deepseek_v3", "minimax_m25", "qwen3_235b")
 # A bf16 checkpoint: its fp8 rows were quantised online. Those of Llama-70B ran nvidia's fp8 checkpoint, whose scales of
 # activations are fixed.
@@ -109,7 +109,7 @@ def read_rows(path: Path | None = None) -> Reading:
 
 
 def write_keys(reading: Reading, path: Path) -> None:
-    """Write the keys of the rows used, one a line, under a header of what was left out."""
+    """Write the keys of the rows used, one a line, under a header that names the omitted rows."""
     lines = [*(f"# {line}" for line in reading.header()), *sorted(row.key for row in reading.rows)]
     write_whole(path, ("\n".join(lines) + "\n").encode())
 
@@ -120,7 +120,7 @@ def read_keys(path: Path) -> frozenset[str]:
 
 
 def key_difference(rows: Iterable[Row], path: Path) -> str:
-    """A line that says how `rows` differ from the keys at `path`; empty if they are the same."""
+    """A line on the differences between `rows` and the keys at `path`; empty if they are the same."""
     present, expected = frozenset(row.key for row in rows), read_keys(path)
     if present == expected:
         return ""

@@ -260,8 +260,7 @@ def best_terms(
 ) -> Floats:
     """The terms (K,) at which log errors (2, R) and the distance from `start`, by that width, cost least together.
 
-    A hidden term has no slope where kernels hide it, so the search also begins where they may not.
-    """
+    A hidden term has no slope while kernels hide it, so the search also begins at values beyond them."""
 
     def residuals(terms: Floats) -> Floats:
         scaled = np.expm1(np.clip(errors(terms), -_FARTHEST, _FARTHEST)) / noise[:, None]

@@ -41,7 +41,7 @@ class Recipe:
 
 
 def recipe_of(row: Row) -> Recipe | None:
-    """The recipe of a disaggregated row, None where none was found."""
+    """The recipe of a disaggregated row, None if none was found."""
     return None if row.mode == "agg" else _recipes().get(_key(row, row.listed or row.layout))
 
 
@@ -51,7 +51,7 @@ def as_they_were(rows: Iterable[Row]) -> list[Row]:
 
 
 class _Dealt(Disaggregated):
-    """Requests are dealt to the instances of a role, whatever their load."""
+    """Requests are dealt to the instances of a role in turn, independently of load."""
 
     def prepare(self, cluster: Cluster) -> None:
         self._prefill, self._decode = (part.ids.tolist() for part in (cluster.prefill, cluster.decode))

@@ -203,7 +203,7 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _newest(system: str, backend: str) -> str | None:
-    """The predictor's newest tables; it would look them up for every call, most of a second each."""
+    """The predictor's newest tables. It would look them up for every call, which takes most of a second."""
     databases = importlib.import_module(f"{PACKAGE}.sdk.perf_database")
     return databases.get_latest_database_version(system=system, backend=backend)
 

@@ -1,4 +1,4 @@
-"""Live migration: a decoding request is copied while it goes on decoding, and switches instances at a boundary."""
+"""Live migration: a decoding request is copied while it decodes, and switches instances at a boundary."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def tokens_to_copy(s: State, r: int, kv: int) -> int:
 
 @inner
 def release(s: State, i: int, r: int, tokens: int) -> None:
-    """Free all that `reserve_for` reserved and referenced, except the seat."""
+    """Free everything that `reserve_for` reserved and referenced, except the seat."""
     q = s.requests[r]
     free(s, i, blocks_of(s, i, tokens) - q.shared_there * s.options.hash_blocks)
     for j in range(q.shared_there - 1, -1, -1):

@@ -68,7 +68,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
 
 @inner
 def note_even_parts(s: State, i: int) -> None:
-    """Note the parts of the time that all decode-only steps of i share, whatever their contexts."""
+    """Store the parts of the time that all decode-only steps of i share, independent of contexts."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     decodes, tokens = step.decodes, step.decodes * (1 + step.depth)

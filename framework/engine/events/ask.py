@@ -48,7 +48,7 @@ decode_plan = inner(_decode_plan)
 
 @inner
 def fail(s: State, status: int, hook: int, argument: int, value: int) -> None:
-    """Stop the run because of what a hook did; only the first such failure is kept."""
+    """Stop the run because of a hook's failure; only the first failure is kept."""
     error = s.error
     if error.status == 0:
         error.status = status

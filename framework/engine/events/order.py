@@ -213,7 +213,7 @@ def decision_is_due(s: State, i: int) -> bool:
 
 @inner
 def tells(s: State) -> bool:
-    """Whether the policy has yet to be told of finished requests."""
+    """Whether the policy has not yet seen some finished requests."""
     return bool(s.sim.finished > s.sim.told and s.hooks[ON_FINISH].address != 0)
 
 

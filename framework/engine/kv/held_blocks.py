@@ -57,7 +57,7 @@ def close_list(s: State, r: int) -> None:
 
 @inner
 def _kind(blocks: int) -> int:
-    """The logarithm of the length of a list for so many blocks."""
+    """The logarithm of the length of a list for that number of blocks."""
     kind = 0
     while 1 << kind < blocks:
         kind += 1

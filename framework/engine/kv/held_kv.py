@@ -9,7 +9,7 @@ from framework.engine.memory.state import State
 
 @inner
 def wait_for_room(s: State, i: int, r: int) -> None:
-    """Let r, whose KV is held where it is, wait for room on i behind all others."""
+    """Let r, which holds KV on its instance, wait for room on i behind all others."""
     inst = s.instances[i]
     was_empty = inst.incoming_head < 0
     inst.incoming_head = append(s, inst.incoming_head, inst.incoming_tail, r)

@@ -41,7 +41,7 @@ def free_kv(s: State, i: int, r: int) -> None:
     """Free the blocks of all KV that r holds on i. `kv` keeps its value: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
     if unlikely(s.options.shares_early) and q.caches:
-        # This covers generated blocks too: no request can have asked for them before.
+        # This covers generated blocks too: no request can have looked them up before.
         register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
     if unlikely(s.options.reserves):
         s.instances[i].freed |= 2 if s.options.asynchronous else 1

@@ -74,6 +74,6 @@ def _lengthened(surface: Surface | None, factor: float) -> Surface | None:
     """The surface whose times at context c are those of factor * c."""
     if surface is None:
         return None
-    first, *rest = surface.contexts  # the first knot stands for no context and may not exceed 1
+    first, *rest = surface.contexts  # the first knot is a context of 0 and may not exceed 1
     contexts = (min(first / factor, first), *(knot / factor for knot in rest))
     return replace(surface, contexts=contexts)

@@ -161,7 +161,7 @@ def settle_reserve(s: State, i: int, decodes: int, prefill_tokens: int) -> bool:
 
 @inner
 def _measure(s: State, i: int) -> None:
-    """Set the ratio from what i's decodes have emitted; it falls from the end of the next step on."""
+    """Set the ratio from the emitted tokens of i's decodes; it falls from the end of the next step on."""
     inst = s.instances[i]
     tokens, most = 0, 1
     for j in range(inst.running):

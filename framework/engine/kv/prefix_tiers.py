@@ -64,7 +64,7 @@ class PrefixStores:
 # --- the compiled part: lists of blocks -------------------------------------------------------------------------------
 
 
-ABSENT = -2  # replaces the next older block where a block is not in the list; -1: there is no older one
+ABSENT = -2  # in place of the next older block if a block is not in the list; -1: there is no older one
 
 
 @inner

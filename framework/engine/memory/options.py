@@ -17,7 +17,7 @@ OPTIONS = record(
     ("tree_at", "i8"),  # winner trees over `times`, one for each kind of event that an instance has
     ("tree_leaves", "i8"),  # leaves of each of these trees and of the one below, a power of two
     ("load_tree_at", "i8"),  # winner tree over the least queued instances
-    ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
+    ("keeps_loads", "b1"),  # 1: the tree is kept, and replaces `route_prefill`
     ("finds_least_kv", "b1"),  # 1: the engine itself finds the instance with the fewest KV tokens for `route_decode`
     ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
     ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
@@ -28,7 +28,7 @@ OPTIONS = record(
         "leaving_at",
         "i8",
     ),  # requests that leave an order of an instance at the end of a step, until their destinations are known
-    ("asked_at", "i8"),  # requests whose keys the policy is asked for
+    ("asked_at", "i8"),  # requests whose keys the policy must give
     ("aside_at", "i8"),  # decodes put aside while an instance's running order is sorted
     (
         "draws_at",
@@ -40,7 +40,7 @@ OPTIONS = record(
     ("max_context", "i8"),  # tokens of prompt and output together that the model takes
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
     ("horizon_s", "f8"),  # arrivals from this time on are not sent; inf: all are
-    ("backoff_s", "f8"),  # seconds that a client of a closed load waits after a request was turned away
+    ("backoff_s", "f8"),  # seconds that a client of a closed load waits after a rejection
     ("intake_s", "f8"),  # seconds of the front end for each request, one after another
     ("intake_token_s", "f8"),  # seconds for each token of its prompt
     # first token of a request that decodes elsewhere: from its source, or when the client gets it
@@ -48,7 +48,7 @@ OPTIONS = record(
     # Hooks.
     ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
     ("pulls", "b1"),  # 1: instances fetch KV as they form steps, before the request has a seat
-    ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even where the prefill instance also decodes
+    ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even if the prefill instance also decodes
     ("dynamic_keys", "b1"),  # 1: `prioritize` is asked again whenever a queue is read after a change
     # KV memory and the prefix cache.
     ("block_tokens", "i8"),  # tokens of an engine block
@@ -58,7 +58,7 @@ OPTIONS = record(
     (
         "recomputes_there",
         "b1",
-    ),  # 1: requests with emitted tokens are recomputed where they were preempted, 0: as routed
+    ),  # 1: requests with emitted tokens are recomputed on the instance of their preemption, 0: as routed
     ("least_urgent", "b1"),  # 1: the request that would be last in a queue is preempted; 0: the one admitted last
     ("fewest_tokens", "b1"),  # 1: the request with the fewest emitted tokens is preempted
     ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key; 0: before all others
@@ -69,7 +69,7 @@ OPTIONS = record(
     ("cache_nodes", "i8"),  # nodes of the cache of each instance
     ("cache_slots", "i8"),  # slots of its hash table, a power of two
     ("tiers", "i8"),  # tiers of prefix blocks below GPU memory that an instance reads, 0: none
-    ("tier_keys", "i8"),  # names of blocks, from 0, where there are tiers
+    ("tier_keys", "i8"),  # names of blocks, from 0, if there are tiers
     ("loads_layer_wise", "b1"),  # 1: loading overlaps with computing
     # Steps.
     ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
@@ -79,7 +79,7 @@ OPTIONS = record(
     ("unchunked", "b1"),  # 1: a prompt is admitted only if the budget has room for all of it
     # 1: unified steps admit prompts whose first chunk has blocks; 0: only whole prompts that have them
     ("room_for_chunk", "b1"),
-    ("spares_idle", "b1"),  # 1: the watermark does not hold where nothing runs
+    ("spares_idle", "b1"),  # 1: the watermark is 0 if nothing runs
     # Room for future output.
     ("reserves", "b1"),  # 1: admissions leave some
     ("first_ratio", "f8"),  # share of that output for which they leave room at first
@@ -118,7 +118,7 @@ OPTIONS = record(
     # Speculation.
     ("speculates", "b1"),  # 1: decode steps draft tokens
     ("adaptive_depth", "b1"),  # 1: each step has a depth of its own
-    ("depth", "i8"),  # tokens drafted for each decode, at most where that is adaptive
+    ("depth", "i8"),  # tokens drafted for each decode; the maximum if that is adaptive
     ("acceptance", "f8"),  # probability that a draft is right where those before it are
     ("draft_cost", "f8"),  # seconds of a drafted token, in decode steps
 )

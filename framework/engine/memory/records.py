@@ -16,7 +16,7 @@ def record(*fields: tuple[str, str]) -> np.dtype[np.void]:
 
 
 REQUEST = record(
-    # One cache line of 64 bytes: where it is, and where it waits.
+    # One cache line of 64 bytes: its instance, and its place in a queue.
     ("event_s", "f8"),  # time of its one pending event: the arrival of a later turn, or the end of a copy
     ("key", "f8"),  # its sort key in the waiting queue, smallest first
     ("queue_number", "i8"),  # order among equal keys
@@ -55,7 +55,7 @@ REQUEST = record(
     ("end_s", "f8"),  # time at which it finished, was rejected or failed
     ("emitted", "i8"),  # output tokens emitted as of its last change of state (while it decodes: see `offset`)
     ("cached_tokens", "i8"),  # prompt tokens found in the prefix cache at its first admission
-    # The next 64 bytes: its prefix, and where it was.
+    # The next 64 bytes: its prefix, and its former instances.
     ("hash_at", "i4"),  # offset of its trace blocks' names
     ("held_at", "i4"),  # offset of its list of referenced blocks, less the run's `held_at`; -1: it has none
     ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
@@ -69,8 +69,8 @@ REQUEST = record(
     ("preemptions", "i4"),  # how often it was preempted
     ("migrations", "i4"),  # how often it changed instances while it decoded, or at a split
     ("destination", "i4"),  # target of its transfer or migration, -1: none
-    ("rank", "i2"),  # its data-parallel rank on that instance, where ranks are distinguished
-    ("rerouted", "b1"),  # 1: a crash took it off its instance; it is computed where it is routed, until it decodes
+    ("rank", "i2"),  # its data-parallel rank on that instance, if ranks are distinguished
+    ("rerouted", "b1"),  # 1: a crash took it off its instance; until it decodes it is computed on the routed instance
     ("skips", "b1"),  # 1: it decodes, and the policy leaves it out of steps
     ("accepted", "i4"),  # drafts that its last decode step accepted, if it decodes
     ("turn", "i4"),  # its place in the session, from 0
@@ -100,9 +100,9 @@ INSTANCE = record(
     ("role", "i1"),  # phases of which it takes new work
     ("draining_role", "i1"),  # phases of which it may still have work: its role before the change under way
     ("next_role", "i1"),  # its role after the change under way; else all three are equal
-    ("hung", "b1"),  # 1: it makes no progress, and nobody has noticed yet
+    ("hung", "b1"),  # 1: it hangs, and this is not detected yet
     ("down", "b1"),  # 1: it has crashed; the change under way brings it back
-    ("next_mode", "i1"),  # batching mode from that change on, where next_budget > 0
+    ("next_mode", "i1"),  # batching mode from that change on, if next_budget > 0
     ("next_budget", "i8"),  # token budget from that change on, 0: as before
     ("next_percent", "i8"),  # percent of the SMs for prefills from that change on, 0: as before
     ("off_s", "f8"),  # seconds for which it has been off
@@ -173,7 +173,7 @@ INSTANCE = record(
     ("watermark", "i8"),  # blocks that admissions leave available
     ("late_blocks", "i8"),  # blocks that came free at the end of the last step, too late for the next one
     ("held_blocks", "i8"),  # blocks of the `holding` requests, while circles are searched for
-    ("reserve_blocks", "i8"),  # blocks that each request reserves whatever its tokens; 0: blocks follow the tokens
+    ("reserve_blocks", "i8"),  # constant number of blocks of each request; 0: blocks follow the tokens
     ("growth_at", "i8"),  # numbers of running requests by the phase of decode_steps at which they need a new block
     ("queued_tokens", "i8"),  # tokens still to be prefilled
     ("recompute_tokens", "i8"),  # queued tokens of waiting requests that were preempted here while they decoded
@@ -191,7 +191,7 @@ INSTANCE = record(
     ("cache_old", "i8"),  # least recently used unreferenced node, -1: none
     ("cache_young", "i8"),  # most recently used one
     # Data-parallel ranks and pipeline stages.
-    ("ranks", "i8"),  # ranks that are distinguished, 0: all count as alike
+    ("ranks", "i8"),  # number of distinguished ranks; 0: all ranks are equal
     ("ranks_at", "i8"),  # entries of each rank, see parallel/data_parallel.py
     ("rank_choice", "i1"),  # rule by which a rank is chosen
     ("next_rank", "i8"),  # rank that comes next if they take turns
@@ -218,7 +218,7 @@ INSTANCE = record(
     ("batch_s", "f8"),  # integral of the decode batch over time
     ("transferred_bytes", "f8"),  # sent to other instances
     ("weight_passes", "i8"),  # how often weights were read: once a step, or in a pipeline once for each micro-batch
-    ("expert_reads", "f8"),  # how often all its experts were read: the sum of the shares that steps read
+    ("expert_reads", "f8"),  # reads of all its experts: the sum of the shares that steps read
     ("bubble_s", "f8"),  # seconds that stages waited in steps, summed over stages
     ("extrapolated_s", "f8"),  # seconds of busy_s in steps beyond what was measured
     ("extrapolation", "f8"),  # the largest excess of these steps, as a ratio to a limit

@@ -35,7 +35,7 @@ STEP = record(
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
-    ("widest_tokens", "i8"),  # prefill tokens if all micro-batches had as many as the slowest
+    ("widest_tokens", "i8"),  # prefill tokens if all micro-batches equalled the slowest
     # seconds that pipeline stages wait in it, summed over stages, or that a rank waits in its first step
     ("bubble_s", "f8"),
     ("bubble_increment_s", "f8"),  # seconds by which a rank waits longer in each further step
@@ -44,7 +44,7 @@ STEP = record(
     # Of a step that repeats.
     ("even_s", "f8"),  # seconds of it that do not depend on contexts
     ("draft_even_s", "f8"),  # the same seconds without drafts
-    ("least_s", "f8"),  # lower bound of the step in seconds, whatever its kernels
+    ("least_s", "f8"),  # lower bound of the step in seconds, independent of its kernels
     ("measured_ratio", "f8"),  # ratio by which it exceeds the measured range, contexts aside
     ("measured_context", "f8"),  # context from which it exceeds the measured range
     ("ahead_s", "f8"),  # seconds of the next step, -1: not known
@@ -117,7 +117,7 @@ SIM = record(
     ("events", "i8"),  # events processed
     ("remaining", "i8"),  # requests that have not ended
     ("finished", "i8"),  # requests that have finished
-    ("told", "i8"),  # finished requests that the policy has been told of
+    ("told", "i8"),  # number of finished requests that the policy has seen
     ("steps", "i8"),  # steps of all instances
     ("preemptions", "i8"),
     ("admissions", "i8"),  # the last admission number given
@@ -220,7 +220,7 @@ class Memory(NamedTuple):
     prefill_step: NDArray[np.void]  # (M,) PREFILL_STEP
     tiers: NDArray[np.void]  # (M * tiers,) TIER
     links: NDArray[np.void]  # (2 M + 1,) LINK: sending sides, receiving sides, the fabric
-    channels: NDArray[np.void]  # CHANNEL: as many as can be in use at once
+    channels: NDArray[np.void]  # CHANNEL: the most that can be in use at once
     times: NDArray[np.float64]  # (kinds, leaves): when each instance's event of that kind is due, seconds; inf: never
     lists: NDArray[np.int64]
     names: NDArray[np.int32]  # read only: names of all blocks, of all requests, that can be shared

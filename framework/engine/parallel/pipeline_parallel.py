@@ -1,7 +1,7 @@
 """Micro-batches of an instance with pipeline stages: what each holds of a step, and the step's duration.
 
 With S stages a step is one round of S micro-batches, and none of them may start again before it has left the last
-stage. Stages are alike, so the round lasts as long as its slowest micro-batch takes through all stages (a cyclic flow
+stage. Stages are equal, so the round lasts as long as its slowest micro-batch takes through all stages (a cyclic flow
 shop with proportionate times). A step time is that of S equal micro-batches, so the round takes as long as with S
 copies of the slowest one. Unequal ones leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
 """
@@ -140,7 +140,7 @@ def count_reads(s: State, i: int) -> None:
         batches = step.micro_batches if step.prefill_tokens > 0 else min(inst.stages, step.decodes)
     inst.weight_passes += step.steps * batches
     if s.options.chosen_share > 0.0:
-        ranks = max(1, inst.group)  # each rank has a part of the experts, and all count as alike
+        ranks = max(1, inst.group)  # each rank has a part of the experts, and all parts count as equal
         tokens = ranks * (step.decodes * (1 + step.depth) + step.prefill_tokens)
         each, larger = tokens // batches, tokens % batches
         unchosen = 1.0 - s.options.chosen_share

@@ -165,7 +165,7 @@ def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
 
 @inner
 def _end_fetch(s: State, r: int) -> None:
-    """Queue r at its instance, where its prefix has arrived; route r anew if that instance no longer prefills."""
+    """Queue r at its instance, which now has its prefix; route r anew if that instance no longer prefills."""
     i = _keep_fetched(s, r)
     if s.instances[i].role & PREFILL:
         _queue(s, i, r)

@@ -1,4 +1,4 @@
-"""Asynchronous scheduling: a step is formed while the previous one runs, from what was known when that one started.
+"""Asynchronous scheduling: a step is formed while the previous one runs, from the state at the start of that one.
 
 The scheduler learns two things one step later than a synchronous one:
 
@@ -92,7 +92,7 @@ def free_deferred_early(s: State, i: int, r: int) -> None:
 
 @inner
 def forget_last(s: State, i: int, r: int) -> None:
-    """Leave the last token of r out of what the prefix cache learns.
+    """Keep the last token of r out of the prefix cache.
 
     The scheduler does not know yet which token r got in the step of i that still runs, so the KV that this step stores
     must not enter the prefix cache.

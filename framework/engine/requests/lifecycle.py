@@ -1,4 +1,4 @@
-"""The waiting, prefilling and running orders of an instance: who enters, who leaves, and how requests end."""
+"""The waiting, prefilling and running orders of an instance: entries, exits, and ends of requests."""
 
 from __future__ import annotations
 
@@ -318,6 +318,6 @@ def join_queue(s: State, i: int, r: int) -> None:
 
 @inner
 def recomputes_here(s: State, r: int) -> bool:
-    """Whether r, which waits or prefills, is recomputed where it decoded, or was about to decode."""
+    """Whether r, which waits or prefills, is recomputed on the instance of its decode."""
     q = s.requests[r]
     return bool(s.options.recomputes_there and (q.emitted > 0 or q.first_token_pending) and not q.rerouted)

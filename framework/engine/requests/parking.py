@@ -25,7 +25,7 @@ def park(s: State, r: int) -> None:
 
 @inner
 def forget_place(s: State, r: int) -> None:
-    """Let r, which holds no KV, be computed wherever it is routed, until it decodes."""
+    """Let r, which holds no KV, be computed on the routed instance until it decodes."""
     q = s.requests[r]
     q.rerouted = True
     q.first_token_pending = False

@@ -37,7 +37,7 @@ def break_circle(s: State) -> bool:
     """Preempt the last-admitted request of a circle, if nothing more is due now; whether there was one."""
     if not nothing_is_due(s):
         return False
-    s.sim.kind = SCHEDULE  # all steps due now have ended, and all that can start have started
+    s.sim.kind = SCHEDULE  # all steps due now have ended, and all possible steps have started
     s.sim.scheduled = s.options.instances - 1
     if not _find_circle(s):
         return False
@@ -115,7 +115,7 @@ def _unmark_held(s: State) -> None:
 
 @inner
 def _is_blocked(s: State, i: int) -> bool:
-    """Whether the KV held on i alone denies room to the first of its incoming list for ever."""
+    """Whether the KV held on i is enough to deny room to the first of its incoming list for ever."""
     inst = s.instances[i]
     r = inst.incoming_head
     if r < 0 or inst.holding == 0 or s.requests[r].state == PREFILLING:

@@ -1,4 +1,4 @@
-"""Crashes: an instance loses all that it holds, and later comes back empty."""
+"""Crashes: an instance loses everything that it holds, and later returns empty."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from framework.engine.roles.postponing import forget, place_of
 
 @inner
 def crash(s: State, i: int, back_s: float) -> None:
-    """Let i and its group lose all that they hold; nothing happens if i is off or down."""
+    """Let i and its group lose everything that they hold; nothing happens if i is off or down."""
     sim = s.sim
     if not is_up(s, i):
         return

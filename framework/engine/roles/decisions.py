@@ -153,7 +153,7 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
 
 @inner
 def _awaits_turn(s: State, r: int, kind: int) -> bool:
-    """Whether such a decision changes who is in the next step: r leaves it, or joins it with its KV."""
+    """Whether such a decision changes the next step: r leaves it, or joins it with its KV."""
     q = s.requests[r]
     if kind == RESUME:
         return q.state == SUSPENDED_HERE

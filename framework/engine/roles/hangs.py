@@ -1,4 +1,4 @@
-"""Hangs: an instance makes no progress until somebody notices; then it counts as crashed."""
+"""Hangs: an instance makes no progress until its detection; then it counts as crashed."""
 
 from __future__ import annotations
 

@@ -68,10 +68,10 @@ def _tokens_again(s: State, i: int) -> int:
 def drop_marked(s: State) -> int:
     """Take off the marked instances, none of which is in a step, all requests that they hold or expect.
 
-    Frees all that these requests hold anywhere. Nobody else takes that room yet: the instance is marked `frees_memory`.
-    Requests that decode or prefill elsewhere go on, and suspended ones stay suspended. Returns the number of the other
-    requests. They lie in the list at `dropped_at`, in order of their numbers, with the tokens that they lose; their
-    states stay as they are.
+    Frees everything that these requests hold on any instance. No other request takes that room yet: the instance is
+    marked `frees_memory`. Requests that decode or prefill elsewhere continue, and suspended ones stay suspended.
+    Returns the number of the other requests. They lie in the list at `dropped_at`, in order of their numbers, with the
+    tokens that they lose; their states stay as they are.
     """
     count, at = 0, s.options.dropped_at
     for i in range(s.options.instances):

@@ -95,7 +95,7 @@ def _give_up_kv(s: State, i: int, r: int, keep: int) -> None:
 
 @inner
 def comes_back(s: State, r: int) -> bool:
-    """Whether r, which is suspended, will decode where it was: with its KV, or recomputed there."""
+    """Whether r, which is suspended, will decode on its instance: with its KV, or after recomputation."""
     return s.requests[r].state != SUSPENDED or recomputes_here(s, r)
 
 
@@ -123,7 +123,7 @@ def resume_by_policy(s: State, r: int) -> None:
 
 @inner
 def _queue_anew(s: State, i: int, r: int) -> None:
-    """Queue r by the policy's key where it was; if that instance no longer prefills, where the policy routes it."""
+    """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     q, target = s.requests[r], i
     q.state = WAITING
     if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):

@@ -125,7 +125,7 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
 
 
 def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
-    """The times of each instance's events, of which none is due yet, and those of faults, with their values."""
+    """The times of each instance's events (none is due yet), and those of faults, with their values."""
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
     own = [cluster.link_bytes_s[fault.instance] if fault.what == "link" else 1.0 for fault in faults]
@@ -134,7 +134,7 @@ def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[Fau
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
-    """Channels, as many as can be in use at once."""
+    """Channels, the most that can be in use at once."""
     return np.zeros(min(cluster.instances**2, requests) if cluster.link.sharing == "fair" else 0, CHANNEL)
 
 

@@ -33,8 +33,8 @@ _ALWAYS_ASKED = ("route_prefill", "route_decode")  # hooks whose defaults also d
 class Binding:
     """One policy bound to one run: addresses of its hooks, what compiled ones receive, errors that they raise.
 
-    `hooks_s` is the time that Python hooks have taken, estimated from one call in 16 and every tick. `view`, `params`
-    and `numbers` are what compiled hooks receive in addition to a request.
+    `hooks_s` is the time that Python hooks have taken, estimated from one call in 16 and every tick. Compiled hooks
+    receive `view`, `params` and `numbers` in addition to a request.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
@@ -80,7 +80,7 @@ class Binding:
         return isinstance(rule, Decision) and rule.index == index
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
-        """Store the address of a hook where the engine finds it; 0 for a hook that is never asked."""
+        """Store the address of a hook in the engine's memory; 0 for a hook that is never called."""
         own, row = rule_of(self._policy, hook.name, self._cluster.spec), memory.hooks[number]
         if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
             return
@@ -154,7 +154,7 @@ class Binding:
         return write
 
     def _write_actions(self, count: int) -> int:
-        """Store the actions of a tick where the engine finds them."""
+        """Store the actions of a tick in the engine's memory."""
         if count > 0:
             self.memory.actions[:count] = self._answers.actions
         return count

@@ -58,14 +58,14 @@ class EngineConfig:
     max_batch: Annotated[int, up_to(10**6)] = 256  # sequences at once
     block_tokens: Annotated[int, up_to(10**6)] = 16  # tokens of a KV block
     preemption: Preemption = "recompute"  # what happens to the KV of a preempted request
-    recompute: Recompute = "there"  # where a preempted request with emitted tokens is recomputed and decodes on
+    recompute: Recompute = "there"  # instance of the recomputation of a preempted request with emitted tokens
     victim: Victim = "latest"  # preempted first: admitted last, last of a queue, or with the fewest emitted tokens
     requeue: Requeue = "first"  # a preempted request goes before all others of a queue, or behind those of its key
     prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: if requests have prefixes (`on`)
     # share whole blocks of the trace once computed, or KV blocks from their allocation on
     prefix_unit: PrefixUnit = "trace"
     watermark: NotNegative = 0.01  # fraction of blocks that admissions leave free
-    idle_watermark: bool = True  # True: the watermark also holds where nothing runs
+    idle_watermark: bool = True  # True: the watermark also holds if nothing runs
     kv_fraction: Share = 0.9  # share of GPU memory for weights and KV together
     kv_tokens: Count | None = None  # KV tokens of an instance, instead of those that fit
     window_kv: WindowKv = "freed"  # KV behind the window of layers that have one: freed, or kept as for other layers
@@ -75,7 +75,7 @@ class EngineConfig:
     chunked_prefill: bool = True  # False: a prompt is admitted only if the rest of the budget holds all of it
     # blocks that a prompt needs for admission to a unified step: for all of it, or for one chunk
     admission_room: AdmissionRoom = "prompt"
-    asynchronous: bool = False  # a step is formed while the one before it runs, from what was known at its start
+    asynchronous: bool = False  # a step is formed while the one before it runs, from the state at its start
     # decode steps that the first of a queue waits for more requests before it is admitted
     admission_wait_steps: Whole = 0
     first_token: FirstToken = "prefill"  # when and from where token 1 comes, if the request decodes elsewhere
@@ -154,7 +154,7 @@ class EngineConfig:
         return pool.ranks * (pool.max_batch or self.max_batch)
 
     def largest_request(self, blocks: int) -> int:
-        """Blocks that one request may have on an instance of so many, where it reserves none."""
+        """Most blocks of one request on an instance of `total` blocks without reservation."""
         return blocks - math.floor(self.watermark * blocks) if self.idle_watermark else blocks
 
 

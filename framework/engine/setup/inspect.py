@@ -39,7 +39,7 @@ class MemoryInspection:
         self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
         self._prefilling = memory.lists[memory.instances["prefilling_at"][0] :][: size * most].reshape(size, most)
         self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
-        self._residents = np.empty((3, len(memory.requests)), np.int64)  # pages that nobody reads take no memory
+        self._residents = np.empty((3, len(memory.requests)), np.int64)  # unread pages take no memory
 
     @property
     def now_s(self) -> float:

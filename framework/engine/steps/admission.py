@@ -66,7 +66,7 @@ def _is_full(s: State, i: int) -> bool:
 
 @inner
 def _has_room(s: State, i: int, matched: int, chunk: int) -> bool:
-    """Whether i has a seat and KV blocks for the first of its queue; if not, admission closes where it may."""
+    """Whether i has a seat and KV blocks for the first of its queue; if not, admission closes if it can."""
     inst = s.instances[i]
     r = inst.waiting_root
     if unlikely(s.options.reserves) and _is_full(s, i):

@@ -1,4 +1,4 @@
-"""Destinations: where a request continues whose prompt, or whose part before a split, is computed.
+"""Destinations: the instance on which a request continues after its prompt or the part before a split.
 
 A request that is split at a token is routed again there. A split in the prompt hands over what is prefilled, and the
 destination prefills the rest. A split in the output hands over a decoding request.

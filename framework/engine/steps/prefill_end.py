@@ -100,7 +100,7 @@ def _stays(s: State, i: int, r: int) -> bool:
 
 @inner
 def _end_prefill(s: State, i: int, r: int) -> bool:
-    """End the prefill of r, whose prompt is computed and which is out of i's order; whether it decodes here."""
+    """End the prefill of r, which has left i's prefilling order; returns whether it decodes here."""
     q = s.requests[r]
     q.kv = q.prefill_until
     q.state = PREFILLED  # from here on `kv` counts its KV
@@ -139,7 +139,7 @@ def _note_prefill_end(s: State, r: int) -> None:
 
 @inner
 def _decodes_here(s: State, i: int, r: int) -> bool:
-    """Finish r, whose prompt is computed on i, or let it decode where its KV was sent or where the policy says.
+    """Finish r, whose prompt is computed on i, or let it decode at the target of its KV or of the policy.
 
     Returns whether it decodes here.
     """

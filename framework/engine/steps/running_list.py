@@ -208,7 +208,7 @@ def _extend(s: State, i: int, r: int, chunk: int) -> bool:
 
 @inner
 def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
-    """Give r so many blocks, taking them from others if none are available; False if r itself gave way."""
+    """Give r that number of blocks, taking them from others if none are available; False if r itself was preempted."""
     inst = s.instances[i]
     while blocks > available(s, i):
         by_rule = s.options.least_urgent or s.options.fewest_tokens or is_asked(s, VICTIM)

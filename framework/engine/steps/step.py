@@ -13,7 +13,7 @@ from framework.engine.requests.pausing import paused_kv
 
 @inner
 def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
-    """Start the formed step: `decodes` running requests, all that are not paused or none, and the noted chunks.
+    """Start the formed step: `decodes` running requests (all unpaused ones or none) and the noted chunks.
 
     If nothing but decoding is going on, its leap lasts until the first decision.
     """
@@ -60,7 +60,7 @@ def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
 
 @inner
 def stamp_first_token(s: State, r: int, time_s: float) -> None:
-    """Stamp token 1 of r, which was sent to where it decodes: it reaches its client at that time."""
+    """Stamp token 1 of r, which was sent to its decode instance: the token reaches its client at that time."""
     q = s.requests[r]
     q.first_token_pending = False
     q.first_token_s = time_s

@@ -83,7 +83,9 @@ def _availability(result: Result, clock: Clock) -> float | None:
 
 
 def _rows(result: Result, next_s: Floats) -> Iterator[dict[str, Any]]:
-    """One row for each crash: when, where, how long, what it dropped, and when all of that had continued or ended."""
+    """One row for each crash: time, instance, duration, dropped requests, and the time when all of them had
+    continued or ended.
+    """
     ends_s = result.requests["end_s"][result.drops["request"]]
     settled_s = np.fmin(next_s, ends_s) - result.crashes["at_s"][result.drops["crash"]]
     for k, crash in enumerate(result.crashes):

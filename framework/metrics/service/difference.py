@@ -1,4 +1,4 @@
-"""The largest difference between the service of two tenants while both wait: one sweep over all that gives service."""
+"""The largest difference between the service of two tenants while both wait: one sweep over all service."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def withdraw_copy(s: Simulation, r: Request) -> None:
 
 
 def share_links(s: Simulation) -> None:
-    """Set rates where the event began or ended copies, and announce the ends that follow."""
+    """Set the rates of copies after the event, and announce the resulting ends."""
     if not s.links_changed and not (s.channels and any(channel.changed for channel in s.channels.values())):
         return
     s.links_changed = False

@@ -1,4 +1,4 @@
-"""Transfers and live migration (SEMANTICS.md: Transfers, Live migration), and the running orders meanwhile."""
+"""Transfers and live migration (SEMANTICS.md: Transfers, Live migration), and their effect on running orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framework.reference.state import FAILED, Chunk, Instance, Migration, Reques
 
 
 def give_up_place(s: Simulation, d: Instance, r: Request) -> None:
-    """Free what r has on d, where it waited for room or was being copied: it does not come to d."""
+    """Free everything that r has on d, where it waited for room or was being copied, because it does not come to d."""
     if r in d.incoming:
         d.incoming.remove(r)
     else:
@@ -91,7 +91,7 @@ def lacking(s: Simulation, d: Instance, r: Request, kv: int) -> int:
 
 
 def asks_where_to_decode(s: Simulation, i: Instance) -> bool:
-    """Whether the policy is asked where a request that i has prefilled decodes."""
+    """Whether the policy chooses the decode instance of a request that i has prefilled."""
     return not i.role & DECODE or "route_decode" in s.hooks.overrides
 
 

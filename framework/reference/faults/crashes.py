@@ -66,7 +66,7 @@ def give_back_growth(s: Simulation, i: Instance) -> None:
 
 
 def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
-    """Let i and its group lose all that they hold; nothing happens if i is off or down."""
+    """Let i and its group lose everything that they hold; nothing happens if i is off or down."""
     if i.down or i.off_since_s is not None:
         return
     for rank in i.group:
@@ -115,8 +115,7 @@ def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, in
     """Take off the requests that these instances hold or expect; returns them by number, each with its lost tokens, and
     where else room came free.
 
-    Requests that decode or prefill elsewhere go on, and suspended ones stay suspended.
-    """
+    Requests that decode or prefill elsewhere continue, and suspended ones stay suspended."""
     dropped: list[tuple[Request, int]] = []
     freed: list[Instance] = []
     for _, r in sorted(s.present.items()):

@@ -21,7 +21,7 @@ def park(s: Simulation, r: Request) -> None:
 
 
 def forget_place(r: Request) -> None:
-    """Let r, which holds no KV, be computed wherever it is routed, until it decodes."""
+    """Let r, which holds no KV, be computed on the routed instance until it decodes."""
     r.rerouted, r.first_token_pending = True, False
     if r.emitted == 0:
         r.transfer_end_s = math.nan  # what was sent is lost; token 1 needs another transfer

@@ -44,7 +44,9 @@ class InOrder:
         return max(0, min(longest_chunk(self.s, r), tokens_left(i, size, self.spent[r.rank], r.rank, self.chunks)))
 
     def take(self, r: Request, tokens: int) -> bool:
-        """Let r decode, or have a chunk of so many tokens, if blocks are found for it. False: r itself gave way."""
+        """Let r decode, or have a chunk of that many tokens, if blocks are found for it. False: r itself was
+        preempted.
+        """
         s, i = self.s, self.i
         if r in i.running:
             if not self.take_blocks(r, growth(s, i, r)):

@@ -57,7 +57,7 @@ class Shared:
         return cloudpickle.dumps((os.getcwd(), (self.context, self.config, self.task, Singleton.get_state())))
 
     def failed(self, number: int, overrides: Overrides, line: str) -> JobReturn:
-        """The result of a job whose process is gone, which callbacks also receive."""
+        """The result of a job whose process has died, which callbacks also receive."""
         config = self.context.config_loader.load_sweep_config(self.config, list(overrides))
         with open_dict(config):
             config.hydra.job.num = number
@@ -110,7 +110,7 @@ def _unpack(packed: bytes) -> tuple[str, tuple[Any, ...]]:
 
 @functools.cache
 def _settle() -> None:
-    """Exempt what has been imported from garbage collections; the workers of joblib start one every second."""
+    """Exempt imported objects from garbage collections, because the workers of joblib start one every second."""
     gc.collect()
     gc.freeze()
 

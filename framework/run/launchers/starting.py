@@ -20,7 +20,7 @@ _IMPORTED = (
     "servelab",  # first: from then on no package of the user's precedes those of this installation
     *("framework.run.launchers.jobs", "framework.run.job", "framework.report.run_table", "scipy.optimize"),
 )
-_GRACE_S = 2.0  # seconds left for the job at hand after the launching process is gone
+_GRACE_S = 2.0  # seconds left for the present job after the launching process has died
 
 
 def how_to_start() -> dict[str, Any]:

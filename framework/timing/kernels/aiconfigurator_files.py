@@ -153,7 +153,7 @@ def _spread_experts(name: str) -> File:
     return File("moe", name, columns, keep)
 
 
-# The type of what is sent is part of the library's name if it is not the default.
+# The type of the sent data is part of the library's name if it is not the default.
 _COMM = pl.col("comm_backend").str.strip_prefix("trtllm_") + pl.when(
     pl.col("comm_dtype").is_in(["default", "bfloat16"])
 ).then(pl.lit("")).otherwise("_" + pl.col("comm_dtype"))

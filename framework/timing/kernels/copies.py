@@ -23,7 +23,7 @@ class Copies:
 
     @classmethod
     def at(cls, rate: float, launch_s: float) -> Copies:
-        """Copies at one rate, whatever their size."""
+        """Copies at one rate for all sizes."""
         return cls(launch_s, np.array([1.0]), np.array([rate]))
 
     @classmethod

@@ -190,7 +190,7 @@ class StepCost:
 
     @property
     def token_steps(self) -> FloatArray:
-        """The measured numbers of tokens of a step, shape (M,): times jump where a tile is full."""
+        """The measured numbers of tokens of a step, shape (M,): times jump when a tile is full."""
         return np.asarray(2.0 ** self.operations.gemm(self.model.dtype).axes[-1] * self.groups)
 
     def context_limits(self, batches: FloatArray) -> FloatArray:
@@ -228,7 +228,7 @@ class StepCost:
         return time_s
 
     def linear_s(self, tokens: FloatArray) -> FloatArray:
-        """Seconds of all that depends only on the tokens of a step."""
+        """Seconds of all parts that depend only on the tokens of a step."""
         return self.gemm_s(tokens) + self.experts_s(tokens) + self.elementwise_s(tokens) + self.communication_s(tokens)
 
     def _expert_layer(self) -> Interpolated:

@@ -124,7 +124,7 @@ def serve(rank: int, gpus: int, meeting: str, pipe: Connection, backend: str) ->
     while True:
         try:
             request, message_bytes = pipe.recv()
-        except EOFError:  # the other side is gone
+        except EOFError:  # the other side has ended
             break
         if request == "end":
             break
@@ -155,7 +155,7 @@ def _captured(torch: Any, distributed: Any, message_bytes: int) -> Any:
     # The same number on all ranks, so it must not come from a measurement.
     count = 200 if message_bytes <= 2**20 else 40 if message_bytes <= 2**26 else 5
     graph = torch.cuda.CUDAGraph()
-    # The library's watchdog thread polls events meanwhile; a capture of all threads would include its calls.
+    # The library's watchdog thread polls events; a capture of all threads would include its calls.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(count):
             distributed.all_reduce(message)

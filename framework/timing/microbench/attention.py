@@ -27,7 +27,7 @@ _GROUP_FOR_TENSOR_CORES = 4  # query heads per KV head from which decoding on te
 
 @dataclass(frozen=True)
 class Calls:
-    """A kernel and its arguments: one set for each copy of what a step reads from memory."""
+    """A kernel and its arguments: one set for each copy of the data that a step reads from memory."""
 
     kernel: str
     function: Callable[..., object]
@@ -97,7 +97,7 @@ class PagedCache:
         return self._torch.tensor(values, dtype=self._torch.int32, device=self._device)
 
     def lengths(self) -> tuple[Any, Any, int, int]:
-        """Where the queries and the keys of each sequence begin, the most new tokens, and the longest context."""
+        """The starts of the queries and of the keys of each sequence, the most new tokens, and the longest context."""
         tokens, contexts = self.sequences.tokens, self.sequences.contexts
         return self.starts(tokens), self.starts(contexts), max(tokens), max(contexts)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from framework.timing.microbench.cases import Case
 
-REASON_LETTERS = 90  # letters of what a library or a process says
+REASON_LETTERS = 90  # most letters of a message of a library or a process
 
 
 class OutOfMemoryError(Exception):

@@ -13,7 +13,7 @@ _CALLS = 1024  # calls in one graph
 
 
 class CapturedGraph:
-    """Calls captured in a CUDA graph, as many as take at least 5 ms, but at least one."""
+    """Calls captured in a CUDA graph: enough to take at least 5 ms, and at least one."""
 
     def __init__(self, torch: Any, stream: Any, calls: Calls) -> None:
         self.kernel = calls.kernel

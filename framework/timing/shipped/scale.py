@@ -31,7 +31,7 @@ from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, FloatArray, Surface
 from framework.timing.profile import StepParts
 
-_ATTENTION_DTYPE = "bf16"  # the type of attention's computation, whatever the cache holds
+_ATTENTION_DTYPE = "bf16"  # the type of attention's computation, for any cache format
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Ga
 
 
 def same_speed(gpu: Gpu, other: Gpu) -> bool:
-    """Whether two datasheets agree in all that step times depend on."""
+    """Whether two datasheets agree in everything that step times depend on."""
     types = set(gpu.peak_flops) & set(other.peak_flops)
     peaks = all(gpu.peak_flops[name] == other.peak_flops[name] for name in types)
     return peaks and all(getattr(gpu, name) == getattr(other, name) for name in ("bandwidth_bytes_s", "link_bytes_s"))

@@ -38,7 +38,7 @@ _COUNTED = "vllm"  # the backend of WIDTHS
 
 
 def width_of(timing: Timing, model: Model, gpu: Gpu, parallelism: Parallelism) -> Width:
-    """The width of the step times of one instance. Raises InputError for a source whose errors nobody counted."""
+    """The width of the step times of one instance. Raises InputError for a source whose errors were not counted."""
     if not isinstance(timing, Measured) or timing.estimates(gpu):
         raise InputError(
             "output.sensitivity=auto: nobody counted the errors of these step times; give a share of them, as 0.2"
