@@ -96,8 +96,8 @@ def usage(result: Result, clock: Clock) -> dict[str, float | None]:
 def gpus_on(result: Result, clock: Clock) -> float:
     """GPUs that were on: their time up to the last answer divided by `Clock.window_s`, and no more than there are.
 
-    Work that is held back beyond the window so counts as if it were done in it. If a run ends before the window does,
-    as many GPUs count as on for the rest of the window.
+    Work that is held back beyond the window so counts as if it were done in it. If a run ends before the window, the
+    number of GPUs that were on at its end counts for the rest of the window.
     """
     return _on_average(result, clock, _of_instances(result, lambda pool: pool.own_parallelism.gpus))
 

@@ -49,7 +49,7 @@ _EVENTS_BETWEEN_REPORTS = 200_000
 _ENDS = np.zeros(128, np.int8)  # states of results by the engine's states
 _ENDS[[FINISHED, REJECTED, FAILED, CANCELLED, UNSENT]] = 1, 2, 3, 4, 5
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
-_ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
+_ROWS_AT_ONCE = 4096  # requests that fit into the processor's cache
 _WINDOWS, _GROWTH = 32, 4  # first room for the log, in windows, and the factor by which it grows
 _LARGE_BYTES = 1 << 27  # bytes of all requests from which on their memory is freed while outcomes are taken
 

@@ -26,7 +26,7 @@ from framework.timing.step_row import StepRow
 _TOLERANCE = 0.01  # tolerance of the parts that depend on the tokens of a step together
 # Attention may deviate by this share of itself, or by that share of the step, whichever is more.
 _PART_TOLERANCE, _STEP_TOLERANCE = 0.02, 0.003
-_LOGITS_TOLERANCE = 0.001  # the same of the projection to the vocabulary
+_LOGITS_TOLERANCE = 0.001  # likewise, of the projection to the vocabulary
 _CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # chunk sizes of chunked prefill, at which the error is 0
 _RATIO = 1.04  # between points at which the tables are evaluated
 _LARGEST_BATCH = 512.0
