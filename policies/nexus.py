@@ -81,7 +81,7 @@ def divided(i: int, view: View, params: Floats, state: Floats) -> int:
 
 
 class Nexus(Aggregated):
-    """`split`: dynamic, or static at `prefill_percent`, where the dynamic one begins. `queue`: spf or fcfs.
+    """`split`: static at `prefill_percent`, or dynamic, beginning there. `queue`: spf or fcfs.
 
     Below `full` of the KV memory the search finds the largest prefill part at which a decode step takes at most
     `decode_slack` times as long as on all SMs; from there on, the largest decode part with `prefill_slack`. A part that

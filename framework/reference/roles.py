@@ -56,7 +56,7 @@ def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
 
 
 def has_drained(s: Simulation, i: Instance) -> bool:
-    """Whether i has no work left of the phases that it leaves; and if it goes off, no KV."""
+    """Whether i has no work left of the phases that it leaves and, if it goes off, no KV."""
     leaves = i.draining_role & ~i.next_role
     unfilled = [r for _, _, r in i.waiting] + i.prefilling
     again = [r for r in unfilled if s.recomputes_here(r)]
