@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,13 +57,21 @@ class Answer:
     value: str
 
 
+class SeenError(Exception):
+    """All that was to be recorded has been."""
+
+
 @dataclass
 class Record:
-    """Puts a recorder in front of each hook that a policy defines; compiled rules are called in the form given."""
+    """Puts a recorder in front of each hook that a policy defines; compiled rules are called in the form given.
+
+    A question at `until_s` or later is not answered: `SeenError` is raised.
+    """
 
     form: Callable[[Rule], Rule]
     answers: list[Answer] = field(default_factory=list)
     look: Callable[[str, Cluster], None] = lambda hook, cluster: None  # called before each question
+    until_s: float = math.inf
 
     def attach(self, policy: Policy) -> Policy:
         own_state = np.zeros(16)
@@ -78,13 +87,15 @@ class Record:
     def _recorded(self, hook: str, rule: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*arguments: Any) -> Any:
             cluster = arguments[-1]
+            if cluster.now_s >= self.until_s:
+                raise SeenError
             self.look(hook, cluster)
             before = _seen(cluster)
             answer = rule(*arguments)
             if hook in ("on_tick", "decide"):
                 answer = list(answer)
             assert _seen(cluster) == before, f"{hook} changed what it was shown; .copy() a column to change it"
-            self.answers.append(Answer(hook, _subject(arguments), cluster.now_s, repr(answer)))
+            self.answers.append(Answer(hook, _subject(arguments), cluster.now_s, _written(answer)))
             return answer
 
         return recorded
@@ -138,6 +149,10 @@ _COLUMNS_OF_WORK = (
 def _seen(cluster: Cluster) -> list[bytes]:
     """All that a policy is shown, as it is now."""
     return [array.tobytes() for array in cluster.view[:4]]
+
+
+def _written(answer: Any) -> str:
+    return repr(answer.tolist() if isinstance(answer, np.ndarray) else answer)
 
 
 def _subject(arguments: tuple[Any, ...]) -> tuple[int, ...]:

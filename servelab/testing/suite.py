@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -32,6 +33,7 @@ from servelab.testing.recording import (
     LearnedMean,
     Record,
     Rule,
+    SeenError,
     Shown,
     first_change,
     first_difference,
@@ -271,25 +273,31 @@ class PolicyConformance:
             known, before = _known(suite, scenario, title)
             ends_s = known.requests["end_s"]
             early_s, late_s = np.quantile(ends_s, [0.3, 0.6])
-            # Of any lengths some are shorter than what is known by then, and no decision after them is compared.
             for cut_s in (-1.0, late_s) if change == "longer" else (early_s,):
                 open_then = ends_s > cut_s
+                end_s = ends_s[open_then].min()
                 other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))
+                # Of any lengths some are shorter than what is known by then: those requests end before `end_s`.
+                until_s = end_s if change == "longer" else math.inf
                 with _titled(scenario, title):
-                    changed, after = self._recorded(other, cluster, in_machine_code)
-                    affected_s = min(ends_s[open_then].min(), changed.requests["end_s"][open_then].min())
-                    expected = [answer for answer in before if answer.now_s < affected_s]
-                    found = [answer for answer in after if answer.now_s < affected_s]
+                    changed, after = self._recorded(other, cluster, in_machine_code, until_s)
+                    if changed is not None:
+                        end_s = min(end_s, changed.requests["end_s"][open_then].min())
+                    expected = [answer for answer in before if answer.now_s < end_s]
+                    found = [answer for answer in after if answer.now_s < end_s]
                     assert expected == found, first_change(expected, found)
 
     def _recorded(
-        self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule]
-    ) -> tuple[Result, list[Answer]]:
-        record, policy = Record(form), self.new_policy()
+        self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule], until_s: float = math.inf
+    ) -> tuple[Result | None, list[Answer]]:
+        """The run and its decisions; no run where it is left at `until_s`."""
+        record, policy = Record(form, until_s=until_s), self.new_policy()
         # Who deploys says how long requests may be, whatever the lengths of these are.
         cluster = replace(cluster, longest_request_tokens=MODEL.max_context)
         policy.layout(cluster)  # params of compiled rules may tell of pools
-        result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
+        result = None
+        with suppress(SeenError):
+            result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
         return result, record.answers
 
 
@@ -297,7 +305,9 @@ class PolicyConformance:
 def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) -> tuple[Result, list[Answer]]:
     """The run and the decisions of a policy where no length was changed: each kind of change is compared with them."""
     case = suite()
-    return case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], in_plain_python)
+    result, answers = case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], in_plain_python)
+    assert result is not None
+    return result, answers
 
 
 def _world(name: str) -> Scenario:

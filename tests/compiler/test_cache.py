@@ -64,6 +64,7 @@ def test_edit_in_a_callee_of_another_module_is_seen(compiled: Path) -> None:
     assert (again["result"], again["hits"], again["untouched"]) == (20, 1, True)
 
 
+@pytest.mark.slow
 def test_damaged_cache_is_compiled_again(compiled: Path) -> None:
     damaged = [file for file in code_of(compiled) if file.suffix in (".nbi", ".nbc")]
     assert damaged
@@ -73,6 +74,7 @@ def test_damaged_cache_is_compiled_again(compiled: Path) -> None:
     assert (again["result"], again["hits"]) == (20, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needs", [None, b'["there_is_no_such_symbol"]', pytest.param(b"", marks=pytest.mark.slow)])
 def test_code_whose_needs_are_not_known_to_be_met_is_loaded_as_numba_does(compiled: Path, needs: bytes | None) -> None:
     (symbols,) = (file for file in code_of(compiled) if file.suffix == ".symbols")
@@ -94,6 +96,7 @@ def test_cache_goes_where_the_environment_says(package: Path, tmp_path: Path) ->
     assert Path(report(package, NUMBA_CACHE_DIR=str(elsewhere))["path"]).is_relative_to(elsewhere)
 
 
+@pytest.mark.slow
 def test_unwritable_cache_falls_back_to_a_private_directory(package: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()  # no directory can be made below it
     (tmp_path / "tmp").mkdir()
@@ -135,6 +138,7 @@ def test_a_copy_of_the_project_compiles_nothing(ready: Path, tmp_path: Path) -> 
     assert (again["result"], again["hits"]) == (20, 1)
 
 
+@pytest.mark.slow
 def test_files_outside_the_project_are_cached_by_their_contents(package: Path, tmp_path: Path) -> None:
     (package / "part" / "outer.py").unlink()
     folders = [tmp_path / "mine", tmp_path / "yours"]

@@ -38,6 +38,7 @@ def test_a_log_file_says_in_one_line_that_code_is_compiled_and_nothing_once_it_i
     assert stderr_of(start(package, REPORT)) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_waits_for_another_compiler_says_so_and_compiles_nothing(tmp_path: Path) -> None:
     package = write_project(tmp_path / "source")
     assert stderr_of(start(package, REPORT)) == [LINE]

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -99,10 +100,11 @@ def test_a_run_leaves_its_results_and_its_configuration(run: Callable[..., Finis
     assert "seed: 3" in (directory / ".hydra" / "config.yaml").read_text()
 
 
+@pytest.mark.parametrize("other", [{}, pytest.param({"cold": True}, marks=pytest.mark.slow)])
 def test_the_same_configuration_gives_the_same_bytes_in_another_directory(
-    run: Callable[..., Finished], tmp_path: Path
+    run: Callable[..., Finished], tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    for start in ({}, {"cold": True}):
+    for start in ({}, other):
         assert run(*SMALL, "policy=ares", **start).returncode == 0
     first, second = runs_below(tmp_path)
     for name in ("summary.json", "requests.parquet"):

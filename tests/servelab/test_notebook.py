@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT
+from tests.helpers import warm
 
 MOST_LINES = 25
 
@@ -39,8 +40,9 @@ def test_it_is_short() -> None:
     assert sum(bool(line.strip()) for cell in cells() for line in cell.splitlines()) <= MOST_LINES
 
 
-def test_it_leads_to_a_figure(folder: Path) -> None:
-    assert has_a_figure(sys.executable, folder, str(ROOT))
+@pytest.mark.parametrize("is_warm", warm.STARTS)
+def test_it_leads_to_a_figure(folder: Path, is_warm: bool) -> None:
+    assert has_a_figure(str(warm.path() / "python") if is_warm else sys.executable, folder, str(ROOT))
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_what_is_needed_is_not_hidden() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("-m", "framework.report.show_step", "decode=8x512"),
+        pytest.param(("-m", "framework.report.show_step", "decode=8x512"), marks=pytest.mark.slow),
         pytest.param(("-m", "experiments.tune", "--help"), marks=pytest.mark.slow),
         ("-m", "traces.fetch"),
         pytest.param(  # as a worker does
