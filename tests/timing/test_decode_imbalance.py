@@ -56,6 +56,15 @@ def test_outliers_hardly_move_it() -> None:
         assert skew.per_token_s == pytest.approx(TRUE_S, rel=0.1)
 
 
+@pytest.mark.parametrize("place", [0, 3])
+def test_each_batch_is_drawn_for_the_error(place: int) -> None:
+    """Of four batches one is slow: without it the others agree."""
+    even, uneven = tables()
+    scale = pl.when(pl.int_range(pl.len()) == place).then(1.5).otherwise(1.0)
+    skew = fit_imbalance(even, uneven.head(4).with_columns(latency_s=pl.col("latency_s") * scale))
+    assert skew.error_s > TRUE_S
+
+
 def test_it_is_per_layer_and_nothing_where_nothing_is_seen() -> None:
     skew = fit_imbalance(*tables(noise=0.005))
     assert skew.step_s(32) == 32 * skew.per_token_s
