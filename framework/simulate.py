@@ -56,7 +56,7 @@ def replay(
     the parts cannot be combined, PolicyError for an invalid answer of a policy, and whatever a policy raised.
     """
     if given.cluster.auto and given.cluster.split is None:
-        raise InputError("cluster.prefill=auto: no load has said how many instances prefill yet; give a number")
+        raise InputError("cluster.prefill=auto: no load has set the number of prefill instances yet; give a number")
     for part in (policy, predictor):
         _claim(part)
     setting = _laid_out(given, policy)

@@ -16,7 +16,7 @@ from pathlib import Path
 from framework.cli.command import Arguments, command
 
 
-@command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html if nothing is said"})
+@command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html by default"})
 def main(arguments: Arguments) -> None:
     """Write the page. Raises InputError if a directory has no run."""
     from framework.cli.files import write_whole

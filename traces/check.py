@@ -81,12 +81,12 @@ def _told(trace: Trace, written: str) -> list[str]:
 
 
 _KEYS = {
-    "format": "of the file; by content if nothing is said",
+    "format": "of the file; by content by default",
     "columns": "which column is what, as trace.columns",
     "unit": "of arrivals: s, ms, us or ns, as trace.unit",
     "result": "which of the results in the file, as trace.result",
     "block_tokens": "tokens of a hash block",
-    "bad_records": f"share that may be left out, {formats.BAD_RECORDS:g} if nothing is said",
+    "bad_records": f"share that may be left out, {formats.BAD_RECORDS:g} by default",
 }
 
 

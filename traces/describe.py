@@ -75,10 +75,10 @@ def compare(trace: Trace, fitted: FittedTrace, seed: int = 0) -> Table:
 
 _OWN = "own"
 _KEYS = {
-    "format": "of the file; by content if nothing is said",
+    "format": "of the file; by content by default",
     "twin": f"compare with a fitted trace: a shipped name, a .json file, or {_OWN}: the shipped one of that name, "
     "else one fitted now",
-    "seed": "of the fitted trace's sample, 0 if nothing is said",
+    "seed": "of the fitted trace's sample, 0 by default",
 }
 
 

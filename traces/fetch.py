@@ -11,7 +11,7 @@ from traces import catalogue
 DOWNLOAD_S = 600.0
 
 
-@command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} if nothing is said"})
+@command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} by default"})
 def main(arguments: Arguments) -> None:
     """Print the path of the trace once it is available. Raises InputError if it is not."""
     if not arguments.operands:

@@ -91,13 +91,13 @@ def read_trace(what: str, format_name: str | None = None) -> Trace:
 
 
 _KEYS = {
-    "format": "of the file, servegen for a folder of clients; by content if nothing is said",
-    "out": f"where to write the fitted trace, NAME{SUFFIX} in this folder if nothing is said",
-    "name": "of the fitted trace; the trace's if nothing is said",
+    "format": "of the file, servegen for a folder of clients; by content by default",
+    "out": f"where to write the fitted trace, NAME{SUFFIX} in this folder by default",
+    "name": "of the fitted trace; the trace's by default",
     "original": "where the trace can be had, kept in the fitted trace",
     "licence": "of the trace, kept in the fitted trace",
     "citation": "what to cite, kept in the fitted trace",
-    "first_seed": "from which samples are numbered, 0 if nothing is said",
+    "first_seed": "from which samples are numbered, 0 by default",
 }
 
 

@@ -33,11 +33,11 @@ from framework.run.sweep import Outcome, Sweep
 
 _KEYS = {
     "rates": "requests/s: 1,2,4, or 1:8:15 (15 of them, evenly spaced), or 1:64:x2 (each twice the one before); "
-    "auto, if nothing is said: 1/4 to 4 times the rate of the trace",
+    "auto, the default: 1/4 to 4 times the rate of the trace",
     "concurrency": "the same of clients, each with one request under way, instead of rates",
     "series": "settings of a series of its own, in quotes; may be given several times",
-    "attainment": "share of requests that is to keep the SLO, 0.9 if nothing is said",
-    "out": "directory of the results, one of its own in outputs/ if nothing is said",
+    "attainment": "share of requests that must keep the SLO, 0.9 by default",
+    "out": "directory of the results, one of its own in outputs/ by default",
 }
 _BASIC = "hydra/launcher=basic"
 _BATCHES_A_CORE = 4  # batches a core: few enough for a progress bar, enough to keep workers busy

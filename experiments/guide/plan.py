@@ -15,15 +15,15 @@ PARTS = ("knobs", "batch", "map", "hits", "limits")  # parts in addition to the 
 AXES = ("load", "prompt", "output", "slo", "link", "hits")
 OWN = {
     "preset": "a load of conf/guide, in place of trace= and slo.*",
-    "gpus": "GPUs that every candidate has, 8 if nothing is said",
-    "trials": "configurations that each family may try, 12 if nothing is said",
-    "cell_trials": "the same of each cell of the map, from there on, 8 if nothing is said",
-    "replicates": "fresh samples on which the best of each family are compared, 6 if nothing is said; at least 4",
-    "cell_replicates": "the same of each cell of the map, 4 if nothing is said; at least 4",
-    "seed": "of the first sample and of the searches, 0 if nothing is said",
-    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all if nothing is said, or none",
-    "axes": f"of the map: {','.join(AXES)}, all if nothing is said",
-    "out": "directory of the results, outputs/guide/NAME if nothing is said",
+    "gpus": "GPUs that every candidate has, 8 by default",
+    "trials": "configurations that each family may try, 12 by default",
+    "cell_trials": "the same of each cell of the map, from there on, 8 by default",
+    "replicates": "fresh samples on which the best of each family are compared, 6 by default; at least 4",
+    "cell_replicates": "the same of each cell of the map, 4 by default; at least 4",
+    "seed": "of the first sample and of the searches, 0 by default",
+    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all by default, or none",
+    "axes": f"of the map: {','.join(AXES)}, all by default",
+    "out": "directory of the results, outputs/guide/NAME by default",
 }
 GROUPS = (
     *("model", "gpu", "timing", "engine", "server", "slo", "cluster", "trace", "objective", "store", "force"),

@@ -33,10 +33,10 @@ from framework.run.compose import compose
 from framework.workload import rate_rps
 
 _KEYS = {
-    "tp": "degrees of tensor parallelism to try, 1,2,4,8 if nothing is said",
-    "pp": "numbers of pipeline stages to try, 1 if nothing is said",
-    "rate": "requests/s to serve; that of the trace if nothing is said",
-    "name": "of the file in conf/tuned, placement if nothing is said",
+    "tp": "degrees of tensor parallelism to try, 1,2,4,8 by default",
+    "pp": "numbers of pipeline stages to try, 1 by default",
+    "rate": "requests/s to serve; that of the trace by default",
+    "name": "of the file in conf/tuned, placement by default",
 }
 _PREFILLS = 64  # instances for one that decodes, so that it never waits for prompts
 _ALONE = {

@@ -32,15 +32,15 @@ _OF_KIND = {
     "slo": {"metric": "slo_attainment", "x": ""},
 }
 KEYS = {
-    "from": "directories, joined by commas, results if nothing is said",
+    "from": "directories, joined by commas, results by default",
     "metric": "what is shown, joined by commas",
     "columns": "bars: the key by which they are grouped",
     "x": "pareto, slo: what is across",
-    "width": "single (3.3 in), if nothing is said, or double (7 in)",
+    "width": "single (3.3 in), the default, or double (7 in)",
     "out": "the file, without an ending",
-    "formats": f"some of {', '.join(FORMATS)}; pdf,png if nothing is said",
-    "dpi": "of a PNG, 300 if nothing is said",
-    "replicate": "the key in which runs of a group differ, seed if nothing is said: means with 95 % intervals",
+    "formats": f"some of {', '.join(FORMATS)}; pdf,png by default",
+    "dpi": "of a PNG, 300 by default",
+    "replicate": "the key in which runs of a group differ, seed by default: means with 95 % intervals",
     "colours": "a store: each policy has the colour that it has in pictures of that store",
     "note": "false leaves out the line above the picture",
 }

@@ -30,8 +30,8 @@ from framework.workload import Workload
 _TRACES = ("mooncake", "azure_conv", "azure_code", "reasoning")
 _WIDTH = 200  # tokens of a bucket
 _KEYS = {
-    "only": "predictors, joined by commas; all but none if nothing is said",
-    "width": f"tokens of a bucket of output lengths, {_WIDTH} if nothing is said",
+    "only": "predictors, joined by commas; all but none by default",
+    "width": f"tokens of a bucket of output lengths, {_WIDTH} by default",
 }
 _REFERENCE = "median"
 

@@ -40,12 +40,12 @@ _FILE_COLUMNS = 100
 
 
 _KEYS = {
-    "store": "the directory of the store, results if nothing is said",
-    "rows": "what tells rows apart, policy if nothing is said: groups and keys of the configuration, joined by commas",
-    "columns": "the same of columns, trace if nothing is said; columns=metric has no columns but the metrics",
-    "metric": f"keys of summary.json, joined by commas, {HEADLINE} if nothing is said; p99_ttft_ms@batch: of one class",
+    "store": "the directory of the store, results by default",
+    "rows": "what tells rows apart, policy by default: groups and keys of the configuration, joined by commas",
+    "columns": "the same of columns, trace by default; columns=metric has no columns but the metrics",
+    "metric": f"keys of summary.json, joined by commas, {HEADLINE} by default; p99_ttft_ms@batch: of one class",
     "baseline": "the row, or column, whose paired differences are tested, as in baseline=chunked",
-    "replicate": "the key in which the runs of a cell differ, seed if nothing is said",
+    "replicate": "the key in which the runs of a cell differ, seed by default",
     "format": f"one of {', '.join(_FORMATS)}",
     "out": "a file, written whole, whose name may say the format (.md .tex .csv .txt)",
 }

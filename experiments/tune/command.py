@@ -43,7 +43,7 @@ _TRIALS = 100
 _NAME = re.compile(r"[\w][\w.-]*")
 _OWN = {
     "space": "file of conf/space; its constants as space.gpus=16",
-    "trials": f"configurations to be run, {_TRIALS} if nothing is said; sampler=grid: all",
+    "trials": f"configurations to run, {_TRIALS} by default; sampler=grid: all",
     "seed": "of the search; that of the runs is set by ++seed=N",
     "sampler": ", ".join(SAMPLERS),
     "objectives": f"keys of the summary, as {HEADLINE},cost_usd: their Pareto front; a sign says which way is better "
@@ -52,8 +52,8 @@ _OWN = {
     "prefixes": "the parts, as [0.125,0.25,0.5]",
     "workers": "trials at a time; the number of cores with hydra/launcher=joblib, else 1",
     "name": "of the study",
-    "storage": "a journal file, studies/NAME.journal if nothing is said, or the URL of a database",
-    "out": "directory of the results, outputs/tune/NAME if nothing is said",
+    "storage": "a journal file, studies/NAME.journal by default, or the URL of a database",
+    "out": "directory of the results, outputs/tune/NAME by default",
 }
 
 

@@ -47,7 +47,9 @@ def write_tuned(name: str, best: Configuration, title: str) -> Path:
     directories = filter(is_config_dir, best.overrides)
     if Configuration((f"+tuned={name}", *directories)).settings != best.settings:
         path.unlink()
-        raise InputError(f"{path}: the best configuration cannot be written as one, for a setting was removed with ~")
+        raise InputError(
+            f"{path}: the best configuration cannot be written as one, because a setting was removed with ~"
+        )
     return path
 
 

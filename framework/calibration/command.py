@@ -52,12 +52,12 @@ _SET = {
 _OF_A_RUN = ("concurrency", "rate", "hash_block_tokens")
 _KEYS = {
     **dict.fromkeys(_SET, "of the deployment"),
-    "load": "recorded, closed or drawn; what the file tells if nothing is said",
+    "load": "recorded, closed or drawn; what the file tells by default",
     "concurrency": "requests in flight, of all files that do not say",
     "rate": "requests/s, of all files that do not say",
     "hash_block_tokens": "tokens of a block of a prompt, of all files that do not say",
-    "seed": "of drawn arrivals, 0 if nothing is said",
-    "out": "a directory, the user's cache, where runs find it, if nothing is said",
+    "seed": "of drawn arrivals, 0 by default",
+    "out": "a directory, the user's cache, where runs find it, by default",
     "dry": "true: nothing is written",
 }
 _GROUPS = ("model", "gpu", "timing", "engine", "server", "cluster", "policy", "predictor")

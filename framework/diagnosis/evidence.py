@@ -164,7 +164,7 @@ def _starts(case: _Case) -> str:
 
 def _admission(case: _Case) -> str:
     summary = case.measurement.evaluation.summary
-    return f"{summary['rejected']:,} of {summary['offered']:,} requests were turned away."
+    return f"{summary['rejected']:,} of {summary['offered']:,} requests were rejected on arrival."
 
 
 def _failures(case: _Case) -> str:

@@ -27,7 +27,7 @@ from framework.timing.flops import Chunk, Step
 _KEYS = {
     "prefill": "TOKENS, TOKENS@PREFIX (a chunk after cached tokens), COUNTxTOKENS (several prompts)",
     "decode": "BATCHxCONTEXT; of each sequence, the token that is computed included",
-    **dict.fromkeys(("tp", "pp", "dp", "ep"), "of the instance, 1 if nothing is said"),
+    **dict.fromkeys(("tp", "pp", "dp", "ep"), "of the instance, 1 by default"),
     "dtype": "of the weights",
     "expert_dtype": "of the experts' weights",
     "kv_dtype": "of the KV cache",

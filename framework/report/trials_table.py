@@ -49,7 +49,7 @@ def verdict(trials: Trials) -> Iterator[str]:
         yield "Nothing limits goodput but the load: no request was lost."
         return
     if not trials.removed:
-        yield "No cause that can be removed by itself limits goodput: without any one of them the run is no better."
+        yield "No single cause limits goodput: the run is no better without any one of them."
         return
     first = trials.removed[0]
     yield f"{first.cause.title}. {first.evidence}"

@@ -241,4 +241,4 @@ def _require_window(value: Any, timeline: Any) -> None:
     if len(bounds) != 2 or not all(is_number(bound) for bound in bounds) or not 0 <= bounds[0] < bounds[1]:
         raise InputError(f"output.window_s must be two rising numbers of seconds, as [100,160]; got {shown(value)}")
     if timeline is False:
-        raise InputError("output.window_s bounds the timeline, which is not asked for; add output.timeline=true")
+        raise InputError("output.window_s bounds the timeline, which is off; add output.timeline=true")

@@ -20,7 +20,7 @@ from framework.version import VERSION
 
 _REMOVED, _USELESS = "removed", "made by other code, which remove=true removes"
 _KEYS = {
-    "store": "the directory of the store, results if nothing is said",
+    "store": "the directory of the store, results by default",
     "remove": "true: remove them",
 }
 

@@ -128,7 +128,7 @@ def draw_requests(clients: list[Client], start_s: float, requests: int, seed: in
         if held >= requests:
             break
     if held < requests:
-        raise InputError(f"the ServeGen clients send {held} requests from {start_s:g} s on, {requests} were asked for")
+        raise InputError(f"the ServeGen clients send {held} requests from {start_s:g} s on, {requests} were requested")
     arrival, inputs, outputs, client_number = (np.concatenate([part[k] for part in parts]) for k in range(4))
     order = np.argsort(arrival, kind="stable")[:requests]
     rows = {"arrival_s": np.round(arrival[order] - arrival[order[0]], 6)}

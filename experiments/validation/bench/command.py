@@ -101,14 +101,14 @@ def _last_line(text: str) -> str:
 
 
 _KEYS = {
-    "rows": f"some of {', '.join(ROWS)}, joined by commas; all if nothing is said",
-    "repeats": "repetitions of each row, 7 if nothing is said",
+    "rows": f"some of {', '.join(ROWS)}, joined by commas; all by default",
+    "repeats": "repetitions of each row, 7 by default",
     "markdown": "a file that the table is written to, too",
     "json": "a file that all figures are written to, too",
     "against": "a commit or the folder of another checkout, to compare with instead",
-    "pairs": "pairs of runs of a row, with against=; 15 if nothing is said",
-    "bar": "ratio above which a row is broken, with against=; 1.03 if nothing is said",
-    "peer": "a Python that has Dynamo's mocker, the one of `make bench` if nothing is said",
+    "pairs": "pairs of runs of a row, with against=; 15 by default",
+    "bar": "ratio above which a row is broken, with against=; 1.03 by default",
+    "peer": "a Python that has Dynamo's mocker, the one of `make bench` by default",
 }
 
 

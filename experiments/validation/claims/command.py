@@ -21,7 +21,7 @@ _KEYS = {
     "only": "systems (ares), rows (ares/tpot) or beginnings of rows, joined by commas",
     "own": "true: each row's own regime alone, on which its verdict hangs, not the one that all have in common",
     "fast": "true: fewer replicates and shorter traces",
-    "out": "directory of the results, one of its own in outputs/ if nothing is said",
+    "out": "directory of the results, one of its own in outputs/ by default",
 }
 
 

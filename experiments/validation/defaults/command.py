@@ -22,7 +22,7 @@ from framework.cli.terminal import results_console
 from framework.errors import InputError
 
 _KEYS = {
-    "only": "policies, joined by commas; all of study.yaml if nothing is said",
+    "only": "policies, joined by commas; all of study.yaml by default",
     "out": "a file that the table is written to, too",
 }
 _LEAST = 0.5  # least share of the tuned capacity

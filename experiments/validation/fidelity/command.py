@@ -59,10 +59,10 @@ _MOST_PROCESSES = 8
 
 
 _KEYS = {
-    "kinds": "of models: dense, moe, or both, joined by a comma, if nothing is said",
-    "backends": f"servers: some of {', '.join(BACKENDS)}; all if nothing is said",
+    "kinds": "of models: dense, moe, or both, joined by a comma, by default",
+    "backends": f"servers: some of {', '.join(BACKENDS)}; all by default",
     "calibrations": "a directory: the terms fitted to all rows are written there, too, for timing=measured",
-    "out": "directory of the results, outputs/fidelity if nothing is said",
+    "out": "directory of the results, outputs/fidelity by default",
 }
 
 

@@ -42,7 +42,7 @@ _COLD = ("mixtral_8x7b",)  # first requests waited for half a second and longer
 _TAIL_NOISE = 0.05  # standard deviation of the relative error of a P99, as of the median of a stage (campaigns.py)
 _NOTE = "; eager_layer_s by experiments/validation/fidelity/launches.py"
 _KEYS = {
-    "kind": "dense or moe; dense if nothing is said",
+    "kind": "dense or moe; dense by default",
     "write": "a directory of profiles, in whose calibration of the kind the best is written",
 }
 

@@ -29,9 +29,9 @@ from framework.timing.uncertainty.widths import OTHERS, WIDTHS, Width
 _OTHER = {"h100": "h200", "h200": "h100", "b200": "h200", "b300": "b200", "gb200": "b200", "gb300": "b200"}
 _QUEUEING = 0.25  # of the decoding time
 _KEYS = {
-    "kind": "dense or moe; dense if nothing is said",
-    "backend": "vllm, sglang or trtllm; vllm if nothing is said",
-    "every": "of how many deployments one is replayed; each if nothing is said",
+    "kind": "dense or moe; dense by default",
+    "backend": "vllm, sglang or trtllm; vllm by default",
+    "every": "of how many deployments one is replayed; each by default",
 }
 
 

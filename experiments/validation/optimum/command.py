@@ -23,7 +23,7 @@ from framework.cli.terminal import results_console, tell
 
 _KEYS = {
     "only": "scenarios of this policy, model or trace; of all that are named, joined by commas",
-    "out": "directory of the results, outputs/optimum if nothing is said",
+    "out": "directory of the results, outputs/optimum by default",
 }
 
 

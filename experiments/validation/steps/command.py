@@ -25,8 +25,8 @@ MODEL = "llama3_8b"
 GPUS = ("h100", "h200")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KEYS = {
-    "gpu": "h100 or h200, whose tables lie next to this module; h100 if nothing is said",
-    "backend": "of the profile that is compared: vllm, trtllm or sglang; vllm if nothing is said",
+    "gpu": "h100 or h200, whose tables lie next to this module; h100 by default",
+    "backend": "of the profile that is compared: vllm, trtllm or sglang; vllm by default",
 }
 _PARTS = ("gemm", "prefill_attention", "decode_attention")
 _HERE = Path(__file__).parent

@@ -210,7 +210,7 @@ def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
     return table
 
 
-@command(__doc__, keys={"requests": "of each run, 2000 if nothing is said"})
+@command(__doc__, keys={"requests": "of each run, 2000 by default"})
 def main(arguments: Arguments) -> None:
     """Measure and print."""
     requests = arguments.whole("requests", 2000)

@@ -23,9 +23,9 @@ from framework.cli.terminal import results_console
 from framework.errors import InputError
 
 _KEYS = {
-    "samples": f"of the fitted trace, seeds 0, 1, ..., {Extent.samples} if nothing is said",
-    "resamples": f"of the recording, for cells, {Extent.resamples} if nothing is said",
-    "capacity_resamples": f"of the recording, for capacities, {Extent.capacity_resamples} if nothing is said",
+    "samples": f"of the fitted trace, seeds 0, 1, ..., {Extent.samples} by default",
+    "resamples": f"of the recording, for cells, {Extent.resamples} by default",
+    "capacity_resamples": f"of the recording, for capacities, {Extent.capacity_resamples} by default",
     "out": "a file that the tables are written to, too",
 }
 

@@ -41,7 +41,7 @@ _TYPES = ("dtype", "expert_dtype", "kv_dtype")
 _KEYS = {
     **dict.fromkeys(("model", "gpu", "backend"), "names, several joined by commas"),
     **dict.fromkeys(_SIZES, "of one instance; those that people use if none is given"),
-    **dict.fromkeys(_TYPES, "those that ship, or the model's own, if nothing is said"),
+    **dict.fromkeys(_TYPES, "those that ship, or the model's own, by default"),
     "kernels": "a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur",
     "missing": "roofline: operations that were not measured come from the datasheet, and the profile names them",
     "out": "a directory other than the user's cache",

@@ -33,15 +33,15 @@ _DEFAULTS = {
 }
 KEYS = {
     "model": "models of conf/model, joined by commas; several share the shapes they have in common",
-    "tp": "GPUs that share a layer, 1 if nothing is said; several joined by commas",
-    "out": "the table, measured.csv if nothing is said",
-    "minutes": "stop after that long, the least useful cases last; when all are measured if nothing is said",
-    "dtypes": "of the weights, most useful first; the models' own, then fp8, if nothing is said",
+    "tp": "GPUs that share a layer, 1 by default; several joined by commas",
+    "out": "the table, measured.csv by default",
+    "minutes": "stop after that long, the least useful cases last; when all are measured by default",
+    "dtypes": "of the weights, most useful first; the models' own, then fp8, by default",
     "ops": f"only these operations: {' '.join(OPERATIONS)}; the last four are written next to the table",
     "attention": "flash_attn_interface (version 3), flashinfer, flash_attn (version 2), fa3_fwd_interface (version 3 "
-    "without pages) or torch; auto, if nothing is said, takes the first that is installed",
-    "gpu": "the name in conf/gpu; from the device's name if nothing is said",
-    "licence": "of the table, as CC0-1.0; unstated if nothing is said",
+    "without pages) or torch; auto, the default, takes the first that is installed",
+    "gpu": "the name in conf/gpu; from the device's name by default",
+    "licence": "of the table, as CC0-1.0; unstated by default",
 }
 _MEMORY_TOLERANCE = 0.1  # tolerance between what a device reports and its data sheet
 _VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links than the namesake in conf/gpu

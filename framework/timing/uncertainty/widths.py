@@ -41,7 +41,7 @@ def width_of(timing: Timing, model: Model, gpu: Gpu, parallelism: Parallelism) -
     """The width of the step times of one instance. Raises InputError for a source whose errors were not counted."""
     if not isinstance(timing, Measured) or timing.estimates(gpu):
         raise InputError(
-            "output.sensitivity=auto: nobody counted the errors of these step times; give a share of them, as 0.2"
+            "output.sensitivity=auto: the errors of these step times are unknown; give a share of them, as 0.2"
         )
     if timing.backend != _COUNTED:
         return OTHERS
