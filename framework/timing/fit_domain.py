@@ -110,7 +110,7 @@ class Domain:
         beyond = place.cached_share - self.cached_share[1]
         if beyond > _SHARE_BEYOND:
             most = _share(self.cached_share[1])
-            return f"{_share(place.cached_share)} of prompt tokens may be cached; it was fitted to {most}"
+            return f"{_share(place.cached_share)} of prompt tokens may be cached, but it was fitted to {most}"
         factor, relation = _factor(place.prompt_tokens, self.prompt_tokens)
         return f"prompts are {factor:.2g} times {relation} than any it was fitted to" if factor > _FACTOR_BEYOND else ""
 
