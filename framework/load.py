@@ -19,14 +19,19 @@ Floats = NDArray[np.float64]
 class Window:
     """Seconds of a run, on the clients' clock, that trace and load fix, whatever the policy does.
 
-    `name`: what they are. `offer_is_fixed`: so are the requests sent in them; else clients send more the sooner they
-    are answered.
+    `name`: what they are. `clients`: how many send in them, more the sooner they are answered; None: the requests sent
+    are fixed, too.
     """
 
     start_s: float
     end_s: float
     name: str
-    offer_is_fixed: bool
+    clients: int | None = None
+
+    @property
+    def offer_is_fixed(self) -> bool:
+        """Whether trace and load fix the requests sent in it."""
+        return self.clients is None
 
     @property
     def length_s(self) -> float:
@@ -108,7 +113,7 @@ class Open(Load):
         opening_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
         first_s, last_s = float(opening_s[0]), float(opening_s[-1])
         name = "first to last arrival" if workload.previous is None else "first to last opening of a session"
-        found = Window(first_s + self.warmup_s, last_s - self.cooldown_s, name, offer_is_fixed=True)
+        found = Window(first_s + self.warmup_s, last_s - self.cooldown_s, name)
         if self.warmup_s + self.cooldown_s > 0:
             counted = (opening_s >= found.start_s) & (opening_s <= found.end_s)
             if found.length_s <= 0 or not counted.any():
@@ -158,4 +163,4 @@ class Closed(Load):
     def window(self, workload: Workload) -> Window | None:
         if self.duration_s is None:
             return None
-        return Window(self.warmup_s, self.duration_s, "duration of the load", offer_is_fixed=False)
+        return Window(self.warmup_s, self.duration_s, "duration of the load", self.concurrency)

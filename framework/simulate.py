@@ -88,11 +88,10 @@ def laid_out(given: Setting, policy: Policy) -> ClusterSpec:
 
 def _laid_out(given: Setting, policy: Policy) -> Setting:
     """What an engine takes: the cluster is laid out, the prefix cache on or off, and outputs end with the context."""
-    cluster, engine = laid_out(given, policy), given.engine.on(given.workload)
+    cluster, workload = laid_out(given, policy), within_context(given.workload, given.model.max_context)
+    engine = given.engine.on(workload)
     require_whole_instances(cluster, engine, policy.shares_gpus)
-    return replace(
-        given, workload=within_context(given.workload, given.model.max_context), cluster=cluster, engine=engine
-    )
+    return replace(given, workload=workload, cluster=cluster, engine=engine)
 
 
 def _result(

@@ -2,7 +2,7 @@
 
 The headline counts good requests a second of a window that trace, load and SLO fix, so that no policy can shorten it:
 arrivals, or the duration of a closed load. If these fix none, rejected requests add time, as if they had been served
-after the rest.
+after the rest; so do clients whose requests are overdue, and requests that a warm-up left unserved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.metrics.service.overdue import neglected, overdue_share
 from framework.metrics.slo import Slo
 from framework.result import FINISHED, MARK, TOTALS, Result, mark_of
 from framework.workload import Workload
@@ -22,6 +23,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Shortest = Callable[[Flags], float]  # requests of a run (N,) -> the least time in which any schedule serves them
 ALLOWED, SHORTEST = "what the SLO allows one request", "shortest time for all that was offered"
+_LEAST_LIVE = 1e-6  # share of the clients' time, where all of it is overdue
 _SHORT = 5.0  # windows of fewer of the SLO's own latencies are mostly a system that fills up
 
 
@@ -30,9 +32,10 @@ class Clock:
     """`window_s` is what rates of the headline are over; `run_s` lasts from the first request to the last answer.
 
     `counted` (N,): which requests the headline counts. `is_fixed`: they are those of a window of the run, and shares
-    are of that window; else all are, and shares are of the run. `is_short`: the system spends much of `window_s`
+    are of that window; else all are, and shares are of the run. `is_short`: the system spends much of the window
     filling up. `name`: what `window_s` is. `totals` (M,) MARK: what instances did in the window or the run, and
-    `lengths_s` (M,) how long that is for each.
+    `lengths_s` (M,) how long that is for each. `overdue`: the share of the clients' time in which their requests were
+    (`framework.metrics.service.overdue`), None without a number of clients or a window.
     """
 
     window_s: float
@@ -43,20 +46,30 @@ class Clock:
     name: str
     totals: NDArray[Any]
     lengths_s: Floats
+    overdue: float | None = None
 
 
 def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Clock:
     """The clock of a run. `shortest_s` is asked only where it matters."""
     run_s = result.end_s - float(np.nanmin(result.requests["arrival_s"]))
-    everything, counted = _counted(result, slo)
-    window_s, name = _window(result, slo, run_s, counted, shortest_s)
+    everything, sent = _counted(result, slo)
+    window_s, name = _window(result, slo, run_s, sent, shortest_s)
     is_short = not slo.is_empty and bool(window_s < _SHORT * allowed_latency_s(result.workload, slo))
+    overdue, counted = overdue_share(result, slo), sent
+    if overdue:
+        window_s, name = window_s / max(1 - overdue, _LEAST_LIVE), f"{name}, longer for clients that were kept waiting"
+    if not sent.all():
+        counted = sent | neglected(result, slo, ~sent)
+        if counted.sum() > sent.sum():
+            window_s *= float(counted.sum() / sent.sum())
+            name += ", longer for what was not served outside it"
     if everything:
-        whole = mark_of(result.instances, np.zeros(len(result.instances)))
-        return Clock(window_s, run_s, counted, False, is_short, name, whole, np.full(len(whole), run_s))
-    assert result.window is not None
-    totals, lengths_s = _within(result, result.window.start_s, result.window.end_s)
-    return Clock(window_s, run_s, counted, True, is_short, name, totals, lengths_s)
+        totals = mark_of(result.instances, np.zeros(len(result.instances)))
+        lengths_s = np.full(len(totals), run_s)
+    else:
+        assert result.window is not None
+        totals, lengths_s = _within(result, result.window.start_s, result.window.end_s)
+    return Clock(window_s, run_s, counted, not everything, is_short, name, totals, lengths_s, overdue)
 
 
 def _counted(result: Result, slo: Slo) -> tuple[bool, Flags]:

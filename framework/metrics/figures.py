@@ -194,6 +194,8 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
          "goodput over the duration", "req/s", _UP),
     _row("slo_attainment", "share of the offered requests that completed and kept their SLOs",
          "SLO attainment", "%", _UP, short="SLO kept", spoken="requests within the SLO", heading="SLO\nmet %"),
+    _row("overdue_share", "share of the clients' time that their requests were under way beyond twice what the SLO "
+         "allows; only in closed loads, whose goodput_rps and slo_attainment are less by it", "overdue", "%", _DOWN),
     _row("uncounted_attainment", "that share of the requests that a warm-up or a cool-down leaves out; only where one "
          "does, like the next", "SLO attainment of requests not counted", "%"),
     _row("uncounted_is_worse", "whether it is less than slo_attainment by more than chance: then what is counted was "

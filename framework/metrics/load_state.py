@@ -62,7 +62,7 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     requests, window = result.requests, result.window
     if window is None or not clock.is_fixed:
         return LoadState(None, np.nan)
-    sent = requests["arrival_s"] <= window.end_s  # false for a turn that was never sent
+    sent = (window.start_s <= requests["arrival_s"]) & (requests["arrival_s"] <= window.end_s)  # false if never sent
     own = requests[clock.counted & sent & (requests["state"] != STATES.index("rejected"))]
     if len(own) < _LEAST_REQUESTS:
         return LoadState(None, np.nan)

@@ -98,9 +98,11 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     2. `duration` runs from the first request sent to the last answer of any kind, rejections included. Throughputs and
        `request_goodput` are over it.
     3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
-       (`framework.metrics.clock`). `slo_attainment` is good / offered, `goodput_per_gpu` goodput over `gpus_on`.
+       (`framework.metrics.clock`). `slo_attainment` is good / offered, in a closed load times the share of the
+       clients' time that was not overdue (1 - `overdue_share`), `goodput_per_gpu` goodput over `gpus_on`.
     4. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency includes
-       them, but for those of `framework.metrics.service.left_out`.
+       them, but for those of `framework.metrics.service.left_out`; those that were neglected
+       (`framework.metrics.service.overdue`) count.
     5. Of the offered requests `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were
        preempted.
     6. `cache_hit_rate` is prompt tokens found in a cache / prompt tokens of requests that began their prefill; with
@@ -209,7 +211,8 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
-        "slo_attainment": good / offered,
+        "slo_attainment": good / offered * (1 - (clock.overdue or 0.0)),
+        **({} if clock.overdue is None else {"overdue_share": clock.overdue}),
         **others,
         "goodput_per_gpu": goodput_rps / on if on else 0.0,
         "gpus": result.cluster.gpus,

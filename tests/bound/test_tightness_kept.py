@@ -65,7 +65,7 @@ def figures(own: Setting) -> list[float]:
     ]
     values += [total(getattr(needs, name)) for name in vars(needs)] + [total(needs.prefixes.held_by_others)]
     search, length_s = _search(own), 0.7 * values[4]
-    window = Window(0.0, length_s, "half of it", offer_is_fixed=False)
+    window = Window(0.0, length_s, "half of it", 1)
     counted = np.arange(len(own.workload)) % 3 > 0
     for one in (
         *(search.of_run(), search.of_load(None, values[4]), search.of_load(None, 0.0)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from hydra import compose as compose_config
 from hydra.errors import HydraException
 
@@ -35,6 +36,7 @@ from tests.conftest import ROOT
 from tests.helpers.bounds import server
 from tests.helpers.composing import composing, configured
 from tests.helpers.parts import load, made_up
+from tests.helpers.quick import marks
 from tests.helpers.results import INSTANCE_FIELDS, records
 from tests.helpers.scenarios import MODEL, RowTiming
 
@@ -274,8 +276,16 @@ def test_an_unknown_name_is_answered_with_those_there_are(config_directory: None
     )
 
 
-@pytest.mark.parametrize(("kind", "name"), OPTIONS)
-@pytest.mark.parametrize("policy", names("policy"))
+def in_turn(first: list[str], second: list[tuple[str, str]]) -> list[ParameterSet]:
+    """Every pair, of which every second one is quick."""
+    return [
+        pytest.param(one, *other, marks=marks((i + j) % 2 == 0))
+        for i, one in enumerate(first)
+        for j, other in enumerate(second)
+    ]
+
+
+@pytest.mark.parametrize(("policy", "kind", "name"), in_turn(names("policy"), OPTIONS))
 def test_every_policy_runs_with_every_option(policy: str, kind: str, name: str) -> None:
     config = configured(f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline")
     config.engine[kind] = configured(f"engine/{kind}={name}").engine[kind]

@@ -239,7 +239,7 @@ def test_a_preempted_request_may_wait_behind_others() -> None:
         ({"most_tokens": 0}, "engine.output_reserve.most_tokens must be a whole number of at least 1, got 0"),
         (
             {"declared_tokens": "all"},
-            "engine.output_reserve.declared_tokens must be a number of tokens, context or output, got 'all'",
+            "engine.output_reserve.declared_tokens must be a number of tokens, context, longest or output, got 'all'",
         ),
         (
             {"declared_tokens": 0},

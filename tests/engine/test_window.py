@@ -36,24 +36,24 @@ def test_a_load_by_default() -> None:
 
 def test_an_open_load_lasts_from_its_first_arrival_to_its_last() -> None:
     found = Open().window(SINGLE)
-    assert found == Window(1.0, 9.0, "first to last arrival", offer_is_fixed=True)
+    assert found == Window(1.0, 9.0, "first to last arrival")
     assert found.length_s == 8.0
     found = Open(warmup_s=1.0, cooldown_s=2.0).window(SINGLE)
-    assert found == Window(2.0, 7.0, "first to last arrival", offer_is_fixed=True)
+    assert found == Window(2.0, 7.0, "first to last arrival")
 
 
 def test_of_sessions_from_the_first_opening_to_the_last() -> None:
     name = "first to last opening of a session"
-    assert Open().window(SESSIONS) == Window(1.0, 7.0, name, offer_is_fixed=True)
-    assert Open(1.0, 0.5).window(SESSIONS) == Window(2.0, 6.5, name, offer_is_fixed=True)
+    assert Open().window(SESSIONS) == Window(1.0, 7.0, name)
+    assert Open(1.0, 0.5).window(SESSIONS) == Window(2.0, 6.5, name)
 
 
 def test_later_turns_of_the_first_session_open_none() -> None:
     """Nor may a warm-up leave nothing but these."""
     later = requests([1.0, 2.0, 4.0, 9.0], [-1, 0, -1, 0])
-    assert Open().window(later) == Window(1.0, 4.0, "first to last opening of a session", offer_is_fixed=True)
+    assert Open().window(later) == Window(1.0, 4.0, "first to last opening of a session")
     only = requests([1.0, 2.0, 3.0], [-1, 0, 0])
-    assert Open().window(only) == Window(1.0, 1.0, "first to last opening of a session", offer_is_fixed=True)
+    assert Open().window(only) == Window(1.0, 1.0, "first to last opening of a session")
 
 
 def test_requests_at_the_ends_of_a_window_are_counted() -> None:
@@ -83,14 +83,14 @@ def test_one_request_at_an_end_is_enough(warmup_s: float, cooldown_s: float) -> 
 
 
 def test_requests_of_one_instant_have_a_window_without_length() -> None:
-    assert Open().window(requests([3.0, 3.0])) == Window(3.0, 3.0, "first to last arrival", offer_is_fixed=True)
+    assert Open().window(requests([3.0, 3.0])) == Window(3.0, 3.0, "first to last arrival")
 
 
 def test_a_closed_load_counts_what_is_sent_in_its_duration() -> None:
     assert Closed(2).window(SINGLE) is None
     assert counted(Closed(2), SINGLE, [0.0, 0.0, 50.0, 60.0, 90.0]) == [True] * 5
     load = Closed(2, duration_s=60.0, backoff_s=1.0, warmup_s=10.0)
-    assert load.window(SINGLE) == Window(10.0, 60.0, "duration of the load", offer_is_fixed=False)
+    assert load.window(SINGLE) == Window(10.0, 60.0, "duration of the load", 2)
     sent_s = [9.0, 10.0, 50.0, 60.0, 61.0]
     assert counted(load, SINGLE, sent_s) == [False, True, True, True, False]
     assert counted(load, SESSIONS, sent_s) == [False, False, True, True, True]

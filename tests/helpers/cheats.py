@@ -188,6 +188,25 @@ class SuspendsWhatIsNotCounted(Cheat):
             yield from (Preempt(r) for r in early if r % 2)
 
 
+class SuspendsAllThatIsNotCounted(Cheat):
+    """Takes every request of the warm-up off as others begin to count, until the load is over (`Preempt`)."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        for r in cluster.suspended if cluster.now_s > self.known.end_s else ():
+            yield Resume(int(r))
+        if self.known.is_counted(cluster.now_s + self.tick_s):
+            yield from (Preempt(r) for r in under_way(cluster) if not self.known.is_counted(sent_s(cluster, r)))
+
+
+class AdmitsFewClients(Cheat):
+    """Turns away, again and again, who comes while a quarter of the batch is under way."""
+
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        return len(under_way(cluster)) < 12 or NO
+
+
 class SuspendsWhatIsLate(Cheat):
     """Takes those off that have missed the limit of the first token, until the load is over (`Preempt`)."""
 
@@ -245,8 +264,8 @@ EVERYWHERE: tuple[type[Cheat], ...] = (
 )
 
 
-STARVING: tuple[type[Cheat], ...] = (StarvesWhatIsNotCounted, SuspendsWhatIsNotCounted)
-STOPPING: tuple[type[Cheat], ...] = (CancelsWhatIsLate, CancelsLongOutputs, SuspendsWhatIsLate)
+STARVING: tuple[type[Cheat], ...] = (*(StarvesWhatIsNotCounted, SuspendsWhatIsNotCounted, SuspendsAllThatIsNotCounted),)
+STOPPING: tuple[type[Cheat], ...] = (CancelsWhatIsLate, CancelsLongOutputs, SuspendsWhatIsLate, AdmitsFewClients)
 CRASHING: tuple[type[Cheat], ...] = (LosesLongOnesInACrash, ServesNobodyAfterACrash)
 
 

@@ -1,6 +1,6 @@
 """The conformance suite of this repository's own policies, which the quick tests play in part.
 
-Each scenario is played with one kind of other lengths, and every second one twice; each crash meets half of the
+Every second scenario is played twice, and with longer outputs, another one with any; each crash meets half of the
 scenarios. Slow tests play all of it.
 """
 
@@ -13,19 +13,16 @@ from _pytest.mark import ParameterSet
 
 from servelab.testing import PolicyConformance
 from servelab.testing.worlds import CRASHES, SCENARIOS
+from tests.helpers.quick import marks
 
 _TWICE = frozenset({"small budgets", "tight, recompute", "prefix stores", "sessions"})  # and with longer lengths
 _CRASHING = ("roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache")
 
 
-def _marks(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
-    return () if is_quick else (pytest.mark.slow,)
-
-
 def _in_turn(scenarios: Sequence[str]) -> list[ParameterSet]:
     """Each scenario with each kind of crashes; quick are those with one kind, of each scenario another than before."""
     return [
-        pytest.param(scenario, crashes, marks=_marks((i + j) % len(CRASHES) == 0))
+        pytest.param(scenario, crashes, marks=marks((i + j) % len(CRASHES) == 0))
         for i, scenario in enumerate(scenarios)
         for j, crashes in enumerate(CRASHES)
     ]
@@ -34,14 +31,14 @@ def _in_turn(scenarios: Sequence[str]) -> list[ParameterSet]:
 class Conformance(PolicyConformance):
     """To inherit from in place of the suite."""
 
-    @pytest.mark.parametrize("scenario", [pytest.param(one, marks=_marks(one in _TWICE)) for one in SCENARIOS])
+    @pytest.mark.parametrize("scenario", [pytest.param(one, marks=marks(one in _TWICE)) for one in SCENARIOS])
     def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:
         super().test_the_same_run_twice_gives_the_same_bytes(scenario)
 
     @pytest.mark.parametrize(
         ("scenario", "change"),
         [
-            pytest.param(one, change, marks=_marks((one in _TWICE) == (change == "longer")))
+            pytest.param(one, change, marks=marks(one in _TWICE if change == "longer" else one == "roomy"))
             for one in SCENARIOS
             for change in ("longer", "any")
         ],
@@ -61,18 +58,3 @@ class Conformance(PolicyConformance):
     @pytest.mark.parametrize(("scenario", "crashes"), _in_turn(("roomy", "storm: swap")))
     def test_no_view_shows_an_instance_that_is_down(self, scenario: str, crashes: str) -> None:
         super().test_no_view_shows_an_instance_that_is_down(scenario, crashes)
-
-
-class CostlyConformance(Conformance):
-    """The suite of policies that rank all requests in Python whenever something changes: less of it is quick."""
-
-    @pytest.mark.parametrize(
-        ("scenario", "change"),
-        [
-            pytest.param(one, change, marks=_marks(one in _TWICE and change == "longer"))
-            for one in SCENARIOS
-            for change in ("longer", "any")
-        ],
-    )
-    def test_true_lengths_stay_hidden(self, scenario: str, change: str) -> None:
-        super().test_true_lengths_stay_hidden(scenario, change)

@@ -246,6 +246,8 @@ def summary(run: Run) -> Summary:
     finished = [row for row in over.rows if row["state"] == "finished"]
     works = [work_of(run, instance) for instance in range(len(run.pools))]
     served, used = _served(over.rows, good, over), hardware(run, works, over)
+    if over.overdue is not None:
+        served |= {"overdue_share": over.overdue, "slo_attainment": served["slo_attainment"] * (1 - over.overdue)}
     ends_s = [run.unreported.end_s[k] for k in over.numbers]
     kept_up = load(over.rows, ends_s, (over.from_s, over.to_s), over.is_short)
     paid_usd = used["usd_per_hour"] * over.window_s / 3600

@@ -18,8 +18,8 @@ _LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
 class Clock:
     """`window_s`, by `name`: what goodput is over; `duration_s`: what throughputs are.
 
-    `rows`, at `numbers` among all: the requests that count. `from_s` and `to_s`: what shares are of; infinite ends
-    where that is the run.
+    `rows`, at `numbers` among all: the requests that count. `overdue`: of the clients' time. `from_s` and `to_s`: what
+    shares are of; infinite ends where that is the run.
     """
 
     window_s: float
@@ -28,6 +28,7 @@ class Clock:
     duration_s: float
     rows: list[Row]
     numbers: list[int]
+    overdue: float | None
     from_s: float
     to_s: float
 
@@ -39,13 +40,50 @@ def clock(run: Run) -> Clock:
     is_of_window = any(counts) and math.isfinite(end_s)
     if isinstance(run.scenario.load, Open) and end_s - begin_s <= allowed_latency_s(run):
         is_of_window = False
-    numbers = [k for k in range(len(run.requests)) if counts[k] or not is_of_window]
+    sent = [k for k in range(len(run.requests)) if counts[k] or not is_of_window]
+    window_s, name = _headline(run, sent)
+    is_short = window_s < 5 * allowed_latency_s(run) < math.inf
+    vain_s = [_in_vain_s(run, k, begin_s, end_s) for k in range(len(run.requests))]
+    overdue = None
+    if isinstance(run.scenario.load, Closed) and math.isfinite(end_s):
+        overdue = math.fsum(vain_s) / (run.scenario.load.concurrency * (end_s - begin_s))
+    if overdue:
+        window_s, name = window_s / (1 - overdue), f"{name}, longer for clients that were kept waiting"
+    numbers = sorted([*sent, *_of_those_outside(run, sent, vain_s)])
+    if len(numbers) > len(sent):
+        window_s, name = window_s * len(numbers) / len(sent), f"{name}, longer for what was not served outside it"
     rows = [run.requests[k] for k in numbers]
-    window_s, name = _headline(run, numbers)
     duration_s = lasting_s(rows, [run.unreported.end_s[k] for k in numbers])
     ends = (begin_s, end_s) if is_of_window else (-math.inf, math.inf)
-    is_short = window_s < 5 * allowed_latency_s(run) < math.inf
-    return Clock(window_s, name, is_short, duration_s, rows, numbers, *ends)
+    return Clock(window_s, name, is_short, duration_s, rows, numbers, overdue, *ends)
+
+
+def _in_vain_s(run: Run, number: int, from_s: float, to_s: float) -> float:
+    """How long within the window a request was under way for more than twice what the SLO allows it."""
+    row = run.requests[number]
+    own = (run.slo.classes or {}).get(str(row.get("slo_class")), {})
+    limits = (own.get(name, getattr(run.slo, name)) for name in ("ttft_s", "tpot_s", "normalized_s"))
+    ttft_s, tpot_s, token_s = (math.inf if limit is None else limit for limit in limits)
+    tokens = row["output_tokens"]
+    allowed_s = min(ttft_s + (0.0 if tokens == 1 else (tokens - 1) * tpot_s), tokens * token_s)
+    if row["arrival_s"] is None:
+        return 0.0
+    ended_s = to_s if row["reason"] == "stalled" else min(run.unreported.end_s[number], to_s)
+    return max(ended_s - max(row["arrival_s"] + 2 * allowed_s, from_s), 0.0)
+
+
+def _of_those_outside(run: Run, sent: list[int], vain_s: list[float]) -> list[int]:
+    """Requests outside of the window that were not served, or waited in vain in it; none where they are no larger
+    share than inside, but for chance.
+    """
+    outside = sorted(set(range(len(run.requests))) - set(sent))
+    left = [row["state"] != "finished" or vain > 0 for row, vain in zip(run.requests, vain_s, strict=True)]
+    found, inside = [k for k in outside if left[k]], sum(left[k] for k in sent)
+    if not found or not sent:
+        return []
+    more, kept = len(found) / len(outside) - inside / len(sent), (len(found) + inside) / len(left)
+    variance = kept * (1 - kept) * (1 / len(outside) + 1 / len(sent))
+    return found if more > 0 and more**2 > 1.96**2 * variance else []
 
 
 def _window_of_load(run: Run) -> tuple[float, float] | None:

@@ -48,7 +48,7 @@ def load(rows: Sequence[Row], end_s: Sequence[float], window: tuple[float, float
             end - row["arrival_s"] if row["queue_s"] is None else row["queue_s"],
         )
         for row, end in zip(rows, end_s, strict=True)
-        if row["arrival_s"] is not None and row["arrival_s"] <= window[1] and row["state"] != "rejected"
+        if row["arrival_s"] is not None and window[0] <= row["arrival_s"] <= window[1] and row["state"] != "rejected"
     ]
     parts = _parts(sent, *window)
     if len(sent) < 100 or len(parts) < 10:

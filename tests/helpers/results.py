@@ -140,7 +140,7 @@ def small_result(**changes: Any) -> HandMade:
         "timing_source": "affine",
         "load": "open",
         "seed": 0,
-        "window": Window(0.5, 2.0, "first to last arrival", offer_is_fixed=True),
+        "window": Window(0.5, 2.0, "first to last arrival"),
         "reasons": ("", "context", "kv"),
         "events": 20,
         "steps": 7,

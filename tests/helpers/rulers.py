@@ -185,6 +185,8 @@ class Ruler:
         self.note("admit", request, look)
         if self.rules.admit == "hash":
             return mix(self.rules.seed, 1, request) % 8 > 0
+        if self.rules.admit == "late":
+            return request >= 6
         return min(look.columns["queued_tokens"]) < 96
 
     def route_prefill(self, look: Look, request: int, generated: int, cached: list[int], prefill_s: list[float]) -> int:

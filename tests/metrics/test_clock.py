@@ -116,8 +116,36 @@ def test_what_no_client_could_send_any_more_is_no_request_of_the_load(implementa
     result = simulate(workload, mixed(1, GPU), MODEL, STEP, engine, Stops(), load=load)
     assert result.requests["state"].tolist() == [1, 3]
     assert [result.reasons[reason] for reason in result.requests["reason"]] == ["", "stalled"]
-    assert result.window is not None
-    assert clock_of(result, SLO).window_s == 9.0
+    clock = clock_of(result, SLO)  # the second is overdue from 2 + 2 x 3 s on
+    assert clock.overdue == 1 / 9
+    assert clock.window_s == pytest.approx(9 / (1 - 1 / 9))
+
+
+def test_the_time_of_clients_that_wait_in_vain_makes_the_window_longer() -> None:
+    """Two clients, one of which is refused each second, from 0 to 9 s: overdue for 3 of the 20 s of both, and in a
+    window that begins at 7 s for 2 of 6.
+    """
+    for warmup_s, overdue in ((0.0, 3 / 20), (7.0, 2 / 6)):
+        clock = clock_of(play([0.0] * 9, Closed(2, 10.0, 1.0, warmup_s), refused=(0,)), SLO)
+        assert clock.overdue == overdue
+        assert clock.name.endswith("longer for clients that were kept waiting")
+    result = play([0.0] * 9, Closed(2, 10.0, 1.0), refused=(0,))
+    assert clock_of(result, Slo(2.0, None)).overdue == 0.0  # nothing says how long two tokens may take
+    assert clock_of(result, Slo(None, None, normalized_s=1.0)).overdue == 5 / 20
+    assert clock_of(play([0.0, 9.0], Open()), SLO).overdue is None
+
+
+def test_what_a_warm_up_left_unserved_counts_if_it_is_more_than_elsewhere() -> None:
+    """Four of ten are sent in it."""
+    arrivals_s, load = [float(k) for k in range(10)], Open(warmup_s=3.5)
+    clock = clock_of(play(arrivals_s, load, refused=(0, 1, 3), output=1), SLO)
+    assert clock.counted.tolist() == [True, True, False, True] + [True] * 6
+    assert clock.window_s == 5.5 * 9 / 6
+    assert clock.name == "first to last arrival, longer for what was not served outside it"
+    for refused in ((0,), (0, 1, 3, 5, 6, 7), tuple(range(10)), (5,)):
+        clock = clock_of(play(arrivals_s, load, refused, output=1), SLO)
+        assert clock.counted.tolist() == [False] * 4 + [True] * 6
+        assert (clock.window_s, clock.name) == (5.5, "first to last arrival")
 
 
 def cut(result: Result) -> Clock:

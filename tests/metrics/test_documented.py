@@ -40,7 +40,7 @@ def full_result() -> HandMade:
         plain,
         workload=replace(plain.workload, slo_class=chat, tenant=chat, priority=turns, session_id=turns, turn=turns),
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
-        window=Window(0.5, 100.0, "of arrivals", offer_is_fixed=True),
+        window=Window(0.5, 100.0, "of arrivals"),
         counted=turns > 0,
         marks=(),
     )

@@ -38,6 +38,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     ),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
     (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
+    (Goodput(), ("load=closed", "load.concurrency=4", "load.duration_s=2")),
     (Tightness(), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
@@ -67,7 +68,7 @@ LOWER = [
         "bubble_share",
         "idle_seat_share",
     ),
-    *("service_difference", "worst_slowdown"),
+    *("service_difference", "worst_slowdown", "overdue_share"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 

@@ -33,7 +33,7 @@ def requests(waited_s: Any, served_s: Any, arrival_s: Any = ARRIVAL_S, state: An
 
 def state_of(made: np.ndarray, is_fixed: bool = True, counted: np.ndarray | None = None) -> LoadState:
     """Of a run of these requests, over a window of 100 s."""
-    result = replace(small_result(), requests=made, window=Window(0.0, LENGTH_S, "hand-made", offer_is_fixed=True))
+    result = replace(small_result(), requests=made, window=Window(0.0, LENGTH_S, "hand-made"))
     everything = np.ones(len(made), np.bool_) if counted is None else counted
     return load_state(result, Clock(LENGTH_S, LENGTH_S, everything, is_fixed, False, "", np.zeros(0), np.zeros(0)))
 

@@ -47,7 +47,7 @@ def test_a_second_computation_of_drawn_waits() -> None:
         rng = np.random.default_rng(seed)
         made, counted, start_s = drawn_requests(rng)
         is_short = bool(rng.random() < 0.2)
-        window = Window(start_s, start_s + 100.0, "drawn", offer_is_fixed=True)
+        window = Window(start_s, start_s + 100.0, "drawn")
         clock = Clock(100.0, 100.0, counted, True, is_short, "", np.zeros(0), np.zeros(0))
         found = load_state(replace(small_result(), requests=made, window=window), clock)
         rows = [

@@ -59,7 +59,8 @@ _LEAST_MS = (1 + _BIN) * 2.0**-40 * 1e3  # of its bins
 _FIRST, _SEEDS = 328, 2  # seeds that draw what is rare: drafts of varying depth, closed loads, classes
 _CASES = [*((family, True) for family in FAMILIES), *((family, False) for family in ("scenarios", "severed", "shared"))]
 _ENDINGS = {"first to last arrival", "first to last opening of a session", "duration of the load"}
-_ENDINGS |= {"longer for what was not served"}
+_ENDINGS |= {"longer for what was not served", "longer for what was not served outside it"}
+_ENDINGS |= {"longer for clients that were kept waiting"}
 _BEGINNINGS = {"what the SLO allows one request", "shortest time for all that was offered", "first to last request"}
 _KINDS = {*_ENDINGS, *_BEGINNINGS, ("first to last arrival", True), ("first to last arrival", False)}
 _KINDS |= {"warm-up", "rejected", "failed", "stalled", "policy"}
@@ -224,6 +225,8 @@ def under_other_loads(draw: Draw, scenario: Scenario, exact: bool) -> Scenario:
         load = Closed(draw.integer(1, 6), duration_s, draw.amount(exact, 1, 50, -5), warmup_s)
     if draw.chance(0.3):
         rules = replace(rules, admit="hash", refuse=draw.chance(0.5))
+    elif draw.chance(0.5):
+        rules = replace(rules, admit="late")  # which leaves the first requests unserved, of a warm-up if there is one
     return replace(scenario, workload=workload, load=load, rules=rules)
 
 

@@ -35,6 +35,8 @@ from tests.helpers.cheats import (
     HoldsDecodesBack,
     Known,
     RejectsLongOutputs,
+    SuspendsWhatIsLate,
+    SuspendsWhatIsNotCounted,
     TurnsGpusOff,
     cheating,
 )
@@ -117,7 +119,8 @@ CELLS = {
 }
 
 
-STOPPED = ("open, at capacity", "open, overloaded", "closed, many clients", "disaggregated, closed")
+LONG = {"closed, many clients, for longer": Cell(Chunked, ONE, requests(1600, 5.0), Closed(64, 64.0, 1.0))}
+STOPPED = ("open, at capacity", "open, overloaded", "closed, many clients", "disaggregated, closed", *LONG)
 WARMED = ("open, a warm-up and a cool-down", "closed, a warm-up")
 CRASHED = {
     "open, a crash": Cell(Chunked, TWO, requests(160, 12.0), crash=Crash(6.0, 1, 3.0)),
@@ -127,7 +130,7 @@ CRASHED = {
 
 def cell_of(name: str) -> Cell:
     """A cell by its name."""
-    return (CELLS | CRASHED)[name]
+    return (CELLS | LONG | CRASHED)[name]
 
 
 def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
@@ -180,15 +183,38 @@ def test_no_cheat_leads_that_stops_what_runs_or_knows_of_a_crash(name: str, chea
     assert not {cheat: by for cheat, by in held.items() if max(by.values()) > NEAR}
 
 
-@pytest.mark.parametrize("cheat", STARVING)
 @pytest.mark.parametrize("name", WARMED)
-def test_who_starves_what_is_not_counted_is_marked(name: str, cheat: type[Cheat]) -> None:
-    """It can lead, by requests that find an emptier system. An honest policy is not marked."""
-    cell = CELLS[name]
-    found = measured(cell, cheating(cell.honest, cheat, cell.known))
+def test_no_cheat_leads_that_starves_what_is_not_counted(name: str) -> None:
+    """Those counted find an emptier system; what was not served for it counts as missed. Nothing counts for an honest
+    policy that was not sent in the window.
+    """
+    leads = {cheat.__name__: lead(name, cheat) for cheat in STARVING}
+    assert all(by is not None and max(by.values()) <= NEAR for by in leads.values()), leads
+    assert honest(name)["window"] in ("first to last arrival", "duration of the load")
+
+
+def test_who_serves_what_is_not_counted_late_is_marked() -> None:
+    """An honest policy is not."""
+    cell = CELLS["open, a warm-up and a cool-down"]
+    found = measured(cell, cheating(cell.honest, SuspendsWhatIsNotCounted, cell.known))
     assert found["uncounted_is_worse"]
     assert found["uncounted_attainment"] < found["slo_attainment"]
-    assert not honest(name)["uncounted_is_worse"]
+    assert not honest("open, a warm-up and a cool-down")["uncounted_is_worse"]
+
+
+def test_a_closed_load_is_not_what_clients_send_whom_nobody_keeps_waiting() -> None:
+    """Requests that have missed the first token are held until the load is over. The clients left would see 92 % of
+    theirs kept, and the honest policy would be led by two thirds; of the time of all clients, 60 % is waited in vain.
+    """
+    name = "closed, many clients, for longer"
+    cell, reference = LONG[name], honest(name)
+    found = measured(cell, cheating(cell.honest, SuspendsWhatIsLate, cell.known))
+    live = 1 - found["overdue_share"]
+    assert found["overdue_share"] > 0.5
+    assert found["slo_attainment"] / live > 2 * reference["slo_attainment"]
+    assert found["goodput_rps"] / live > 1.5 * reference["goodput_rps"]
+    assert found["goodput_rps"] < reference["goodput_rps"]
+    assert reference["overdue_share"] < 0.001
 
 
 def test_a_lead_by_requests_that_kept_the_slo_is_no_cheat() -> None:

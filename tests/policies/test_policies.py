@@ -16,11 +16,10 @@ from framework.errors import InputError, PolicyError
 from framework.policy import Aggregated, Disaggregated, Policy
 from servelab.testing import PolicyConformance
 from servelab.testing.worlds import CLUSTERS, SCENARIOS
-from tests.helpers.conformance import Conformance, CostlyConformance
+from tests.helpers.conformance import Conformance
 from tests.helpers.readme import example_files
 
 NAMES = sorted(path.stem for path in (CONF / "policy").glob("*.yaml") if not path.stem.startswith("_"))
-COSTLY = {"andes", "fastserve", "kairos", "trail"}
 
 
 class TestAggregated(Conformance):
@@ -39,8 +38,7 @@ class TestPolicy(Conformance):
 
 for _name in NAMES:
     _title = f"Test_{_name}"  # so that -k NAME finds it
-    _suite = CostlyConformance if _name in COSTLY else Conformance
-    globals()[_title] = type(_title, (_suite,), {"policy_name": _name, "__module__": __name__})
+    globals()[_title] = type(_title, (Conformance,), {"policy_name": _name, "__module__": __name__})
 
 
 @pytest.fixture(scope="class")

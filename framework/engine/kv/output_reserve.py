@@ -8,15 +8,16 @@ arXiv 2312.07104: the new token ratio of that server.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from framework.checks import Count, Whole, between, check_fields, require_count
 from framework.compiler.decorators import inner
 from framework.engine.memory.state import State
 from framework.errors import InputError
+from framework.workload import Workload
 
-DeclaredTokens = int | Literal["context", "output"]
+DeclaredTokens = int | Literal["context", "longest", "output"]
 _Ratio = Annotated[float, between(0, 1)]
 _CONTEXT, _OUTPUT = 0, -1  # marks in place of a number of tokens
 
@@ -29,8 +30,8 @@ class OutputReserve:
     decode steps. A preemption sets it to what the remaining decodes have emitted, plus `steps_ahead` tokens for each,
     as a share of what they may emit.
     `declared_tokens`: the longest output that a client asks for, in tokens. `context`: none, so that the rest of the
-    model's context bounds it. `output`: exactly what the request will emit, as in benchmarks that ignore the end of a
-    text.
+    model's context bounds it. `longest`: the longest output of the trace, to which who deploys a server may limit what
+    clients ask for. `output`: exactly what the request will emit, as in benchmarks that ignore the end of a text.
     `most_tokens`: the most output tokens of one request that count.
 
     Raises InputError for a value out of range.
@@ -52,11 +53,17 @@ class OutputReserve:
             )
         if not isinstance(self.declared_tokens, str):
             require_count("engine.output_reserve.declared_tokens", self.declared_tokens)
-        elif self.declared_tokens not in ("context", "output"):
+        elif self.declared_tokens not in ("context", "longest", "output"):
             raise InputError(
-                "engine.output_reserve.declared_tokens must be a number of tokens, context or output,"
+                "engine.output_reserve.declared_tokens must be a number of tokens, context, longest or output,"
                 f" got {self.declared_tokens!r}"
             )
+
+    def on(self, workload: Workload) -> OutputReserve:
+        """With a number in place of `longest`."""
+        if self.declared_tokens != "longest":
+            return self
+        return replace(self, declared_tokens=int(workload.output_tokens.max()))
 
     def engine_options(self) -> Mapping[str, float]:
         """Values of the fields of `OPTIONS` that the compiled part reads."""

@@ -105,10 +105,13 @@ class EngineConfig:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
     def on(self, workload: Workload) -> EngineConfig:
-        """The configuration with `prefix_cache` true or false: auto is true with prefixes or stores."""
-        if self.prefix_cache != "auto":
-            return self
-        return replace(self, prefix_cache=workload.has_prefixes or bool(self.prefix_stores.tiers))
+        """The configuration for these requests: `prefix_cache` true or false, of which auto is true with prefixes or
+        stores, and the output reserve with a number in place of the longest output.
+        """
+        cache = self.prefix_cache
+        if cache == "auto":
+            cache = workload.has_prefixes or bool(self.prefix_stores.tiers)
+        return replace(self, prefix_cache=cache, output_reserve=self.output_reserve.on(workload))
 
     def memory_share(self, model: Model) -> float:
         """Bytes that a token's KV takes in GPU memory, as a multiple of `model.kv_bytes_per_token`."""
