@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -488,3 +489,16 @@ def test_a_space_whose_starts_need_no_demand_is_left_as_it_is() -> None:
     space: Any = SimpleNamespace(starts=[{}, {"cluster.prefill": SimpleNamespace(names={"gpus"})}])
     base: Any = None
     assert with_demand(space, base) is space
+
+
+def test_in_a_continuum_points_are_drawn_at_random_and_around_the_five_best() -> None:
+    def point(name: Any) -> Any:
+        return SimpleNamespace(overrides=(name,))
+
+    space: Any = SimpleNamespace(
+        random_point=lambda rng: point("random"), nearby=lambda near, rng: point(("near", *near.overrides))
+    )
+    feasible: Any = SimpleNamespace(pool=None, is_feasible=lambda point: True)
+    tried = [Tried(point(k), (float(k),)) for k in range(8)] + [Tried(point(8), None)]
+    found = Counter(one.overrides[0] for one in Candidates(space, feasible).left(tried, np.random.default_rng(0)))
+    assert found == {"random": 500} | {("near", k): 40 for k in range(3, 8)}
