@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from framework.calibration import fit as fitting
 from framework.calibration.apply import apply, calibrations_of
 from framework.calibration.benchmark_files import Benchmark
 from framework.calibration.benchmark_values import number
+from framework.calibration.command import _note
 from framework.calibration.fit import Groups, calibrate, observe
 from framework.calibration.optimise import Fitted, Floats, Term
 from framework.calibration.prior import prior
@@ -264,3 +266,11 @@ def test_a_difference_is_relative_to_what_was_measured() -> None:
 def test_a_server_that_refuses_requests_says_how_many() -> None:
     error = UnservedError("it refuses 3", 3)
     assert (str(error), error.unserved) == ("it refuses 3", 3)
+
+
+def test_the_note_of_a_fit_names_the_loads_and_the_errors_of_what_the_data_told() -> None:
+    observed: Any = [SimpleNamespace(sent=SimpleNamespace(by=by)) for by in ("closed 4", "rate 2", "closed 4")]
+    fitted: Any = SimpleNamespace(errors={"kernel": 0.125, "host_s": 0.5}, known={"kernel": True, "host_s": False})
+    assert _note(observed, SERVER, fitted).endswith("arrivals closed 4, rate 2; standard errors: kernel 0.12")
+    fitted.known["kernel"] = False
+    assert _note(observed, SERVER, fitted).endswith("standard errors: nothing was determined")

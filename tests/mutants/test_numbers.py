@@ -6,7 +6,11 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,9 +20,10 @@ from tests.mutants.listed import argued, no_longer_there
 from tests.mutants.named import NAMED, Named
 from tests.mutants.numbers import SAMPLE, SEED, Fates
 from tests.mutants.operators import OPERATORS, Site, module_name, mutated, sites, statements
+from tests.mutants.reach import Reach, _Reaching
 from tests.mutants.rooms import ROOMS, Bug, Room, drawn_sites, key_of, quotas
 from tests.mutants.seeding import is_outside_functions, runs_on_import
-from tests.mutants.trial import LIVES, OVERLAY, Reach
+from tests.mutants.trial import LIVES, OVERLAY
 
 TEXT = '''"""A module."""
 
@@ -172,6 +177,29 @@ def test_tests_that_come_to_a_statement_are_tried_fastest_first() -> None:
     assert reach.of(Bug("a", Path("a.py"), "", 7, "")) == ["fast", "slow"]
     assert reach.of(Bug("a", Path("a.py"), "", 0, "")) == ["other", "fast", "slow"]
     assert reach.of(Bug("a", Path("b.py"), "", 7, "")) == ["other", "fast", "slow"]
+
+
+def test_the_time_of_a_fixture_counts_for_each_test_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test a begins at 0 s, its fixture takes from 1 to 6 s, and it ends at 7 s; test b takes from 10 to 11 s."""
+    clock = iter([0.0, 1.0, 6.0, 7.0, 10.0, 11.0])
+    monkeypatch.setattr("tests.mutants.reach.time", SimpleNamespace(process_time=lambda: next(clock)))
+    plugin, fixture = _Reaching([]), object()
+
+    def begun(hook: Iterator[Any]) -> Any:
+        next(hook)
+        return hook
+
+    def ended(hook: Any) -> None:
+        with suppress(StopIteration):
+            hook.send(None)
+
+    for name in "ab":
+        asked = SimpleNamespace(name2fixturedefs={"made": [fixture]})
+        test = begun(plugin.pytest_runtest_protocol(SimpleNamespace(nodeid=name, _fixtureinfo=asked)))
+        if name == "a":
+            ended(begun(plugin.pytest_fixture_setup(fixture)))
+        ended(test)
+    assert plugin.reach.seconds == {"a": 7.0, "b": 6.0}
 
 
 def test_a_process_may_begin_with_a_bug(tmp_path: Path) -> None:

@@ -17,52 +17,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from framework.compiler.decorators import prepare
 from framework.engine.loop import run
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
+from tests.mutants.reach import OPTIONS, Quick, Reach, note_reach
 from tests.mutants.rooms import Bug, Room
-from tests.mutants.seeding import OutsideFunctionsError, functions, is_outside_functions, runs_on_import, seed, watch
+from tests.mutants.seeding import OutsideFunctionsError, functions, is_outside_functions, runs_on_import, seed
 
 LIVES = "lives"
 OVERLAY = Path(__file__).with_name("overlay")
-_QUIET = ("-o", "addopts=--strict-markers", "-m", "not slow", "-p", "no:terminal", "-p", "no:xdist", "--assert=plain")
-_OPTIONS = (*_QUIET, "-p", "no:cacheprovider", "--rootdir", str(ROOT))
 _MORE_S, _TIMES = 3.0, 8.0  # of processor time that a test may take: so many times what it took before, and this
 _UNKNOWN_S = 8.0
 _FEW = 5  # tests that are collected before all others are
 _LONGEST_S = 600.0  # that all tests may take for one bug
 _MEMORY = 6 << 30  # bytes
-
-
-@dataclass
-class Reach:
-    """What the quick tests of a room come to: by test its seconds of processor time, by file and line the tests.
-
-    `modules`: what they import.
-    """
-
-    seconds: dict[str, float] = field(default_factory=dict)
-    tests: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
-    modules: list[str] = field(default_factory=list)
-
-    def of(self, bug: Bug) -> list[str]:
-        """The tests that come to a bug, or to its module, or else all: no statement shows what a constant does."""
-        lines = self.tests.get(str(bug.file), {})
-        found = lines.get(str(bug.line)) or [test for tests in lines.values() for test in tests]
-        return sorted(set(found or self.seconds), key=lambda test: self.seconds[test])
 
 
 class Trials:
@@ -96,7 +73,7 @@ class Trials:
         target = self.folder / "reach"
         child = os.fork()
         if child == 0:
-            _run_apart(partial(_note_reach, self.room, files, target, self.folder / "tmp"))
+            _run_apart(partial(note_reach, self.room, files, target, self.folder / "tmp"))
         os.waitpid(child, 0)
         return Reach(**json.loads(target.read_text()))
 
@@ -158,7 +135,7 @@ def first_failure(tests: Sequence[str], temporary: Path, seconds: Mapping[str, f
     for some in filter(None, (tests[:_FEW], tests[_FEW:])):  # most bugs need no more files than those of a few tests
         noted = _FirstFailure(some, seconds)
         files = dict.fromkeys(test.partition("::")[0] for test in some)
-        code = pytest.main([*_OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
+        code = pytest.main([*OPTIONS, "--maxfail=1", f"--basetemp={temporary}", *files], plugins=[noted])
         if noted.test or code != pytest.ExitCode.OK:
             return noted.test or f"breaks: exit code {int(code)}"
     return LIVES
@@ -200,21 +177,7 @@ def _import_what_tests_do(reach: Reach) -> None:
                 import_module(name)
 
 
-class _Quick:
-    """Settings of all runs here."""
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_configure(self, config: Any) -> None:
-        config.workerinput = {}  # tests/conftest.py need not compile the engine
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> None:
-        """Let what hypothesis draws be the same for each bug, and leave nothing behind."""
-        settings.register_profile("mutants", deadline=None, database=None, derandomize=True)
-        settings.load_profile("mutants")
-
-
-class _FirstFailure(_Quick):
+class _FirstFailure(Quick):
     """Chooses the tests, limits how long each may take, and notes the first that fails."""
 
     def __init__(self, tests: Sequence[str], seconds: Mapping[str, float]) -> None:
@@ -246,55 +209,3 @@ def _judged_anew(bug: Bug, tests: list[str], own: Path) -> str:
     words = [sys.executable, "-m", "tests.mutants.alone", str(asked), str(report), str(own / "tmp")]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, check=False)
     return report.read_text() if report.exists() else f"breaks: exit code {ended.returncode}"
-
-
-class _Reaching(_Quick):
-    """Notes which statements each test comes to, itself or by its fixtures, and how long it takes."""
-
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.reach = Reach(tests={str(file): {} for file in files})
-        self.seen: set[tuple[str, int]] = set()
-        self.fixtures: dict[Any, set[tuple[str, int]]] = {}
-
-    def pytest_sessionfinish(self) -> None:
-        self.reach.modules = list(sys.modules)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
-        """What a fixture comes to counts for each test that has it."""
-        before = self.seen.copy()
-        self.seen.clear()
-        try:
-            return (yield)
-        finally:
-            self.fixtures[fixturedef] = self.seen.copy()
-            self.seen |= before
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: Any) -> Iterator[Any]:
-        """Note it for the test."""
-        self.seen.clear()
-        begin_s = time.process_time()
-        try:
-            return (yield)
-        finally:
-            self.reach.seconds[item.nodeid] = time.process_time() - begin_s
-            own = (one for each in item._fixtureinfo.name2fixturedefs.values() for one in each)
-            for file, line in self.seen.union(*(self.fixtures.get(one, set()) for one in own)):
-                self.reach.tests[file].setdefault(str(line), []).append(item.nodeid)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.reach.failed.append(f"{report.nodeid}: {report.longreprtext}")
-
-
-def _note_reach(room: Room, files: Sequence[Path], target: Path, temporary: Path) -> None:
-    plugin = _Reaching(files)
-    for file in files:
-        watch(file, partial(_see, plugin.seen, str(file)))
-    pytest.main([*_OPTIONS, f"--basetemp={temporary}", *room.tests], plugins=[plugin])
-    target.write_text(json.dumps(asdict(plugin.reach)))
-
-
-def _see(seen: set[tuple[str, int]], file: str, line: int) -> None:
-    seen.add((file, line))

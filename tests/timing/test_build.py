@@ -98,6 +98,8 @@ def test_what_cannot_be_made_is_listed_with_the_reason(tmp_path: Path, tables: N
     assert made.missing["no tables of other"] == [f"{GPU.name} other"]
     divided = next(reason for reason in made.missing if "tp = 5 does not divide" in reason)
     assert made.missing[divided] == [f"{DENSE.name} {GPU.name} vllm tp5, bf16, bf16 KV"]
+    nothing = command.build(replace(asked, parallelisms=(Parallelism(tp=5),), keep=False))
+    assert (nothing.entries, nothing.paths, setups(tmp_path)) == (0, [], [ONE])
 
 
 def test_what_was_not_measured_comes_from_the_datasheet_where_asked_and_the_profile_names_it(

@@ -305,6 +305,8 @@ def test_latent_attention_as_a_module() -> None:
 def test_projections_of_four_bits_run_in_bf16() -> None:
     for dtype, own in (("nvfp4", "bf16"), ("mxfp4", "bf16"), ("int4", "bf16"), ("fp8", "fp8"), ("bf16", "bf16")):
         assert MlaKernels(measured(), replace(LATENT, dtype=dtype), 1)._dtype == own
+    eight = MlaKernels(measured(**latent_tables(0)), replace(LATENT, dtype="fp8"), 2)  # the kernels between them, too
+    assert eight._decode().seconds(16.0, 256.0) == pytest.approx(1e-5 + 1e-7 * 16 * 256)
 
 
 # --- interpolation ----------------------------------------------------------------------------------------------------

@@ -144,6 +144,9 @@ def test_among_nodes_that_were_measured_more_of_them_add_little() -> None:
     operations = Operations(kernels(dispatch=table), GPU)
     two_nodes_s, ten_s = (float(all_to_all_s(operations, 512, WIDE, ep, at(1024))) for ep in (16, 80))
     assert two_nodes_s < ten_s < 1.1 * two_nodes_s
+    apart = Operations(kernels(dispatch=table.with_columns(ep=pl.lit(2, pl.Int64))), replace(GPU, linked_gpus=1))
+    two_s, four_s = (float(all_to_all_s(apart, 512, WIDE, ep, at(1024))) for ep in (2, 4))
+    assert two_s < four_s < 2 * two_s
 
 
 def test_kernels_for_experts_among_nodes() -> None:

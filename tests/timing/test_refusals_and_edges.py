@@ -23,15 +23,18 @@ from framework.timing.kernels.decode_imbalance import imbalance_s
 from framework.timing.kernels.interpolate import Interpolated, _place
 from framework.timing.kernels.read_aiconfigurator import package_root
 from framework.timing.kernels.read_csv import read_text
+from framework.timing.kernels.step_cost import _SEND_LATENCY_S, StepCost
+from framework.timing.profile import _slower
 from framework.timing.published import PublishedFit
 from framework.timing.server import Server
 from framework.timing.shipped.profile_entry import _numbers, decoded, encoded
+from framework.timing.shipped.scale import Gains, _Ratios
 from framework.timing.shipped.shipped_setups import Types, typed
 from framework.timing.step_row import StepRow
 from tests.helpers.parts import load, made_up
 from tests.timing.test_decode_imbalance import tables
 from tests.timing.test_kernel_formulas import GPU, LATENT, latent_tables, measured
-from tests.timing.test_tabulate import DENSE, kernels
+from tests.timing.test_tabulate import DENSE, MIXTURE, kernels
 
 
 def test_a_surface_has_as_many_values_as_knots() -> None:
@@ -235,3 +238,30 @@ def test_tables_of_the_package_lie_beside_it(monkeypatch: pytest.MonkeyPatch) ->
     found.origin = None
     with pytest.raises(InputError, match="measured kernel times need aiconfigurator-core"):
         package_root()
+
+
+@pytest.mark.parametrize("x", [1.0, 3.0, 40.0])
+def test_what_only_counts_on_one_gpu_and_only_reads_on_another_takes_bytes_for_flops(x: float) -> None:
+    """1e14 FLOP/s and no time to read; 1e6 bytes/s and no time to count. Two layers of 8 and 2 heads of 64; experts 2
+    of 8.
+    """
+    counts = replace(GPU, bandwidth_bytes_s=1e15)
+    reads = replace(GPU, bandwidth_bytes_s=1e6)
+    ratios, at = _Ratios(made_up(), MIXTURE, counts, reads, Gains()), np.array([x])
+    found = [*(of(at)[0] for of in (ratios.gemm, ratios.experts, ratios.prefill, ratios.logits)), ratios.decode]
+    moved = [2.0, 2 * (1 - 0.75**x), 2 * 2 * (8 + 2) * 64 * x * 2, 2.0, 2 * 2 * 2 * 64 * 2]
+    flops = [2 * x, 2 * x / 4, 2 * 8 * 2 * 128 * x**2 / 2, 2 * x, 2 * 8 * 2 * 128]
+    assert found == pytest.approx([1e8 * of / each for of, each in zip(moved, flops, strict=True)])
+
+
+def test_stages_send_over_the_network_between_nodes() -> None:
+    def sent_s(gpus: int) -> float:
+        own: Any = SimpleNamespace(operations=SimpleNamespace(gpu=GPU), parallelism=Parallelism(pp=gpus))
+        return float(StepCost._send_s(own, np.asarray(1e6)))
+
+    assert [sent_s(8), sent_s(9)] == pytest.approx([_SEND_LATENCY_S + 1e6 / 1e11, _SEND_LATENCY_S + 1e6 / 1e10])
+
+
+def test_what_nothing_slows_is_left_as_it_is() -> None:
+    gemm = made_up()["gemm"]
+    assert _slower("gemm", gemm, 1.0) is gemm

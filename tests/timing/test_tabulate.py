@@ -186,6 +186,9 @@ class TestInterpolation:
             self.curve()
         with pytest.raises(InputError, match="must be positive"):
             self.curve(_16=0.0)
+        rows = pl.DataFrame({"m": [1, 2], "n": [0, 0], "latency_s": [1.0, 1.0]})
+        with pytest.raises(InputError, match="sizes m, n and latency_s must be positive"):
+            interpolate(rows, ("m", "n"), lambda m, n: m * n)
 
 
 class TestOperations:
