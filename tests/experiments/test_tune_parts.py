@@ -15,7 +15,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 
 from experiments.tune import surrogate
-from experiments.tune.base import Configuration
+from experiments.tune.base import Configuration, with_demand
 from experiments.tune.candidates import Candidates
 from experiments.tune.command import _said, _workers
 from experiments.tune.expression import Expression
@@ -482,3 +482,9 @@ def test_what_a_database_says_is_its_own_first_line() -> None:
     assert _said(error) == "it is gone"
     error.__cause__.orig = OSError("no route\nto it")  # type: ignore[attr-defined]
     assert _said(error) == "no route"
+
+
+def test_a_space_whose_starts_need_no_demand_is_left_as_it_is() -> None:
+    space: Any = SimpleNamespace(starts=[{}, {"cluster.prefill": SimpleNamespace(names={"gpus"})}])
+    base: Any = None
+    assert with_demand(space, base) is space
