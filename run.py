@@ -10,7 +10,7 @@ from framework.cli.launch import launch
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(config: DictConfig) -> float:
-    """Compose, measure, write, print; return the objective, such as the goodput in requests per second."""
+    """Compose, measure, write, print; returns the objective, such as the goodput in requests per second."""
     from framework.run.command import execute  # compiled code loads here, not for --help or --cfg
 
     return execute(config)

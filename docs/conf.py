@@ -11,7 +11,7 @@ myst_heading_anchors = 4  # links to headings, as GitHub has them
 myst_fence_as_directive = ["mermaid"]
 
 _README = Path(__file__).parents[1] / "README.md"
-_PLACES = {  # where the site has what the README links to
+_PLACES = {  # target in the site of each link of the README
     "](docs/": "](",
     "](framework/engine/SEMANTICS.md)": "](outside/semantics.md)",
     "](CONTRIBUTING.md)": "](outside/contributing.md)",

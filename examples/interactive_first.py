@@ -1,4 +1,4 @@
-"""A policy: where no seat is free for a more urgent request, the least urgent one that runs steps aside until there is.
+"""A policy: if no seat is free for an urgent request, the least urgent running request is suspended until one is.
 
 python run.py policy=examples/interactive_first.py:InteractiveFirst trace=mine.csv   # with a column `priority`
 """
@@ -7,7 +7,9 @@ import servelab
 
 
 class InteractiveFirst(servelab.Aggregated):
-    """Urgent is whose `priority` is larger. Who steps aside loses its KV, and computes it again when it comes back."""
+    """A request with a larger `priority` is more urgent. A suspended request loses its KV and is recomputed
+    when it resumes.
+    """
 
     def prioritize(self, queue, cluster):
         return -cluster.requests.priority[queue]

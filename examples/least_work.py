@@ -7,7 +7,7 @@ import servelab
 
 
 class LeastWork(servelab.Aggregated):
-    """`patience_s`: a prompt that would wait longer than that everywhere is turned away."""
+    """`patience_s`: a prompt that would wait longer than this on every instance is rejected."""
 
     def __init__(self, patience_s: float = 30.0) -> None:
         self.patience_s = patience_s
@@ -22,6 +22,6 @@ class LeastWork(servelab.Aggregated):
         return cluster.requests.input_tokens[queue]
 
     def waits_s(self, request, cluster):
-        """Seconds until each instance could be done with the prompt, if it goes on as fast as with this one alone."""
+        """Seconds until each instance could finish the prompt, at the speed of a prefill of this prompt alone."""
         pool = cluster.prefill
         return (1 + pool.queued_tokens / request.input_tokens) * pool.prefill_s(request)

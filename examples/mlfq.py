@@ -1,4 +1,5 @@
-"""A policy: skip-join multi-level feedback queue. Who has cost least goes first, and keeps its KV while it steps aside.
+"""A policy: skip-join multi-level feedback queue. Requests with the least service go first; suspended ones keep
+their KV.
 
 python run.py policy=examples/mlfq.py:SkipJoinMlfq policy.quantum_tokens=512 engine.max_batch=16
 """
@@ -23,7 +24,7 @@ class SkipJoinMlfq(servelab.Aggregated):
         return np.floor(np.log2(np.maximum(cost / self.quantum_tokens, 1.0)))
 
     def decide(self, instance, cluster):
-        """The seats go to the highest levels, in each to who came first."""
+        """The seats go to the highest levels, and within a level to the first arrivals."""
         aside = cluster.suspended[cluster.requests.instance[cluster.suspended] == instance]
         queued, running = cluster.queued(instance), cluster.decoding(instance)
         everyone = np.concatenate([queued, running, aside])

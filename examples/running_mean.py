@@ -1,4 +1,4 @@
-"""A predictor: whoever has not finished yet goes on to the mean length of those that have.
+"""A predictor: each request is expected to reach the mean length of the finished requests.
 
 python run.py policy=ares predictor=examples/running_mean.py:RunningMean
 """

@@ -1,7 +1,7 @@
-"""Bounds of values that a user gave, as checks that fail with one clear line, and as annotations of settings.
+"""Bounds of a user's values, as checks that fail with one clear line, and as annotations of settings.
 
 A class states the bounds of its settings where it declares them: `tokens: Count = 16`, `share: Annotated[float,
-between(0, 1)]`. `check_fields` and `checked` hold values against them. A `Literal` and a `bool` are bounds themselves;
+between(0, 1)]`. `check_fields` and `checked` test values against them. A `Literal` and a `bool` are bounds themselves;
 `| None` allows None; the bounds of the entries of a tuple or a mapping hold for each of them.
 """
 
@@ -23,7 +23,7 @@ Check = Callable[[str, Any], None]  # name and value of a setting; raises InputE
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MOST = 1e24  # largest quantity: more than the bytes, FLOP/s and tokens that a simulation can be about
+MOST = 1e24  # largest quantity: more than the bytes, FLOP/s and tokens of any simulation
 MOST_COUNTED = 10**15  # largest count
 MOST_S = 1e9  # seconds, thirty years
 
@@ -36,7 +36,7 @@ def check_fields(settings: Any, prefix: str) -> None:
 
 
 def checked(prefix: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a constructor, or a function that makes something, check its arguments against their annotations first.
+    """Decorate a constructor, or a function that makes something, to check its arguments against their annotations.
 
     Defaults are checked too. The first that is out of bounds raises InputError, its name after `prefix`.
     """
@@ -49,7 +49,7 @@ def checked(prefix: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             try:
                 given = signature.bind(*args, **kwargs)
             except TypeError:
-                make(*args, **kwargs)  # says it in its own words
+                make(*args, **kwargs)  # reports wrong arguments in its own words
                 raise
             given.apply_defaults()
             for name, hint in _bounds(make):
@@ -84,20 +84,20 @@ def require_flag(name: str, value: Any) -> None:
 
 
 def require_name(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a text that can name something: not empty, and every character to be seen."""
+    """Raise InputError unless `value` is a text that can name something: not empty, and all characters printable."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise InputError(f"{name} must be a name, got {shown(value)}")
 
 
 def require_at_least(name: str, value: Any, minimum: float) -> None:
-    """Raise InputError unless `value` is a finite number of at least `minimum`, and no absurd one."""
+    """Raise InputError unless `value` is a finite number of at least `minimum`, and not absurdly large."""
     if not is_number(value) or value < minimum:
         raise InputError(f"{name} must be a finite number of at least {minimum:g}, got {shown(value)}")
     _require_at_most(name, value, _most(name))
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a finite number above 0, and no absurd one."""
+    """Raise InputError unless `value` is a finite number above 0, and not absurdly large."""
     if not is_number(value) or value <= 0:
         raise InputError(f"{name} must be a finite number above 0, got {shown(value)}")
     _require_at_most(name, value, _most(name))
@@ -124,7 +124,8 @@ def is_number(value: Any) -> bool:
     return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)
 
 
-# --- bounds, to be written into annotations ---------------------------------------------------------------------------
+# --- bounds, for annotations
+# -------------------------------------------------------------------------------------------
 
 
 def between(least: float, most: float) -> Check:
@@ -138,7 +139,7 @@ def at_least(minimum: float) -> Check:
 
 
 def at_most(most: float) -> Check:
-    """At most `most`, of what another bound has found to be a number."""
+    """At most `most`, for what another bound has found to be a number."""
     return lambda name, value: _require_at_most(name, value, most)
 
 
@@ -148,7 +149,7 @@ def up_to(most: int, least: int = 1) -> Check:
 
 
 def one_of(choices: Sequence[str]) -> Check:
-    """One of the choices, where they are no `Literal` of their own."""
+    """One of the choices, if they are no `Literal` of their own."""
     return lambda name, value: require_choice(name, value, choices)
 
 
@@ -205,5 +206,5 @@ def _require_at_most(name: str, value: float, most: float) -> None:
 
 
 def _most(name: str) -> float:
-    """Names of seconds end in _s, as do those of rates: bytes_s."""
+    """The largest value for a name: seconds end in _s, but so do rates such as bytes_s."""
     return MOST_S if name.endswith("_s") and not name.endswith("bytes_s") else MOST

@@ -1,11 +1,10 @@
-"""What the small numbers in the engine's memory stand for."""
+"""The small numbers in the engine's memory, and their meanings."""
 
 from __future__ import annotations
 
-# Request states. The values up to HANDING_OVER hold or await resources. Those that are suspended await the policy:
-# without KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance
-# that can take it. The last five are ends, of which UNSENT is that of a
-# request whose time to be sent came after the end of the load.
+# Request states. The values up to HANDING_OVER hold or await resources. Suspended requests await the policy: without
+# KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance that can take it. The last five
+# are ends; an UNSENT request would have been sent after the end of the load.
 (
     FUTURE,
     FETCHING,
@@ -27,7 +26,7 @@ from __future__ import annotations
     CANCELLED,
     UNSENT,
 ) = range(19)
-# Instance roles, as sets of the phases that an instance takes work of, and batching modes.
+# Instance roles, as sets of the phases of which an instance takes work, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT, CHUNKS_FIRST = range(8)
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE, "off": OFF}
@@ -46,21 +45,21 @@ STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, TICK, ARRIVAL, SCHEDUL
 # What happens at a fault.
 CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
 WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
-# Live migration of a decoding request: the copy runs, the copy is done and the switch is due.
+# Live migration of a decoding request: the copy runs, or the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
 DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED, DECIDES, FAULT_DUE = range(
     11
 )
-# Reasons known to the engine; a policy's own follow.
+# Reasons that the engine knows; a policy's own follow.
 NO_REASON, REASON_CONTEXT, REASON_KV, REASON_STALLED, REASON_POLICY, REASON_LENGTH, REASON_CRASH = range(7)
 REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash")
 # Preemption.
 RECOMPUTE, SWAP = range(2)
-# Which rank of an instance a request that comes goes to.
+# The rule by which an incoming request goes to a rank of an instance.
 RANK_OF_LEAST_KV, RANK_OF_LEAST_REQUESTS, RANK_IN_TURN = range(3)
 RANK_CHOICES = {"kv": RANK_OF_LEAST_KV, "requests": RANK_OF_LEAST_REQUESTS, "round_robin": RANK_IN_TURN}
-# Where token 1 of a request comes from that decodes elsewhere than it was prefilled, or when it reaches the client.
+# The source of token 1 of a request that decodes on another instance, or when the token reaches the client.
 TOKEN_AT_PREFILL, TOKEN_AT_JOIN, TOKEN_AT_STEP, TOKEN_RECOMPUTED = range(4)
 FIRST_TOKENS = {
     "prefill": TOKEN_AT_PREFILL,
@@ -68,8 +67,9 @@ FIRST_TOKENS = {
     "decode": TOKEN_AT_STEP,
     "recomputed": TOKEN_RECOMPUTED,
 }
-# Actions of a policy. Those from PREEMPT on decide about requests that already run: a run compiles them if it has any.
+# Actions of a policy. Those from PREEMPT on decide about requests that already run; a run compiles them only if it has
+# any.
 MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, SET_MAX_BATCH, PREEMPT, RESUME, CANCEL, REQUEUE = range(8)
-# What a request keeps of its KV that the policy preempts.
+# The KV that a request keeps when the policy preempts it.
 KEEP_NOTHING, KEEP_HERE, KEEP_SWAPPED = range(3)
 KEPT = {"drop": KEEP_NOTHING, "kv": KEEP_HERE, "swap": KEEP_SWAPPED}

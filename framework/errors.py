@@ -1,4 +1,4 @@
-"""The ways in which a run can end early, and what is noted on the way."""
+"""The errors that end a run early, and the notes that they carry."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _MOST_STUCK = 8  # requests that are named
 
 
 def shown(value: Any) -> str:
-    """A value as it is written, shortened."""
+    """A value as text, shortened."""
     try:
         text = repr(value)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # a number of more digits than Python writes, or a class whose own __repr__ fails
+    except BaseException:  # a number with more digits than Python writes, or a class whose own __repr__ fails
         return "a number of too many digits" if isinstance(value, int) else f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
 class InputError(Exception):
-    """What the user gave cannot be used. One line: what, where, what to do. `run.py` prints it and exits with 2."""
+    """A user's input cannot be used. One line: what, where, what to do. `run.py` prints it and exits with 2."""
 
 
 _RAISED_IN = "raised in "
@@ -39,8 +39,8 @@ def note_hook(error: BaseException, policy: str, hook: str, about: str, now_s: f
 
 
 def note_method(error: BaseException, whose: str, method: str) -> None:
-    """Note in `error` which method of a policy or a predictor raised it, and on which line of which file: that of the
-    user's own code which called what raised it, where there is such a line.
+    """Note in `error` which method of a policy or a predictor raised it, and on which line of which file: the line of
+    the user's own code that led to it, if there is one.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not is_of_a_library(frame.filename)]
@@ -49,16 +49,16 @@ def note_method(error: BaseException, whose: str, method: str) -> None:
 
 
 def is_of_a_library(file: str) -> bool:
-    """Whether a module is the framework's own or an installed one, not the user's."""
+    """Whether a file belongs to the framework or an installed package, not to the user."""
     parts = Path(file).parts
     if any(part in _LIBRARIES for part in parts) or Path(file).is_relative_to(_OWN):
         return True
-    # Compiled code that was kept names the files of the checkout that compiled it.
+    # Kept compiled code names the files of the checkout that compiled it.
     return any(part == _OWN.name and _OWN.joinpath(*parts[at + 1 :]).is_file() for at, part in enumerate(parts))
 
 
 def instead_of(raised: BaseException) -> BaseException:
-    """What a method raised; where that would end a run, or a whole sweep, without a word, an error that says so."""
+    """The exception of a method; if it would silently end a run or a sweep, an error that says so."""
     if isinstance(raised, Exception | KeyboardInterrupt):
         return raised
     if isinstance(raised, SystemExit):
@@ -70,14 +70,14 @@ def instead_of(raised: BaseException) -> BaseException:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it came of, one after the other."""
+    """An error and its causes, one after the other."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says. A class of the user's may fail at that."""
+    """The text of an error. A user's class may fail to give one."""
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -88,7 +88,7 @@ def text_of(error: BaseException) -> str:
 
 @contextmanager
 def noting(whose: str, method: str) -> Iterator[None]:
-    """Note so what is raised within, unless it is an InputError, which says itself what is wrong."""
+    """A context that notes whose method raised, except for an InputError, which states itself what is wrong."""
     try:
         yield
     except InputError:
@@ -104,7 +104,7 @@ def noting(whose: str, method: str) -> Iterator[None]:
 
 
 def hook_noted(error: BaseException) -> str | None:
-    """The line that was noted when a method of a policy or a predictor raised, here or in a cause; None without one."""
+    """The noted line if a method of a policy or a predictor raised, here or in a cause; None without one."""
     notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(_RAISED_IN)]
     if notes:
         return f"{notes[0].removeprefix(_RAISED_IN)}: {type(error).__name__}: {text_of(error)}"
@@ -112,7 +112,7 @@ def hook_noted(error: BaseException) -> str | None:
 
 
 class PolicyError(InputError):
-    """A policy returned something the cluster cannot do. Names the policy, the hook and the value."""
+    """A policy returned something that the cluster cannot do. Names the policy, the hook and the value."""
 
 
 class InvariantError(Exception):
@@ -121,7 +121,7 @@ class InvariantError(Exception):
 
 @dataclass(frozen=True)
 class Stuck:
-    """A request that waits for ever: for which instance, and the KV that it holds on another, -1: none."""
+    """A request that waits for ever: its instance, and the KV that it holds on another, -1: none."""
 
     request: int
     place: int
@@ -134,11 +134,11 @@ class Stuck:
 
 
 def stuck_error(stuck: Sequence[Stuck]) -> InvariantError:
-    """What to raise where nothing can happen any more, and no plan of a policy holds these requests back."""
+    """The error of a run in which nothing can happen any more although no plan of a policy withholds these requests."""
     shown = "; ".join(str(one) for one in stuck[:_MOST_STUCK])
     more = f"; {len(stuck) - _MOST_STUCK} more" if len(stuck) > _MOST_STUCK else ""
     return InvariantError(f"requests wait for ever: {shown}{more}")
 
 
 class JobError(Exception):
-    """A bug that showed in another process. The message is the traceback there."""
+    """A bug in another process. The message is the traceback there."""

@@ -1,4 +1,4 @@
-"""Who sends requests and when, and which seconds of a run that fixes: the window that goodput is counted over."""
+"""The senders of requests, their times, and the resulting window of goodput."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds of a run, on the clients' clock, that trace and load fix, whatever the policy does.
+    """Seconds of a run, on the clients' clock, that trace and load fix for every policy.
 
-    `name`: what they are. `clients`: how many send in them, more the sooner they are answered; None: the requests sent
-    are fixed, too.
+    `name`: what they are. `clients`: how many clients send in them; they send more if they are answered sooner. None:
+    the requests sent are fixed, too.
     """
 
     start_s: float
@@ -39,36 +39,36 @@ class Window:
 
 
 class Load(ABC):
-    """Who sends requests."""
+    """The senders of requests."""
 
     @property
     @abstractmethod
     def clients(self) -> int | None:
-        """How many clients send one request at a time each; None: as many as it takes."""
+        """The number of clients, each with one request at a time; None: no limit."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What results call it."""
+        """The load's name in results."""
 
     @property
     def duration_s(self) -> float | None:
-        """Nothing is sent from then on; None: all of the trace is."""
+        """Nothing is sent from this time on; None: the whole trace is sent."""
         return None
 
     @property
     def backoff_s(self) -> float:
-        """How much later a client whose request was turned away sends again."""
+        """Seconds that a client waits after a rejection."""
         return 0.0
 
     @abstractmethod
     def window(self, workload: Workload) -> Window | None:
-        """The seconds whose requests are counted; None where the end of the run decides. Raises InputError for an
-        empty one.
+        """The seconds whose requests count; None if the end of the run decides. Raises InputError for an empty
+        window.
         """
 
     def counted(self, workload: Workload, sent_s: Floats) -> NDArray[np.bool_]:
-        """Which requests belong to the window, (N,): those sent in it, of a session all if its first turn was.
+        """Which requests belong to the window, (N,): those sent in it; of a session, all if its first turn was.
 
         `sent_s` (N,): when each was sent.
         """
@@ -78,7 +78,7 @@ class Load(ABC):
         opened_s = self._opened_s(workload, sent_s)
         counted: NDArray[np.bool_] = (opened_s >= window.start_s) & (opened_s <= window.end_s)
         if workload.previous is not None:
-            for r in np.flatnonzero(workload.previous >= 0):  # a turn comes behind the one before
+            for r in np.flatnonzero(workload.previous >= 0):  # a turn follows the previous turn
                 counted[r] = counted[workload.previous[r]]
         return counted
 
@@ -89,9 +89,9 @@ class Load(ABC):
 
 @dataclass(frozen=True)
 class Open(Load):
-    """Requests arrive when the trace says; a later turn of a session after the turn before has ended.
+    """Requests arrive when the trace says; a later turn of a session after the end of the previous turn.
 
-    The window lasts from the first arrival of the trace to the last one, of sessions that of their first turns, less
+    The window lasts from the first arrival of the trace to the last one (for sessions, of their first turns), less
     `warmup_s` at its start and `cooldown_s` at its end: requests of these seconds are served, but not counted.
     """
 
@@ -129,12 +129,12 @@ class Open(Load):
 
 @dataclass(frozen=True)
 class Closed(Load):
-    """`concurrency` clients, each with one request under way: what serving benchmarks call a maximum concurrency.
+    """`concurrency` clients, each with one request under way: the maximum concurrency of serving benchmarks.
 
     All clients start at time 0. Each takes the next session of the trace (a request without a session is one of its
-    own) as soon as its last one has ended; recorded arrival times count for nothing. From `duration_s` seconds on
-    nothing is sent: that is the window, less `warmup_s` at its start. Without one the whole trace is sent. A client
-    whose request was turned away returns after `backoff_s` seconds: with the same request if the policy refused it on
+    own) as soon as its last one has ended; recorded arrival times have no effect. From `duration_s` seconds on nothing
+    is sent: that is the window, less `warmup_s` at its start. Without a duration the whole trace is sent. A client
+    whose request was rejected returns after `backoff_s` seconds: with the same request if the policy refused it on
     arrival and the duration is not over, else with its next one.
     """
 

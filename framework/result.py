@@ -1,4 +1,4 @@
-"""What a run leaves behind, as arrays: the one thing that metrics, reports and bounds read."""
+"""The result of a run as arrays: the only input of metrics, reports and bounds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from framework.workload import Workload, chosen
 
 Floats = NDArray[np.float64]
 
-# How a request ended, as results number it.
+# The numbers of request ends in results.
 STATES = ("pending", "finished", "rejected", "failed", "cancelled")
-UNSENT = len(STATES)  # never sent, for the load had ended: no results have it
+UNSENT = len(STATES)  # never sent, since the load had ended: no results have it
 FINISHED = STATES.index("finished")
 
 OUTCOME = np.dtype(
@@ -44,10 +44,10 @@ OUTCOME = np.dtype(
 )
 
 
-# An instance, with the `instances` - 1 behind it that step together with it, crashed at `at_s`; `noticed_s`: when they
-# lost what they had, and were known to be down.
+# A crash at `at_s` of an instance and the `instances` - 1 others in lockstep behind it; `noticed_s`: when they lost
+# what they had, and were known to be down.
 CRASHED = np.dtype([("at_s", "f8"), ("back_s", "f8"), ("instance", "i4"), ("instances", "i4"), ("noticed_s", "f8")])
-# A request that a crash, a row of those, took off its instance, and the KV tokens that were lost with it.
+# A request that a crash took off its instance, and the KV tokens that it lost; `crash` is the row of the crash.
 DROPPED = np.dtype([("crash", "i4"), ("request", "i4"), ("lost_tokens", "i8")])
 
 # Totals of an instance as of one time: `since_s` is the start of the earliest step that it is in, or that time; a step
@@ -71,7 +71,7 @@ def mark_of(instances: NDArray[np.void], since_s: Floats) -> NDArray[np.void]:
 
 @dataclass(frozen=True)
 class Spread:
-    """`count` values in seconds, and how they spread; NaN where there are none."""
+    """`count` values in seconds, and their spread; NaN if there are none."""
 
     count: int
     mean_s: float
@@ -88,7 +88,7 @@ class Gaps:
 
     `request_p99_s`, `request_max_s`: shape (N,), over the output_tokens - 1 gaps of a request, by linear interpolation;
     NaN for a request of one token and for one that did not emit all its tokens. `tokens`: the gaps of all requests;
-    `messages`: those that a client sees to whom all tokens of a step come in one message, so without the gaps of 0.
+    `messages`: the gaps for a client that gets all tokens of a step in one message, so without the gaps of 0.
     """
 
     request_p99_s: Floats
@@ -99,14 +99,14 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run leaves behind, as arrays; `framework.metrics.summary` turns it into numbers.
+    """The result of a run as arrays; `framework.metrics.summary` turns it into numbers.
 
-    `requests` (N,): OUTCOME, times in seconds, NaN where something never happened, -1 for no instance. `instances`
-    (M,): totals. `window`: the seconds whose requests are counted, None where the end of the run decides; `marks`:
-    totals at its start and its end, (M,) MARK each, of those before which the run had not ended. `step_log`: leaps
-    (runs of equal decode steps, or one step), in the order of their ends. `token_log`: which decode steps
-    of which instance gave a request its tokens; a row with instance -1 is a single gap of `previous_token_s` seconds,
-    one with NaN there begins with the step that gave token 1.
+    `requests` (N,): OUTCOME, times in seconds, NaN if something never happened, -1 for no instance. `instances` (M,):
+    totals. `window`: the seconds whose requests count, None if the end of the run decides; `marks`: totals at its start
+    and its end, (M,) MARK each, if the run had not ended before. `step_log`: leaps (runs of equal decode steps, or one
+    step), in the order of their ends. `token_log`: the decode steps that gave a request its tokens, and their instance;
+    a row with instance -1 is a single gap of `previous_token_s` seconds, one with NaN there begins with the step that
+    gave token 1.
     """
 
     workload: Workload
@@ -125,31 +125,31 @@ class Result:
     instances: NDArray[Any]
     step_log: NDArray[Any]
     token_log: NDArray[Any]
-    request_ids: NDArray[np.int64] | None = None  # numbers in the trace, (N,), where not all of its requests were sent
+    request_ids: NDArray[np.int64] | None = None  # numbers in the trace, (N,), if not all of its requests were sent
     window: Window | None = None
-    counted: NDArray[np.bool_] | None = None  # requests that belong to it, (N,); None: all
+    counted: NDArray[np.bool_] | None = None  # requests that belong to the window, (N,); None: all
     marks: tuple[NDArray[np.void], ...] = ()
-    gaps: Gaps | None = None  # gaps in place of the log where that is reduced
+    gaps: Gaps | None = None  # gaps in place of the log if that is reduced
     tiers: NDArray[Any] = field(default_factory=lambda: np.zeros(0, TIER))  # (M * tiers,): totals
     crashes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, CRASHED))  # crashes in order
     drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # drops in order
-    replay_s: float = 0.0  # seconds that the run took here
-    hooks_s: float = 0.0  # seconds of these in hooks in Python, as far as they were timed
+    replay_s: float = 0.0  # real seconds of the run
+    hooks_s: float = 0.0  # real seconds of Python hooks, as far as they were timed
 
     @property
     def end_s(self) -> float:
-        """When the last request ended, in whatever way."""
+        """The end of the last request, in any state."""
         return float(np.nanmax(self.requests["end_s"]))
 
     @property
     def extrapolated(self) -> float:
-        """Share of all busy time that was spent in steps past what the timing source has measured."""
+        """Share of all busy time in steps past the measured range of the timing source."""
         busy_s = self.instances["busy_s"].sum()
         return float(self.instances["extrapolated_s"].sum() / busy_s) if busy_s > 0 else 0.0
 
     @property
     def extrapolation(self) -> float:
-        """The farthest of these steps, as a ratio to the end of measurement; 1: none."""
+        """The largest excess of these steps, as a ratio to the end of the measured range; 1: none."""
         return max(1.0, float(self.instances["extrapolation"].max()))
 
 

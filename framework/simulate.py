@@ -39,7 +39,7 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """`replay` of these parts; the defaults of `engine`, `policy` and `load` hold where they are None."""
+    """`replay` of these parts; the defaults of `engine`, `policy` and `load` apply if they are None."""
     setting = Setting(workload, cluster, model, timing, engine or EngineConfig(), load or Open(), seed)
     return replay(setting, policy or Policy(), predictor, progress)
 
@@ -52,11 +52,11 @@ def replay(
 ) -> Result:
     """Let the policy decide until every request has ended, in the engine that `engine.implementation` names.
 
-    A policy and a predictor serve one run each. `progress(ended, total)` is called now and then. Raises InputError
-    where the parts do not fit together, PolicyError for what a policy returned, and whatever a policy raised.
+    A policy and a predictor serve one run each. `progress(ended, total)` is called now and then. Raises InputError if
+    the parts cannot be combined, PolicyError for an invalid answer of a policy, and whatever a policy raised.
     """
     if given.cluster.auto and given.cluster.split is None:
-        raise InputError("cluster.prefill=auto: no load has said how many instances prefill yet; give a number")
+        raise InputError("cluster.prefill=auto: no load has set the number of prefill instances yet; give a number")
     for part in (policy, predictor):
         _claim(part)
     setting = _laid_out(given, policy)
@@ -139,7 +139,7 @@ def _silent(ended: int, total: int) -> None:
 
 
 def _claim(part: Policy | Predictor | None) -> None:
-    """A policy or predictor keeps counters of its run: another run needs another object."""
+    """Claim a policy or predictor for this run: it keeps counters, so another run needs another object."""
     if part is not None:
         if "_claimed" in vars(part):
             raise InputError(f"{type(part).__name__} has served a run already; make a new one for the next")

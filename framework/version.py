@@ -1,3 +1,3 @@
-"""The version of the project, which runs are stamped with (docs/versions.md)."""
+"""The version of the project, which each run records (docs/versions.md)."""
 
 VERSION = "0.2.0"

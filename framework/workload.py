@@ -1,4 +1,4 @@
-"""The requests of one run as plain arrays: what a trace becomes before it is simulated."""
+"""The requests of one run as arrays: the form of a trace that is simulated."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NUMBERS = tuple(name for name in _ROWS if name not in _TEXTS)
 
 @dataclass(frozen=True)
 class Workload:
-    """N requests in trace order, each array of shape (N,) unless said otherwise.
+    """N requests in trace order, each array of shape (N,) unless stated otherwise.
 
     `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later turn of a
     session) arrives `think_s` after request `previous` has ended instead. The ids of the blocks of request r's prompt
     are `hash_ids[begin:end]` with begin, end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens`
-    tokens, and ids are chained: the same id means the same prefix up to and including that block. Arrays can only be
-    read, so workloads may share them.
+    tokens, and ids are chained: the same id means the same prefix up to and including that block. Arrays are read-only,
+    so workloads may share them.
     """
 
     arrival_s: NDArray[np.float64]
@@ -42,15 +42,15 @@ class Workload:
     hash_ids: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int32))  # (K,), kept as int32
     hash_spans: NDArray[np.int64] | None = None  # (N, 2), None: no prefix information; see `consecutive`
     hash_block_tokens: int = 0
-    previous: NDArray[np.int64] | None = None  # index of the turn before, -1: none
+    previous: NDArray[np.int64] | None = None  # index of the previous turn, -1: none
     think_s: NDArray[np.float64] | None = None
     session_id: NDArray[np.int64] | None = None  # -1: none
     turn: NDArray[np.int64] | None = None
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
-    tenant: tuple[str, ...] | None = None  # who sent it: a user, a customer
-    notes: tuple[str, ...] = ()  # what a reader of the results should know (jitter, rescaling, a fitted trace)
-    caveat: str = ""  # what must be seen next to the results
+    tenant: tuple[str, ...] | None = None  # the sender: a user, a customer
+    notes: tuple[str, ...] = ()  # notes for readers of the results (jitter, rescaling, a fitted trace)
+    caveat: str = ""  # a warning that must appear next to the results
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
@@ -82,7 +82,7 @@ class Workload:
 
     @property
     def hash_counts(self) -> NDArray[np.int64]:
-        """How many blocks of each prompt have an id, (N,)."""
+        """The number of each prompt's blocks that have an id, (N,)."""
         if self.hash_spans is None:
             return np.zeros(len(self), np.int64)
         counts: NDArray[np.int64] = self.hash_spans[:, 1] - self.hash_spans[:, 0]
@@ -94,7 +94,7 @@ class Workload:
 
 
 def consecutive(counts: NDArray[np.integer[Any]] | Sequence[int]) -> NDArray[np.int64]:
-    """Spans (N, 2) of requests with so many ids each, where each request's ids follow those of the one before."""
+    """Spans (N, 2) of requests with these numbers of ids, each request's ids after those of the previous one."""
     ends = np.cumsum(counts, dtype=np.int64)
     return np.stack((ends - counts, ends), axis=1)
 
@@ -116,32 +116,33 @@ def _check_spans(spans: NDArray[np.int64], requests: int, ids: int) -> None:
 
 
 def dense(names: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-    """The names, numbered anew where they are negative or spread far wider than their number."""
+    """The names, renumbered if they are negative or far larger than their number."""
     if len(names) and (names.min() < 0 or names.max() > 4 * len(names) + 1024):
         return np.unique(names, return_inverse=True)[1].astype(np.int64)
     return names
 
 
 def small(names: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
-    """The names as int32, numbered anew where they have no room in that."""
+    """The names as int32, renumbered if they do not fit."""
     if len(names) and (names.min() < -_MOST_NAME or names.max() > _MOST_NAME):
         names = np.unique(names, return_inverse=True)[1]
     return np.ascontiguousarray(names, np.int32)
 
 
 def filled_blocks(workload: Workload, block_tokens: int) -> NDArray[np.int64]:
-    """Blocks that prompt and output fill, but for the last token, which is never read: (N,)."""
+    """The blocks that prompt and output fill, without the last token, which is never read: (N,)."""
     return (workload.input_tokens + workload.output_tokens - 1) // block_tokens
 
 
 def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What tells whether blocks of `block_tokens` tokens hold the same prefix, of prompts and outputs: names, offsets.
+    """Names that are equal if blocks of `block_tokens` tokens hold the same prefix, of prompts and outputs; and
+    offsets.
 
     Block k of request r, which ends with its token (k + 1) * block_tokens, is `names[offsets[r] + k]`; there is one for
-    each block that prompt and output fill, but for the last token, which is never read. Within blocks of the trace, the
-    last and partial one too where the trace has an id for it, names follow their ids. Where the prompt of the next turn
-    of the session has the ids of r's prompt and is as long as r's prompt and output, it is what both have made: r's
-    further blocks have the names that they have there. Any other block is the request's alone.
+    each block that prompt and output fill, without the last token, which is never read. Within blocks of the trace
+    (including the last, partial one if the trace has an id for it), names follow their ids. If the prompt of the
+    session's next turn has the ids of r's prompt and is at least as long as r's prompt and output, it continues both:
+    r's further blocks have the names that they have there. Any other block is the request's alone.
     """
     count = len(workload)
     filled = filled_blocks(workload, block_tokens)
@@ -163,12 +164,12 @@ def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64
 def _name_by_next_turn(
     workload: Workload, names: NDArray[np.int64], offsets: NDArray[np.int64], ids: NDArray[np.int64]
 ) -> None:
-    """Let blocks behind a prompt's ids have the names that the next turn of the session gives them."""
+    """Give blocks behind a prompt's ids the names that the session's next turn gives them."""
     assert workload.previous is not None
     assert workload.hash_spans is not None
     tokens, begins = workload.input_tokens, workload.hash_spans[:, 0]
     full = np.minimum(workload.hash_counts, tokens // workload.hash_block_tokens)
-    for later in range(len(workload) - 1, -1, -1):  # a turn comes behind the one before
+    for later in range(len(workload) - 1, -1, -1):  # a turn follows the previous turn
         r = int(workload.previous[later])
         if r < 0 or tokens[later] < tokens[r] + workload.output_tokens[r] or full[later] < full[r]:
             continue
@@ -179,7 +180,9 @@ def _name_by_next_turn(
 
 
 def within_context(workload: Workload, max_context: int) -> Workload:
-    """Outputs end where a model's context does, as servers end them; prompts that leave no room for a token stay."""
+    """The workload with outputs that end with the model's context, as servers end them; prompts without room for a
+    token stay.
+    """
     room = max_context - workload.input_tokens
     cut = (room >= 1) & (workload.output_tokens > room)
     return replace(workload, output_tokens=np.where(cut, room, workload.output_tokens)) if cut.any() else workload
@@ -193,20 +196,21 @@ def longest_tokens(workload: Workload, max_context: int) -> int:
 
 
 def rate_rps(workload: Workload) -> float:
-    """Mean arrivals per second, N / period; infinite where all arrive at once."""
+    """Mean arrivals per second, N / period; infinite if all arrive at once."""
     period = period_s(workload)
     return len(workload) / period if period > 0 else math.inf
 
 
 def period_s(workload: Workload) -> float:
-    """The time that the workload stands for: first arrival to one mean gap after the last, N / (N - 1) spans."""
+    """The period of the workload: first arrival to one mean gap after the last, N / (N - 1) spans."""
     count = len(workload)
     span = float(workload.arrival_s[-1] - workload.arrival_s[0])
     return span * count / (count - 1) if count > 1 else 0.0
 
 
 def at_rate(workload: Workload, rate: float) -> Workload:
-    """Arrival times stretched to a mean of `rate` requests/s, so that burstiness keeps its shape; think times stay.
+    """The workload with arrival times stretched to a mean of `rate` requests/s: burstiness keeps its shape, think times
+    stay.
 
     Raises InputError for a rate that is not positive and for requests that all arrive at once.
     """
@@ -229,7 +233,7 @@ def repeated(workload: Workload, times: int) -> Workload:
     if times == 1:
         return workload
     period, blocks = period_s(workload), len(workload.hash_ids)
-    names = int(workload.hash_ids.max(initial=-1)) + 1  # the names of one copy
+    names = int(workload.hash_ids.max(initial=-1)) + 1  # the number of names of one copy
     spans, ids = workload.hash_spans, workload.session_id
     return replace(
         workload,
@@ -250,7 +254,7 @@ def repeated(workload: Workload, times: int) -> Workload:
 
 
 def first(workload: Workload, requests: int) -> Workload:
-    """The first `requests` requests; raises InputError unless that is a whole number of at least 1."""
+    """The first `requests` requests. Raises InputError unless that is a whole number of at least 1."""
     require_count("requests", requests)
     if requests >= len(workload):
         return workload
@@ -263,7 +267,7 @@ def first(workload: Workload, requests: int) -> Workload:
 
 
 def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
-    """The requests that `kept` (N,) says, in their order; a turn that follows none of them opens a session."""
+    """The requests that `kept` (N,) selects, in order; a turn without a kept previous turn opens a session."""
     if kept.all():
         return workload
     number = np.cumsum(kept) - 1
@@ -290,14 +294,14 @@ def _named_by(workload: Workload, spans: NDArray[np.int64]) -> dict[str, NDArray
 
 
 def _shifted(names: NDArray[np.integer[Any]], step: int, times: int) -> NDArray[np.int64]:
-    """`times` copies in a row, `step` apart; -1 stands for none and stays."""
+    """`times` copies in a row, `step` apart; -1 means none and stays."""
     copies = names + step * np.arange(times)[:, None]
     copies[:, names < 0] = -1
     return copies.ravel()
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself where it can only be read, else a view of it."""
+    """The array itself if it is read-only, else a read-only view of it."""
     if not array.flags.writeable:
         return array
     view = array.view()

@@ -1,8 +1,8 @@
-"""What compiled placement remembers of a run, in one array of floats: compiled rules have no objects.
+"""The memory of compiled placement during a run, in one array of floats: compiled rules have no objects.
 
-Its first numbers are the policy's own settings. Then come a row of each instance, a note of each prompt that was sent
-somewhere and is not known to be done (those of one instance are a linked list in the order of sending), and a row of
-each request: how it was placed.
+Its first numbers are the policy's own settings. Then come a row for each instance, a note for each prompt that was sent
+and is not known to be done (those of one instance are a linked list in the order of sending), and a row for each
+request's placement.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _INSTANCE, _SOURCE, _TTFT_S, _PREFILL_S, _THERE_S, _PLACED = range(6)  # columns
 
 
 class Placement(NamedTuple):
-    """Where a request is to be prefilled, whose prefix is sent there first (-1: nobody's), and what is expected: TTFT,
-    prefill alone, and when it will be in that queue.
+    """Where a request is to be prefilled, the source of its prefix (-1: none), and what is expected: TTFT, prefill
+    alone, and its arrival in that queue.
     """
 
     instance: int
@@ -35,7 +35,7 @@ class Placement(NamedTuple):
 
 
 def nothing_placed(settings: Mapping[int, float], instances: int, requests: int) -> Floats:
-    """The numbers as they are before the first request; `settings` by their position, up to 16."""
+    """The numbers before the first request; `settings` by their position, up to 16."""
     rows, notes = np.zeros((instances, _ROW)), np.zeros((requests + 1, _NOTE))
     rows[:, [_FIRST, _LAST]] = -1.0
     notes[:, _NEXT] = [*range(1, requests + 1), -1]
@@ -47,7 +47,7 @@ def nothing_placed(settings: Mapping[int, float], instances: int, requests: int)
 
 @either()
 def instances_in(numbers: Floats) -> int:
-    """How many instances there are."""
+    """The number of instances."""
     return int(numbers[_INSTANCES])
 
 
@@ -71,19 +71,19 @@ def _request_at(numbers: Floats, r: int) -> int:
 
 @either()
 def note_cached(numbers: Floats, i: int, tokens: int) -> None:
-    """i has so many tokens of the prompt that is being placed."""
+    """Note that i has `tokens` tokens of the prompt that is being placed."""
     numbers[_instance_at(numbers, i) + _CACHED] = tokens
 
 
 @either()
 def cached_on(numbers: Floats, i: int) -> int:
-    """What `note_cached` has noted."""
+    """The tokens that `note_cached` noted."""
     return int(numbers[_instance_at(numbers, i) + _CACHED])
 
 
 @either()
 def remember(numbers: Floats, r: int, placement: Placement) -> None:
-    """r would be placed so."""
+    """Remember how r would be placed."""
     at = _request_at(numbers, r)
     numbers[at + _INSTANCE], numbers[at + _SOURCE] = placement.instance, placement.source
     numbers[at + _TTFT_S], numbers[at + _PREFILL_S] = placement.ttft_s, placement.prefill_s
@@ -92,7 +92,7 @@ def remember(numbers: Floats, r: int, placement: Placement) -> None:
 
 @either()
 def remembered(numbers: Floats, r: int) -> Placement:
-    """What `remember` was given last."""
+    """The last placement given to `remember`."""
     at = _request_at(numbers, r)
     instance, source = int(numbers[at + _INSTANCE]), int(numbers[at + _SOURCE])
     return Placement(instance, source, numbers[at + _TTFT_S], numbers[at + _PREFILL_S], numbers[at + _THERE_S])
@@ -100,19 +100,19 @@ def remembered(numbers: Floats, r: int) -> Placement:
 
 @either()
 def confirm(numbers: Floats, r: int) -> None:
-    """r is placed as was remembered last, and nothing was placed since."""
+    """Confirm that r is placed as last remembered; nothing else was placed since."""
     numbers[_LAST_PLACED] = r
 
 
 @either()
 def last_confirmed(numbers: Floats) -> int:
-    """What was confirmed last, -1: nothing."""
+    """The request confirmed last, -1: none."""
     return int(numbers[_LAST_PLACED])
 
 
 @either()
 def is_confirmed(numbers: Floats, r: int) -> bool:
-    """Whether r is what was confirmed last."""
+    """Whether r is the request confirmed last."""
     confirmed: bool = numbers[_LAST_PLACED] == r
     return confirmed
 
@@ -122,7 +122,7 @@ def is_confirmed(numbers: Floats, r: int) -> bool:
 
 @either()
 def send(numbers: Floats, i: int, there_s: float, prefill_s: float) -> None:
-    """A prompt has been sent to i: when it will be in the queue there, and seconds of its prefill.
+    """Note a prompt that was sent to i: when it will be in the queue there, and the seconds of its prefill.
 
     There must be a free note: see `keep`.
     """
@@ -141,9 +141,9 @@ def send(numbers: Floats, i: int, there_s: float, prefill_s: float) -> None:
 
 @either()
 def keep(numbers: Floats, i: int, left: int, now_s: float) -> None:
-    """Forget all that was sent to i but the last `left` of those that are there, and those still on their way.
+    """Forget all prompts sent to i except the last `left` on it, and those still on their way.
 
-    There are no more of these than requests, so that a note is free when all instances have forgotten.
+    There are never more of these than requests, so a note is free when all instances have forgotten.
     """
     row = _instance_at(numbers, i)
     count = int(numbers[row + _COUNT])
@@ -165,7 +165,7 @@ def keep(numbers: Floats, i: int, left: int, now_s: float) -> None:
 
 @either()
 def _sum_s(numbers: Floats, i: int) -> float:
-    """Seconds of what was sent to i, added from the first on: a sum from which seconds are taken would drift."""
+    """Seconds of the prompts sent to i, summed from the first on: a sum with subtractions would drift."""
     seconds, note = 0.0, numbers[_instance_at(numbers, i) + _FIRST]
     while note >= 0.0:
         at = _note_at(numbers, note)
@@ -176,7 +176,7 @@ def _sum_s(numbers: Floats, i: int) -> float:
 
 @either()
 def left_s(numbers: Floats, i: int) -> float:
-    """Seconds of what was sent to i and has not been forgotten."""
+    """Seconds of the prompts sent to i and not forgotten."""
     seconds: float = numbers[_instance_at(numbers, i) + _LEFT_S]
     return seconds
 

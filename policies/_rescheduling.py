@@ -21,8 +21,8 @@ IMBALANCE, COOLDOWN_S, OVERHEAD_S, AMORTISATION, TRANSFER_WEIGHT, BYTES_PER_TOKE
 
 
 class Residents(NamedTuple):
-    """Requests of the decode pool as columns: number, position in the pool, whether it stays there, output tokens that
-    it has, and those still expected of it, NaN: nothing is known.
+    """Requests of the decode pool as columns: number, position in the pool, whether it stays there, its output tokens,
+    and those still expected of it, NaN: unknown.
     """
 
     ids: Integers
@@ -33,7 +33,9 @@ class Residents(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """The instances of the decode pool: their step times, requests on each, and KV tokens that these have together."""
+    """The instances of the decode pool: their step times, the requests on each, and the sum of those requests' KV
+    tokens.
+    """
 
     times: StepTimes
     batch: Integers
@@ -41,11 +43,11 @@ class Pool(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What holds for a whole run.
+    """Constants of a whole run.
 
-    Its arrays: prompt tokens of all requests; when each was moved last (-inf: never); KV tokens that each decode
-    instance has room for, less the headroom; bytes per second of its network; the settings; the weight of each point of
-    the horizon.
+    Its arrays: prompt tokens of all requests; when each was last moved (-inf: never); KV tokens for which each decode
+    instance has room, less the headroom; bytes per second of its network; the settings; the weight of each point of the
+    horizon.
     """
 
     input_tokens: Integers
@@ -56,15 +58,15 @@ class Run(NamedTuple):
     weights: Floats
 
 
-# Those that decode on overloaded instances, as an array of shape (K, 6): row among the residents, whether it may move,
-# 1 or 0, position in the pool, KV tokens, output tokens expected of it, and seconds that a move of it takes.
+# Requests that decode on overloaded instances, as an array of shape (K, 6): row among the residents, whether it may
+# move, 1 or 0, position in the pool, KV tokens, expected output tokens, and the seconds of a move.
 _ROW, _MAY_MOVE, _OWNER, _KV, _REMAINING, _TRANSFER_S = range(6)
 
 
 @compiled
 def rebalance(residents: Residents, times: StepTimes, step_s: Floats, now_s: float, run: Run, found: Integers) -> int:
-    """Move requests off the overloaded instances, from the most loaded one on: those to be moved, and the positions of
-    where they go, are written to `found`; how many there are.
+    """Move requests off the overloaded instances, from the most loaded one on: writes the requests and the positions of
+    their targets to `found`, and returns their number.
 
     `times` are the step times of the pool's instances, `step_s` of each one's next decode step.
     """
@@ -78,7 +80,7 @@ def rebalance(residents: Residents, times: StepTimes, step_s: Floats, now_s: flo
     requests = movable(residents, tokens, overloaded, now_s, run)
     price(requests, run, step_s)
     count = 0
-    for source in np.argsort(-load, kind="mergesort"):  # A stable sort keeps the order of equal ones.
+    for source in np.argsort(-load, kind="mergesort"):  # A stable sort keeps the order of equal loads.
         is_full = projected[source].max() > run.settings[FULL] * run.limit[source]
         is_noticed = is_full or step_s[source] >= run.settings[SLOW_S]
         moves = run.settings[MOVES] if overloaded[source] and is_noticed else 0
@@ -96,7 +98,7 @@ def rebalance(residents: Residents, times: StepTimes, step_s: Floats, now_s: flo
 
 @compiled
 def pool_of(residents: Residents, tokens: Integers, times: StepTimes) -> Pool:
-    """The pool with those that are there or on their way there."""
+    """The pool with the requests that are there or on their way there."""
     batch, context = np.zeros(len(times.pools), np.int64), np.zeros(len(times.pools), np.int64)
     for q in range(len(tokens)):
         batch[residents.owners[q]] += 1
@@ -106,8 +108,8 @@ def pool_of(residents: Residents, tokens: Integers, times: StepTimes) -> Pool:
 
 @compiled
 def projection(tokens: Integers, remaining: Floats, owners: Integers, points: int, instances: int) -> Floats:
-    """KV tokens of each instance at each point of the horizon, (instances, points), if each of its requests, which has
-    so many tokens, goes on to generate `remaining` ones; NaN: for ever.
+    """KV tokens of each instance at each point of the horizon, (instances, points), if each of its requests, which now
+    has `tokens`, generates `remaining` more; NaN: for ever.
 
     A request is noted at the last point that it reaches, and counts there and before: sums of whole numbers.
     """
@@ -130,7 +132,7 @@ def projection(tokens: Integers, remaining: Floats, owners: Integers, points: in
 
 @compiled
 def weighted(projected: Floats, weights: Floats) -> Floats:
-    """The load of each instance. Added up in order: sums of a library's product differ from machine to machine."""
+    """The load of each instance, summed in order: sums of a library's product differ from machine to machine."""
     load = np.zeros(len(projected))
     for i in range(len(projected)):
         for g in range(len(weights)):
@@ -160,14 +162,14 @@ def movable(residents: Residents, tokens: Integers, overloaded: Flags, now_s: fl
             left = residents.remaining[row]
             found[count, _ROW], found[count, _MAY_MOVE], found[count, _OWNER] = row, 1.0, owner
             found[count, _KV] = tokens[row] - 1
-            found[count, _REMAINING] = np.inf if np.isnan(left) else left  # nothing is known: it goes on for ever
+            found[count, _REMAINING] = np.inf if np.isnan(left) else left  # unknown: it never ends
             count += 1
     return found[:count]
 
 
 @compiled
 def price(requests: Floats, run: Run, step_s: Floats) -> None:
-    """How long moving each of them takes, and whether it is expected to decode for long enough."""
+    """Compute how long each of them takes to move, and whether it is expected to decode for long enough."""
     for k in range(len(requests)):
         owner = int(requests[k, _OWNER])
         copy_s = requests[k, _KV] * run.settings[BYTES_PER_TOKEN] / run.bandwidth_bytes_s[owner]
@@ -183,8 +185,8 @@ def move_best(
 ) -> tuple[int, int]:
     """Make the best move of a request of `source` to an instance whose load is below `most`.
 
-    Best is the pair that lowers the variance of the loads most, its price deducted. The request may not move again, and
-    `projected` and `pool` are updated. Returns its row among the residents and its target; (-1, -1): no move.
+    The best pair lowers the variance of the loads most, less its price. The request may not move again, and `projected`
+    and `pool` are updated. Returns its row among the residents and its target; (-1, -1): no move.
 
     Moving weight w from a to b changes the sum of squares by 2 w (w + load_b - load_a); the mean stays.
     """
@@ -229,9 +231,10 @@ def move_best(
 
 @compiled
 def saving_s(request: Floats, pool: Pool, source: int, target: int, run: Run) -> float:
-    """Seconds that all requests of both instances together decode for less if this one goes on there.
+    """Seconds of decoding that all requests of both instances together save if this one moves to the target.
 
-    For as long as it is expected to decode, at most to the horizon, beyond which new requests have changed the batches.
+    They count for as long as it is expected to decode, at most to the horizon, beyond which new requests have changed
+    the batches.
     """
     kv, horizon = int(request[_KV]), float((len(run.weights) - 1) * GRID_TOKENS)
     before_s = _together_s(pool, source, 0, 0) + _together_s(pool, target, 0, 0)
@@ -242,7 +245,7 @@ def saving_s(request: Floats, pool: Pool, source: int, target: int, run: Run) ->
 
 @compiled
 def _together_s(pool: Pool, i: int, more: int, tokens: int) -> float:
-    """Seconds of one step, once for each of the requests that are in it, if there were `more`, with so many tokens."""
+    """Seconds of one step, times the requests in it, if there were `more` requests, with `tokens` KV tokens."""
     batch = pool.batch[i] + more
     return batch * estimate_s(pool.times, i, 0, batch, pool.context[i] + tokens) if batch > 0 else 0.0
 
@@ -257,7 +260,7 @@ def _share(request: Floats, point: int) -> float:
 
 @compiled
 def _has_room(request: Floats, projected: Floats, limit: float) -> bool:
-    """Whether a request fits into what an instance is projected to hold, at each point of the horizon."""
+    """Whether a request fits into the projected KV of an instance, at each point of the horizon."""
     fits = True
     for g in range(len(projected)):
         fits = fits and projected[g] + _share(request, g) <= limit

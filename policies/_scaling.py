@@ -1,4 +1,4 @@
-"""What planners of fleets share: forecasts, the batch that a pace allows, and the moves towards wanted pools."""
+"""Shared parts of fleet planners: forecasts, the largest batch for a pace, and moves towards the wanted pools."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _BATCHING: dict[Role, Batching] = {"prefill": "prefill_first", "decode": "decode
 
 
 def forecast(history: Sequence[float]) -> float:
-    """The next value of a series by ARIMA(1, 1, 0): its last change goes on, by the factor that fits those before best.
+    """The next value of a series by ARIMA(1, 1, 0): its last change continues, times the factor that fits earlier
+    changes best.
 
-    The factor is of least squares, within -1 and 1. Values are not below 0.
+    The factor is of least squares, within -1 and 1. Values are at least 0.
     """
     if len(history) < 3:
         return float(history[-1]) if history else 0.0
@@ -30,7 +31,9 @@ def forecast(history: Sequence[float]) -> float:
 
 
 def largest_batch(pool: Instances, tpot_s: float, context_tokens: float, most: int) -> int:
-    """The most requests, each reading so many tokens, of which the pool's first instance decodes a step in `tpot_s`."""
+    """The most requests, each reading `context_tokens`, of which the pool's first instance decodes a step in
+    `tpot_s`.
+    """
     low, high = 1, max(most, 1)
     while low < high:
         middle = (low + high + 1) // 2
@@ -42,15 +45,15 @@ def largest_batch(pool: Instances, tpot_s: float, context_tokens: float, most: i
 
 
 def change(cluster: Cluster, instance: int, role: Role) -> SetRole:
-    """Give an instance a role, and the batching that goes with it."""
+    """Give an instance a role, and the batching for it."""
     plan = None if role == "off" else Plan(int(cluster.instances.token_budget[instance]), _BATCHING[role])
     return SetRole(instance, role, plan)
 
 
 def resize(cluster: Cluster, prefill: int, decode: int, decode_role: Role, *, stop: bool) -> list[SetRole]:
-    """Changes towards so many instances that only prefill, and so many that decode, in `decode_role`.
+    """Changes towards `prefill` instances that only prefill and `decode` that decode, in `decode_role`.
 
-    Those that are off are started first, then those with the least to do change over; the rest is switched off if
+    Instances that are off are started first, then those with the least work change over; the rest is switched off if
     `stop`, else left as it is.
     """
     there = cluster.instances
@@ -76,7 +79,7 @@ def resize(cluster: Cluster, prefill: int, decode: int, decode_role: Role, *, st
 
 
 def with_local_prefills(spec: ClusterSpec) -> ClusterSpec:
-    """The cluster with decode instances that can prefill too, in chunks with their decodes."""
+    """The cluster with decode instances that can also prefill, in chunks with their decodes."""
     pools = [replace(p, role="mixed", batching="decode_first") if p.role == "decode" else p for p in spec.pools]
     return replace(spec, pools=tuple(pools))
 

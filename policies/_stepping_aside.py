@@ -1,4 +1,4 @@
-"""Who steps aside on an instance for requests that wait: shared by policies that preempt by rank."""
+"""Which requests step aside on an instance for waiting ones: shared by policies that preempt by rank."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Beats = Callable[[int, int], bool]
 
 
 def blocks_of(cluster: Cluster, request: int) -> int:
-    """KV blocks of a request's prompt and the tokens that it has, and one more."""
+    """KV blocks for a request's prompt and present tokens, and one more."""
     tokens = int(cluster.requests.input_tokens[request]) + int(cluster.requests.generated(np.array([request]))[0])
     return tokens // cluster.block_tokens + 1
 
@@ -20,10 +20,10 @@ def blocks_of(cluster: Cluster, request: int) -> int:
 def stepping_aside(
     cluster: Cluster, instance: int, waiting: Sequence[int], running: Sequence[int], beats: Beats
 ) -> list[int]:
-    """Those of `running`, the first to go first, that make room for those of `waiting`, in order.
+    """The requests of `running`, in their order, that make room for those of `waiting`, in order.
 
-    One waits on if even all whom it `beats` would not make room for it, and so do those behind it. Blocks that
-    admissions may leave free are counted as a hundredth of all.
+    A request and those behind it keep waiting if preempting all that it `beats` would not make room for it. Blocks that
+    admissions may leave free count as a hundredth of all.
     """
     there = cluster.instances
     free = int(there.free_blocks[instance] + there.evictable_blocks[instance] - there.total_blocks[instance] // 100)

@@ -1,16 +1,16 @@
 """Tokens at the pace of readers, with preemption (Andes: Liu et al., arXiv 2404.16283).
 
-A reader reads what has come, at `reading_tokens_s`. Quality of experience (QoE) is what was read so far, as an area
-under the curve of tokens over time, over the same area of a reader whose first token comes after `ttft_s` and who never
-waits. The gain of a request is how much higher its QoE would be `horizon_s` from now if it is served than if it waits,
-and its priority the gain over its KV tokens. Where requests wait for want of room or seats, those of lower priority
-step aside, and their KV goes to host memory. One whose reader has much left to read gains nothing, and makes room for
-one whose reader waits. No more than `preemptions` a request are made on average.
+A reader reads the available text at `reading_tokens_s`. Quality of experience (QoE) is the area under the curve of
+tokens read over time, divided by the same area for a reader whose first token comes after `ttft_s` and who never waits.
+The gain of a request is the increase of its QoE, `horizon_s` from now, if it is served rather than waits. Its priority
+is the gain over its KV tokens. If requests wait for room or seats, those of lower priority step aside, and their KV
+goes to host memory. One whose reader has much left to read gains nothing, and makes room for one whose reader waits.
+There are at most `preemptions` a request on average.
 
 Simplified: requests are taken in the order of their priority as long as there is room (the paper's greedy packing). The
-batch is as large as memory and seats allow, where Andes searches for the best size. Who is served gets tokens at the
-pace of the present step. The whole area is that up to the horizon, for the length of an answer is not known. Who comes
-back from host memory is not preempted before it runs. Steps are those of `continuous`.
+batch is as large as memory and seats allow, while Andes searches for the best size. Served requests get tokens at the
+pace of the present step. The whole area is that up to the horizon, since the length of an answer is not known. A
+request back from host memory is not preempted before it runs. Steps are those of `continuous`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 
 
 class Andes(Aggregated):
-    """Gains are looked at whenever something changes on an instance, and every `period_s` while requests wait there."""
+    """Gains are computed whenever something changes on an instance, and every `period_s` while requests wait there."""
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
     dynamic_keys = True
@@ -53,7 +53,7 @@ class Andes(Aggregated):
 
     def prepare(self, cluster: Cluster) -> None:
         count = len(cluster.requests.input_tokens)
-        self._read = np.zeros(count)  # tokens that each reader has read at the last look
+        self._read = np.zeros(count)  # tokens that each reader had read at the last look
         self._seen_s = np.full(count, np.nan)  # time of that look
         self._pace = np.full(len(cluster.instances), self.reading_tokens_s)  # tokens/s that a decode gets
         self._preempted = 0
@@ -63,7 +63,7 @@ class Andes(Aggregated):
         return -self._priority(queue, cluster)
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
-        """Who of the waiting and suspended takes the place of whom, by priority."""
+        """Decide by priority which waiting and suspended requests replace running ones."""
         there, requests = cluster.instances, cluster.requests
         queued, running = cluster.queued(instance), cluster.decoding(instance)
         aside = cluster.suspended[requests.instance[cluster.suspended] == instance]
@@ -85,7 +85,7 @@ class Andes(Aggregated):
         return actions + [Resume(r) for r in self._back(cluster, instance, ranked, set(aside.tolist()), leaving)]
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
-        """Let each instance where requests wait be asked again when its step ends."""
+        """Let each instance with waiting requests be asked again when its step ends."""
         there = cluster.instances
         busy = set(np.flatnonzero(there.queued).tolist()) | set(cluster.requests.instance[cluster.suspended].tolist())
         return [SetMaxBatch(i, int(there.max_batch[i])) for i in cluster.prefill.ids.tolist() if i in busy]
@@ -93,7 +93,7 @@ class Andes(Aggregated):
     def _back(
         self, cluster: Cluster, instance: int, ranked: list[int], aside: set[int], leaving: list[int]
     ) -> list[int]:
-        """The suspended requests that have room and a seat now, after those before them."""
+        """The suspended requests that have room and a seat now, given those before them."""
         there = cluster.instances
         free = int(there.free_blocks[instance] + there.evictable_blocks[instance])
         free += sum(blocks_of(cluster, r) for r in leaving)
@@ -122,14 +122,14 @@ class Andes(Aggregated):
         return np.asarray((served - waits) / whole / (requests.input_tokens[ids] + emitted), np.float64)
 
     def _look(self, ids: Integers, emitted: Integers, now_s: float) -> None:
-        """Let the readers go on up to now."""
+        """Advance the readers to the present."""
         since_s = np.nan_to_num(now_s - self._seen_s[ids])
         self._read[ids] = np.minimum(self._read[ids] + self.reading_tokens_s * since_s, emitted)
         self._seen_s[ids] = now_s
 
 
 def _area(left: Floats, pace: Floats, reading: float, horizon_s: float) -> Floats:
-    """Tokens x seconds of what is read beyond the present, if `left` tokens are there and more come at `pace`."""
+    """Tokens x seconds that are read within the horizon, if `left` tokens are there and more come at `pace`."""
     ahead_s = np.minimum(np.where(pace < reading, left / np.maximum(reading - pace, 1e-9), horizon_s), horizon_s)
     rest_s = horizon_s - ahead_s
     return np.asarray(reading * ahead_s**2 / 2 + reading * ahead_s * rest_s + np.minimum(pace, reading) * rest_s**2 / 2)

@@ -1,8 +1,8 @@
 """Adaptive decode rescheduling (ARES, arXiv 2510.13668; revised as STAR, HPDC 2026).
 
 Requests are placed once at the end of their prefill, but outputs diverge and decode instances drift apart. A periodic
-rescheduler compares their present and predicted load and moves requests from overloaded to underloaded instances while
-they go on decoding, where the move pays for its transfer. The papers' abstracts fix this mechanism; the formulas below
+rescheduler compares their present and predicted load. It moves requests from overloaded to underloaded instances while
+they decode, if the move is worth its transfer. The papers' abstracts fix this mechanism; the formulas below
 (horizon-weighted projected load, variance gain) and all parameters are a reconstruction consistent with them.
 """
 
@@ -42,20 +42,21 @@ class Ares(Disaggregated):
     """Every `period_s` (None: never), move at most `moves` requests off each overloaded decode instance.
 
     Load is W = sum over tau = 0, 64, ... `horizon_tokens` of `discount`^(tau / 256) times the KV tokens projected tau
-    steps ahead; a horizon of 0 looks at the present load alone. Requests in transit count where they are going. An
+    steps ahead; a horizon of 0 means the present load alone. Requests in transit count at their destination. An
     instance is overloaded above (1 + `imbalance`) times the mean, or when its projection comes within `headroom` of its
     KV memory; underloaded below (1 - `imbalance`) times the mean. A request moves only if it is expected to decode for
     `amortisation` times its transfer (bytes over the link plus `transfer_overhead_s`), lowers the variance of W by more
     than `transfer_weight` times that time, fits the target's projection, and has not been moved within `cooldown_s`.
 
-    With `amortised_by` "decoding" that is all. With "saving" a move must also be of use in one of two ways:
+    With `amortised_by` "decoding" there is no other condition. With "saving" a move must also be useful in one of two
+    ways:
 
     1. The source is projected to hold more than `full` of its KV memory less the headroom.
     2. The step of the source takes at least `near` times `tpot_s` (None: any time), and the requests of both instances
        together save `amortisation` times the transfer, by measured step times, in the steps that the moved one has left
        within the horizon.
 
-    The horizon is short because placement continues meanwhile: new requests fill what an instance will lack later.
+    The horizon is short because placement continues: new requests fill what an instance will lack later.
     """
 
     @checked("policy.")
@@ -109,7 +110,7 @@ class Ares(Disaggregated):
         self.found = np.empty((len(pool) * int(self.settings[MOVES]), 2), np.int64)
 
     def _limit(self, pool: Instances, cluster: Cluster) -> Floats:
-        """KV tokens that each instance of the pool has room for, less the headroom."""
+        """KV tokens for which each instance of the pool has room, less the headroom."""
         return np.asarray((1.0 - self.headroom) * pool.total_blocks * cluster.block_tokens, np.float64)
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:

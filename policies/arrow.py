@@ -1,8 +1,8 @@
 """Stateless instances between elastic pools (Arrow: arXiv 2505.11916).
 
-A role is a label. Prompts go where the predicted TTFT is least, decodes where the fewest tokens reside; every period
-the pool whose load is above its SLO takes an instance from the other, if that one is idle enough. An instance on its
-way between pools does both: what it has ends there.
+A role is a label. Prompts go to the instance with the least predicted TTFT, decodes to the one with the fewest resident
+tokens. Every period the pool whose load is above its SLO takes an instance from the other, if that one is idle enough.
+An instance on its way between pools does both: its present requests end there.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 class Arrow(Disaggregated):
     """Loads are shares of `ttft_s` and `tpot_s`, or of the `fill` of a decode instance.
 
-    A pool above `grow` for `passes` periods takes from one below `donor`; above `emergency` at once, from any below 1.
-    `cooldown_s` lies between two moves from prefill to decode.
+    A pool above `grow` for `passes` periods takes an instance from one below `donor`; above `emergency` at once, from
+    any below 1. At least `cooldown_s` pass between two moves from prefill to decode.
     """
 
     changes_roles = True
@@ -47,7 +47,7 @@ class Arrow(Disaggregated):
         self.grow, self.donor, self.emergency = grow, donor, emergency
         self.fill, self.passes, self.cooldown_s = fill, passes, cooldown_s
         self.high = {"prefill": 0, "decode": 0}  # periods for which the pool has been above `grow`
-        self.moving: dict[int, Role] = {}  # instances on their way, and the role that they shall have
+        self.moving: dict[int, Role] = {}  # instances on their way, and their new role
         self.taken_s = -np.inf
         self.free_s: Floats = np.zeros(0)  # time at which each instance will have prefilled what was sent there
 
@@ -86,7 +86,7 @@ class Arrow(Disaggregated):
         return ()
 
     def _resident(self, cluster: Cluster) -> Floats:
-        """What is on each instance and on its way there, as a share of the memory or seats that it is to fill."""
+        """The share of its memory or seats that each instance fills, including requests on their way."""
         there = cluster.instances
         memory = (there.kv_tokens + there.incoming_kv_tokens) / (there.total_blocks * cluster.block_tokens)
         seats = (there.running + there.incoming) / there.max_batch
@@ -97,7 +97,7 @@ class Arrow(Disaggregated):
         return sustained or (loads[pool] > self.emergency and other < 1.0)
 
     def _move(self, cluster: Cluster, instance: int, role: Role) -> list[Action]:
-        """Let the instance do both until the next period, and then only what its new role says."""
+        """Let the instance do both until the next period, and then only the work of its new role."""
         self.moving[instance] = role
         self.high = {"prefill": 0, "decode": 0}
         return [change(cluster, instance, "mixed")]

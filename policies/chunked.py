@@ -25,7 +25,8 @@ _ALIGNED_TOKENS = 32
 @dataclass(frozen=True)
 class Stages:
     """The dynamic schedule of Sarathi-Serve's code: budgets from `high` down to `low` tokens, multiples of 32, evenly
-    spaced over `stages` equal parts of the first `prompt_tokens` tokens of a prompt. Raises InputError for others.
+    spaced over `stages` equal parts of the first `prompt_tokens` tokens of a prompt. Raises InputError for other
+    values.
     """
 
     high: Count
@@ -51,7 +52,7 @@ class Stages:
 class Chunked(Aggregated):
     """Decodes first, chunks fill the budget; `routing` spreads requests, `order` reads the queues.
 
-    `chunks`: the fields of `Stages`, whose budgets then hold in place of engine.token_budget.
+    `chunks`: the fields of `Stages`, whose budgets then replace engine.token_budget.
     """
 
     batching_mode: ClassVar[Batching | None] = "decode_first"

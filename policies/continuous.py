@@ -1,7 +1,7 @@
 """Continuous batching with paged KV memory, prompts first (vLLM: Kwon et al., SOSP 2023; scheduler of its version 0).
 
-Whenever a waiting prompt fits, an iteration prefills whole prompts and the decodes pause; otherwise everything that
-runs decodes one token.
+If a waiting prompt fits, an iteration prefills whole prompts and the decodes pause; otherwise all running requests
+decode one token.
 """
 
 from __future__ import annotations

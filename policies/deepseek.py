@@ -1,14 +1,14 @@
 """Prefill and decode units of data-parallel ranks (DeepSeek-AI, "DeepSeek-V3/R1 Inference System Overview", 2025).
 
 From github.com/deepseek-ai/open-infra-index, day 6. A prefill unit shares experts over 32 GPUs and a decode unit over
-144, each GPU attending to requests of its own. Three balancers keep GPUs from waiting for each other: of prefills, in
-core attention and input tokens; of decodes, in KV tokens and requests; of experts. This policy is the first two among
-units. Among the ranks of a unit it is the cluster's `rank_choice`, for experts `timing.experts`.
+144; each GPU attends to its own requests. Three balancers keep GPUs from waiting for each other: of prefills, in core
+attention and input tokens; of decodes, in KV tokens and requests; of experts. This policy is the first two among units.
+Among the ranks of a unit the cluster's `rank_choice` does it, for experts `timing.experts`.
 
-Communication hides behind the other of two micro-batches (`timing.two_batches`). The deployment's decode splits
-attention in two besides, a pipeline of five stages, so that attention hides communication too; here it hides none. With
-the step times of that deployment (EP144, 64 to 128 requests a GPU) matrices and experts alone are longer than the way
-to the experts and back, so that nothing of it is left to hide.
+Communication hides behind the other of two micro-batches (`timing.two_batches`). The deployment's decode also splits
+attention in two, a pipeline of five stages, so that attention hides communication too; here it hides none. With the
+step times of that deployment (EP144, 64 to 128 requests a GPU) matrices and experts alone take longer than the way to
+the experts and back, so nothing of it is left to hide.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from framework.system.cluster import ChunkSchedule, ClusterSpec, PoolSpec
 
 Floats = NDArray[np.float64]
 
-_STAGES = 128  # most stages of a chunk schedule: the last chunk size holds beyond
+_STAGES = 128  # most stages of a chunk schedule: beyond them the last chunk size holds
 
 
 class DeepSeek(Disaggregated):
-    """A request goes where, with it, the larger of two loads is least, each relative to the mean of the units.
+    """A request goes to the unit with the least maximum of two loads, each with the request and relative to the units'
+    mean.
 
-    So that the ranks of a prefill step have alike core attention too, a chunk has at most that of a whole prompt of
-    `attention_tokens` (None: any), which is also the most tokens that a rank adds chunks to. A reconstruction.
+    A chunk has at most the core attention of a whole prompt of `attention_tokens` (None: any), so that the ranks of a
+    prefill step have similar core attention. That is also the most tokens to which a rank adds chunks. This is a
+    reconstruction.
     """
 
     batching_mode: ClassVar[Batching | None] = "decode_first"  # chunks, by each rank's share of the token budget
@@ -42,7 +44,7 @@ class DeepSeek(Disaggregated):
     @checked("policy.")
     def __init__(self, attention_tokens: Count | None = 4096) -> None:
         self.attention_tokens = attention_tokens
-        self.attention: Floats = np.zeros(0)  # core attention that each unit has yet to do, in pairs of tokens
+        self.attention: Floats = np.zeros(0)  # core attention that each unit still has to compute, in pairs of tokens
         self.pairs: dict[int, tuple[int, float]] = {}  # (unit, pairs) of requests that wait or prefill
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -78,18 +80,18 @@ class DeepSeek(Disaggregated):
         return pool.argmin(_larger(tokens, pool.running + pool.incoming + 1))
 
     def _done(self, request: Request) -> None:
-        """The request no longer waits where it was sent."""
+        """Remove the request from the queue of its instance."""
         unit, pairs = self.pairs.pop(request.id, (0, 0.0))
         self.attention[unit] = max(self.attention[unit] - pairs, 0.0)
 
 
 def _is_ranked(pool: PoolSpec) -> bool:
-    """Whether each rank of a pool that prefills has chunks of its own."""
+    """Whether each rank of a prefill pool has its own chunks."""
     return pool.role == "prefill" and pool.has_ranks
 
 
 def _even_chunks(tokens: int) -> ChunkSchedule:
-    """The chunks, by what is prefilled of a prompt, with as much core attention as its first, of `tokens`."""
+    """The chunks, by the prefilled tokens of a prompt, with as much core attention as its first one, of `tokens`."""
     stage = max(tokens // 4, 1)
     done = stage * np.arange(_STAGES, dtype=np.float64)
     sizes = np.maximum(np.sqrt(done**2 + float(tokens) ** 2) - done, 1.0)

@@ -1,8 +1,7 @@
-"""The best ratio of prefill to decode instances, for the load forecast (DOPD: arXiv 2511.20982).
+"""The best ratio of prefill to decode instances for the forecast load (DOPD: arXiv 2511.20982).
 
-A decode instance that holds as many requests as it can ends one every output * TPOT / concurrency; a prefill instance
-starts one every TTFT. Each interval the fleet is split so that both go at one pace. Short prompts are prefilled where
-they decode.
+A full decode instance ends one request every output * TPOT / concurrency; a prefill instance starts one every TTFT.
+Each interval the fleet is split so that both rates are equal. Short prompts are prefilled where they decode.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from policies._scaling import (
 
 
 class Dopd(Disaggregated):
-    """Prompts of up to `local_tokens`, and all while `queue` prompts wait, are prefilled by decode instances.
+    """Decode instances prefill prompts of up to `local_tokens`, and all prompts while `queue` of them wait.
 
     Forecasts are made from up to `window` intervals of `interval_s`.
     """
@@ -84,7 +83,7 @@ class Dopd(Disaggregated):
         return resize(cluster, prefill, on - prefill, "mixed", stop=False)
 
     def _share(self, cluster: Cluster, prompt: float, output: float) -> float:
-        """The share of the fleet that is to prefill: P : D = concurrency / (output * TPOT / TTFT)."""
+        """The share of the fleet that should prefill: P : D = concurrency / (output * TPOT / TTFT)."""
         pool = cluster.decode
         context = prompt + output / 2
         room = int(pool.total_blocks[0] * cluster.block_tokens / context)

@@ -1,7 +1,7 @@
 """KV-aware routing, conditional disaggregation and planners of the fleet (NVIDIA Dynamo, ai-dynamo/dynamo).
 
-A request is given to the decode worker of least cost; only where its prompt is long and few wait does a prefill worker
-prefill it for that one. A planner, if there is one, adapts the number of workers.
+A request goes to the decode worker of least cost. Only if its prompt is long and few wait does a prefill worker prefill
+it for that worker. A planner, if there is one, adapts the number of workers.
 
 Planners of the number of prefill and decode workers, as documented for NVIDIA Dynamo (ai-dynamo/dynamo, planner).
 """
@@ -32,26 +32,26 @@ from policies._scaling import (
 )
 
 LOAD = {
-    "queue_high": 0.5,  # prompts per prefill worker: one is added
+    "queue_high": 0.5,  # prompts per prefill worker at which one is added
     "queue_low": 0.2,
     "kv_high": 0.9,  # share of KV memory at which a decode worker is added
     "kv_low": 0.5,
-    "kv_per_waiting": 0.02,  # share that a waiting request counts for
+    "kv_per_waiting": 0.02,  # share that a waiting request adds
     "patience": 3,  # intervals of a trend, and after an addition
 }
 SLA = {"ttft_s": 0.5, "itl_s": 0.05, "window": 50}
 
 
 def plan_nothing(policy: Any, cluster: Cluster) -> Iterable[Action]:
-    """The fleet as it is."""
+    """Leave the fleet as it is."""
     return ()
 
 
 def plan_by_load(policy: Any, cluster: Cluster) -> Iterable[Action]:
-    """One worker more or less of each kind, by the prompts that wait and by the KV memory in use.
+    """Add or remove one worker of each kind, by the waiting prompts and by the KV memory in use.
 
-    A prefill worker is added if `queue_high` is exceeded now and, should the trend go on, in `patience` intervals; a
-    decode worker is not removed within so many intervals of an addition.
+    A prefill worker is added if `queue_high` is exceeded now and, by the present trend, in `patience` intervals; a
+    decode worker is not removed within that many intervals of an addition.
     """
     options, there, (prefill, decode) = policy.planning, cluster.instances, _workers(cluster)
     waiting = there.queued[prefill_only(cluster)]
@@ -77,10 +77,10 @@ def _step(*, up: bool, down: bool) -> int:
 
 
 def plan_by_sla(policy: Any, cluster: Cluster) -> Iterable[Action]:
-    """Workers for the load forecast: tokens of a second, of prompts and outputs, over those that a worker can do.
+    """The workers for the forecast load: tokens of a second, of prompts and outputs, divided by a worker's capacity.
 
-    It can do what keeps `ttft_s` and `itl_s`, by the step times and as far as what was observed agrees with these. Both
-    counts are scaled down to the fleet.
+    A worker's capacity keeps `ttft_s` and `itl_s`, by the step times, corrected by observations. Both counts are scaled
+    down to the fleet.
     """
     options, done = policy.planning, cluster.finished(policy.ended)
     policy.ended += len(done.ids)
@@ -113,7 +113,7 @@ def plan_by_sla(policy: Any, cluster: Cluster) -> Iterable[Action]:
 
 
 def _workers(cluster: Cluster) -> tuple[int, int]:
-    """Workers that only prefill, and that decode, once all changes are done."""
+    """The numbers of workers that only prefill, and that decode, once all changes are done."""
     roles = cluster.instances.next_role
     return int(np.count_nonzero(roles == PREFILL)), int(np.count_nonzero(roles & DECODE))
 
@@ -150,9 +150,9 @@ class Dynamo(Disaggregated):
         self.planning = OPTIONS[planner] | (planning or {})
         for name in self.planning:
             rule("policy.planning", name, OPTIONS[planner])
-        self.worker: dict[int, int] = {}  # the decode worker of requests that another prefills
+        self.worker: dict[int, int] = {}  # the decode worker of requests that another worker prefills
         self.arrived, self.prompt_tokens, self.ended = 0, 0, 0  # counts of this interval, and of the run
-        self.history: list[tuple[float, ...]] = []  # what the planner has seen, an entry an interval
+        self.history: list[tuple[float, ...]] = []  # what the planner has seen, one entry an interval
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         return with_local_prefills(super().layout(spec))

@@ -1,9 +1,8 @@
 """Unified instances that share a request, cut in two at any one token (DynaServe: arXiv 2504.09285).
 
-The global scheduler cuts a request where the predicted work of the two instances that it goes to is balanced: in its
-prompt, in its output or between them; of all pairs of instances it takes the one whose busier instance is then least
-busy. Each instance forms chunked steps as large as its TBT limit allows, every chunk priced after the prefix that it
-attends to.
+The global scheduler cuts a request where the predicted work of its two instances is balanced: in its prompt, in its
+output or between them. It takes the pair of instances whose busier one is then least busy. Each instance forms chunked
+steps as large as its TBT limit allows, with the time of every chunk computed after its prefix.
 
 Work before and after a cut of a request: compiled parts of policies that cut requests in two.
 """
@@ -27,7 +26,7 @@ Floats = NDArray[np.float64]
 
 @compiled
 def outputs_ahead(parts: Integers, ids: Integers, at: Integers, end: Floats, instances: int) -> Floats:
-    """Tokens that requests which have come to `at` will generate on each instance until `end`."""
+    """Tokens that requests which have reached `at` will generate on each instance until `end`."""
     here, later = np.zeros(instances), np.zeros(instances)
     for k in range(len(ids)):
         cut = parts[2, ids[k]]
@@ -46,8 +45,8 @@ def work_s(tokens: int, times: StepTimes, i: int, each_s: float, prompt: int) ->
 def balanced_cut(
     before_s: Floats, total: int, times: StepTimes, pair: Integers, each_s: Floats, prompt: int
 ) -> tuple[int, float]:
-    """The cut of a request between two instances with that much work before it at which the first has no less than the
-    second, found by bisection; and the work of the busier.
+    """The cut of a request between two instances with that much work before it at which the first has at least as much
+    work as the second, found by bisection; and the work of the busier one.
     """
     whole_s = work_s(total, times, pair[1], each_s[1], prompt)
     low, high = 1, total
@@ -66,8 +65,8 @@ def balanced_cut(
 def best_pair(
     load_s: Floats, queued: Integers, total: int, times: StepTimes, each_s: Floats, prompt: int
 ) -> tuple[int, int, int, float]:
-    """The two instances on which a cut request leaves the busier one least busy, first that with fewer tokens queued,
-    or else with less work; its cut, and the work of the busier.
+    """The two instances whose busier one is least busy with a cut request, first the one with fewer queued tokens, or
+    else with less work; its cut, and the work of the busier one.
     """
     best = -1, -1, 0, np.inf
     for i in range(len(load_s)):
@@ -88,10 +87,10 @@ _NO_CUT = 1 << 40
 
 
 class DynaServe(Aggregated):
-    """Steps last at most `tbt_s`, but hold `least_chunk` tokens of prompts at least.
+    """Steps last at most `tbt_s`, but hold at least `least_chunk` tokens of prompts.
 
     A cut must leave `least_part` tokens on either side, and save more work on the busier instance than the time of the
-    transfer. Without a predictor `output_tokens` are expected of each request.
+    transfer. Without a predictor each request is expected to emit `output_tokens`.
     """
 
     @checked("policy.")
@@ -105,13 +104,16 @@ class DynaServe(Aggregated):
         self.tbt_s, self.output_tokens = tbt_s, output_tokens
         self.least_part, self.least_chunk = least_part, least_chunk
         self.parts: Integers = np.zeros((3, 0), np.int64)  # first instance, second instance and cut of each request
-        self.is_divided: NDArray[np.bool_] = np.zeros(0, np.bool_)  # requests that have these and have not finished
-        self.unfinished: Integers = np.zeros(0, np.int64)  # ids of those, as they came
+        # requests that have such parts and have not finished
+        self.is_divided: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self.unfinished: Integers = np.zeros(0, np.int64)  # ids of those requests, in order of arrival
         self.ended = 0
         self.decode_s: tuple[Floats, Floats] | None = None  # seconds of a token on each instance, of each context token
-        self.largest_step: Integers = np.zeros(0, np.int64)  # tokens of a step of each instance, whatever its limit
-        self.prompts: list[list[int]] = []  # prompts of which each instance has to compute all or a part, in its order
-        self.coming: list[list[int]] = []  # the same, of which the first part is on its way there
+        self.largest_step: Integers = np.zeros(
+            0, np.int64
+        )  # tokens of a step of each instance, independent of its limit
+        self.prompts: list[list[int]] = []  # prompts of which each instance must compute all or a part, in its order
+        self.coming: list[list[int]] = []  # the same, while the first part is on its way there
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         if len(self.largest_step) == 0:
@@ -146,7 +148,7 @@ class DynaServe(Aggregated):
         return least
 
     def _second_part(self, r: int, cluster: Cluster) -> int:
-        """Where a request goes at its cut: if that instance has crashed, it stays."""
+        """The instance of a request after its cut; if that instance has crashed, the request stays."""
         if cluster.instances.role[self.parts[1, r]] == OFF:
             self.parts[:, r] = self.parts[0, r], self.parts[0, r], _NO_CUT
         first, second, _ = (int(part) for part in self.parts[:, r])
@@ -168,7 +170,7 @@ class DynaServe(Aggregated):
     # the global scheduler
 
     def _divide(self, request: Request, cluster: Cluster) -> tuple[int, int, int]:
-        """Where the two parts of a request go, and its cut."""
+        """The instances of the two parts of a request, and its cut."""
         there, prompt = cluster.instances, request.input_tokens
         load_s = np.where(there.role == OFF, np.inf, self._load_s(cluster))  # inf: it has crashed
         least = int(load_s.argmin())
@@ -188,7 +190,7 @@ class DynaServe(Aggregated):
         return first, second, cut
 
     def _load_s(self, cluster: Cluster) -> Floats:
-        """Seconds of work that each instance has before it: prompts, and the tokens expected of its decodes."""
+        """Seconds of work that each instance has: prompts, and the tokens expected of its decodes."""
         there, ids = cluster.instances, self.unfinished
         step = int(self.largest_step.max())
         waiting_s = there.queued_tokens * there.estimate_s(step, 0, 0) / step
@@ -219,7 +221,7 @@ class DynaServe(Aggregated):
     # the local scheduler
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """A budget of as many tokens of prompts with the decodes as the limit allows."""
+        """A budget of as many prompt tokens with the decodes as the limit allows."""
         there = cluster.instances
         most, running = int(self.largest_step[instance]), int(there.running[instance])
         if there.queued_tokens[instance] == 0:
@@ -232,10 +234,10 @@ class DynaServe(Aggregated):
         return Plan(running + chunk, "decode_first")
 
     def _lacking(self, instance: int, cluster: Cluster) -> Integers:
-        """Of each prompt that an instance has to compute, in order, the tokens that are there and those that lack.
+        """For each prompt that an instance must compute, in order, its available tokens and its missing ones.
 
-        What it has computed of them so far is known for all together: it is of the first ones. What no part is known to
-        lack is that of requests which are computed again.
+        The tokens computed so far are known only as a sum; they count for the first prompts. Missing tokens of no known
+        part belong to requests that are computed again.
         """
         requests = cluster.requests
         self.prompts[instance] = [
@@ -256,7 +258,7 @@ class DynaServe(Aggregated):
         return np.stack([there, lacking])
 
     def _progress(self, instance: int, cluster: Cluster) -> tuple[Integers, Integers, int]:
-        """Tokens that are there and that lack of its prompts, and those that it has computed of them together."""
+        """Available and missing tokens of its prompts, and the sum of those that it has computed."""
         start, end = self._part_of(self.prompts[instance], instance, cluster)
         from_start, to_end = self._part_of(self.coming[instance], instance, cluster)
         lacking = end - start
@@ -265,7 +267,7 @@ class DynaServe(Aggregated):
         return start + of_each, lacking - of_each, done
 
     def _part_of(self, prompts: list[int], instance: int, cluster: Cluster) -> tuple[Integers, Integers]:
-        """The tokens of these prompts with which an instance begins and ends."""
+        """The tokens of these prompts at which an instance's part begins and ends."""
         ids = np.array(prompts, np.int64)
         first, second, cut = self.parts[:, ids]
         whole, is_cut = cluster.requests.input_tokens[ids], (first != second) & (second == instance)
@@ -284,7 +286,7 @@ def largest_chunk(
     most: int,
     limit_s: float,
 ) -> int:
-    """Tokens of prompts, from `least` to `most`, with which a step of these decodes keeps the limit."""
+    """Prompt tokens, from `least` to `most`, with which a step of these decodes keeps the limit."""
     while least < most:
         middle = (least + most) // 2
         if chunked_s(times, i, prompts, middle + 1, running, context, longest) > limit_s:

@@ -1,9 +1,9 @@
-"""Prefill and decode apart in time, not in place (EcoServe: arXiv 2504.18154).
+"""Prefill and decode separated in time, not in place (EcoServe: arXiv 2504.18154).
 
 An instance prefills or decodes, never both in a step, and no KV moves. Decodes that are ahead of their TPOT limit have
 saved time; a prefill is admitted while that covers it. The instances of a macro-instance take new requests in turn:
-each until the next prompt would break TTFT, TPOT or its memory (rolling activation). What an instance has taken it
-prefills at once, one prompt after another; a prompt that none could take waits until saved time covers it.
+each until the next prompt would break TTFT, TPOT or its memory (rolling activation). An instance prefills at once what
+it has taken, one prompt after another; a prompt that none could take waits until saved time covers it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SLACKS: dict[str, Callable[[NDArray[np.float64]], float]] = {
 
 @dataclass(frozen=True)
 class Queue:
-    """Requests that wait somewhere for their first token, in the order of their arrival there: prompts and the seconds
-    that their prefills take, shape (n,), and the sums of both.
+    """Requests that wait for their first token, in the order of their arrival in the queue: prompts and the seconds of
+    their prefills, shape (n,), and the sums of both.
     """
 
     ids: NDArray[np.int64]
@@ -58,11 +58,11 @@ _EMPTY = Queue.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 class EcoServe(Aggregated):
-    """`macro` instances form one macro-instance (0: all do); arrivals go to macro-instances by what waits there.
+    """`macro` instances form one macro-instance (0: all do); arrivals go to the macro-instance with the least waiting.
 
-    `slack`: of the time that an instance's decodes have saved, the least or the mean must cover a prefill. Prompts that
-    wait for theirs count as decodes from the end of their prefills on, so that each of several arrivals of one instant
-    sees those before it. An instance that decodes while prompts wait looks again every `period_s`.
+    `slack`: either the least or the mean saved time of an instance's decodes must cover a prefill. Waiting prompts
+    count as decodes from the end of their prefills on, so each of several simultaneous arrivals sees those before it.
+    An instance that decodes while prompts wait looks again every `period_s`.
     """
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
@@ -81,7 +81,7 @@ class EcoServe(Aggregated):
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
         self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
         self.waiting: dict[int, Queue] = {}  # queue of each instance
-        self.taken: set[int] = set()  # requests that wait where there was room for them in all respects
+        self.taken: set[int] = set()  # requests that wait although there was room for them
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         prefill_s = cluster.instances.prefill_s(request)
@@ -92,15 +92,13 @@ class EcoServe(Aggregated):
                 self.active[number] = int(i)
                 self.taken.add(request.id)
                 break
-        else:  # none can: where the least waits
+        else:  # none can: choose the one with the least waiting
             i = min(group, key=lambda j: (self._queue(int(j), cluster).ahead_s, j))
         self.waiting[int(i)] = self.waiting.get(int(i), _EMPTY).with_last(request, float(prefill_s[i]))
         return int(i)
 
     def _macro_instance(self, cluster: Cluster) -> tuple[int, np.ndarray]:
-        """The macro-instance of which each member that has not crashed has the least to prefill: its number, and these
-        members.
-        """
+        """The macro-instance with the least to prefill for each running member: its number, and these members."""
         ids, size = cluster.prefill.ids, self.macro or len(cluster.instances)
         if size >= len(cluster.instances):
             return 0, ids
@@ -111,7 +109,7 @@ class EcoServe(Aggregated):
     def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
         there, queue = cluster.instances, self._queue(i, cluster)
         ahead_s = queue.ahead_s + prefill_s
-        waits_s = ahead_s - np.cumsum(queue.prefill_s)  # waits of those that wait now, behind their own prefills
+        waits_s = ahead_s - np.cumsum(queue.prefill_s)  # waits of the present requests, behind their own prefills
         waited_s = cluster.now_s - request.arrival_s
         tokens = there.kv_tokens[i] + there.queued_tokens[i] + request.input_tokens
         return bool(
@@ -121,7 +119,7 @@ class EcoServe(Aggregated):
         )
 
     def _queue(self, i: int, cluster: Cluster) -> Queue:
-        """What waits on i; those that a crash took from there do not."""
+        """The requests that wait on i, without those that a crash took from there."""
         queue = self.waiting.get(i, _EMPTY)
         ended = ~np.isnan(cluster.requests.first_token_s[queue.ids]) | (cluster.requests.instance[queue.ids] != i)
         if ended.any():
@@ -136,12 +134,12 @@ class EcoServe(Aggregated):
         return np.asarray(self.tpot_s * requests.generated(ids) - spent_s, np.float64)
 
     def _least_left(self, left_s: NDArray[np.float64]) -> float:
-        """What counts of the time that each has left; without limit if there is none."""
+        """The part of each one's remaining time that counts; no limit if there is none."""
         return float(self.slack(left_s)) if len(left_s) else np.inf
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """Prefill what was taken, and beyond that what the saved time covers of the queue, preempted requests first;
-        else decode.
+        """Prefill what was taken, and beyond that as much of the queue as the saved time covers, preempted requests
+        first; else decode.
         """
         there, queue = cluster.instances, self._queue(instance, cluster)
         budget = self.budget.setdefault(instance, int(there.token_budget[instance]))
@@ -162,4 +160,4 @@ class EcoServe(Aggregated):
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         there = cluster.instances
         for i in np.flatnonzero((there.queued > 0) & (there.running > 0)):
-            yield SetTokenBudget(int(i), int(there.token_budget[i]))  # its plan is asked for again
+            yield SetTokenBudget(int(i), int(there.token_budget[i]))  # asks for its plan again

@@ -1,14 +1,14 @@
 """Skip-join multi-level feedback queue (FastServe: Wu et al., "Fast Distributed Inference Serving for Large Language
 Models", arXiv 2305.05920).
 
-Each level has a quantum, each `ratio` times that of the level above. A request joins the highest level whose quantum is
-no less than the time of its prefill, for that is its first iteration: a long prompt skips the levels in which it could
-not even begin. One that has used up its quantum falls by a level. Those of the highest levels, in the order in which
-they came to their level, form the batch; others are preempted at the end of the iteration and keep their KV, or leave
-it to host memory where those of the batch lack room. One that has not run for `starvation_s` comes to the first level.
+Each level has a quantum, `ratio` times that of the level above. A request joins the highest level whose quantum is at
+least the time of its prefill, since that is its first iteration: a long prompt skips the levels in which it could not
+even begin. A request that has used up its quantum falls by a level. Requests of the highest levels, in the order of
+their arrival at the level, form the batch. Others are preempted at the end of the iteration and keep their KV, or move
+it to host memory if the batch lacks room. A request that has not run for `starvation_s` moves to the first level.
 
-Simplified: levels are looked at whenever something changes on an instance, and once in the first quantum. KV is swapped
-when room is lacking, the lowest level first, and not ahead of time. A prompt under way is not preempted. Who comes back
+Simplified: levels are updated whenever something changes on an instance, and once in the first quantum. KV is swapped
+when room is lacking, the lowest level first, and not ahead of time. A prompt under way is not preempted. A request back
 from host memory waits for those that came before it. Iterations are those of `continuous`.
 """
 
@@ -54,7 +54,7 @@ class FastServe(Aggregated):
         self._used_s = np.zeros(count)  # seconds used of the quantum of its level
         self._seen_s = np.zeros(count)  # time at which it last ran, or joined
         self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # requests that ran at the last look
-        # Of each instance, the requests that are suspended with their KV there, and with it in host memory.
+        # For each instance, the suspended requests with their KV there, and with it in host memory.
         self._kept: list[set[int]] = [set() for _ in cluster.instances.ids]
         self._out: list[set[int]] = [set() for _ in cluster.instances.ids]
         self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # resumed requests that wait for room
@@ -67,7 +67,7 @@ class FastServe(Aggregated):
         return keys
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
-        """The batch of an instance: who leaves it, and who comes back to it."""
+        """Form the batch of an instance: which requests leave it, and which return."""
         queued, running = cluster.queued(instance).tolist(), cluster.decoding(instance).tolist()
         prefilling = cluster.prefilling(instance).tolist()
         there = cluster.suspended
@@ -94,7 +94,7 @@ class FastServe(Aggregated):
         return [*(Preempt(r, "swap") for r in swapped), *stay, *(Resume(r) for r in coming)]
 
     def on_tick(self, cluster: Cluster) -> list[Action]:
-        """Each instance is asked about its batch again when its step ends, so that no decision is postponed."""
+        """Let each instance be asked about its batch when its step ends, so that no decision is postponed."""
         return [SetMaxBatch(i, int(cluster.instances.max_batch[i])) for i in cluster.prefill.ids.tolist()]
 
     def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
@@ -107,7 +107,7 @@ class FastServe(Aggregated):
         return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
 
     def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
-        """Join who is new, charge who has run since the last look, and lift who has not for long."""
+        """Add new requests, charge those that ran since the last look, and lift those that did not run for long."""
         now_s = cluster.now_s
         for r in waiting:
             if self._level[r] < 0:
@@ -123,7 +123,7 @@ class FastServe(Aggregated):
         self._ran[instance] = set(running)
 
     def _join(self, r: int, level: int, now_s: float) -> None:
-        """r comes to a level, behind all others there, with the whole of its quantum."""
+        """Put r into a level, behind all others there, with its whole quantum."""
         self._places += 1
         self._level[r], self._place[r], self._used_s[r], self._seen_s[r] = level, self._places, 0.0, now_s
 
@@ -139,14 +139,14 @@ class FastServe(Aggregated):
         return -(-tokens // cluster.block_tokens)
 
     def _lacking(self, instance: int, cluster: Cluster, coming: list[int]) -> int:
-        """Blocks that those who come to the batch without KV there need beyond those that are available."""
+        """Blocks that requests which join the batch without KV need beyond the available ones."""
         there = cluster.instances
         blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept[instance])
         spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # blocks that admissions may leave
         return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
     def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
-        """As many of those that keep their KV, the lowest first, as give the blocks that are needed."""
+        """The kept requests, the lowest first, whose KV gives the needed blocks."""
         found: list[int] = []
         for r in kept:
             if needed <= 0:

@@ -1,15 +1,15 @@
 """Prefills by urgency, decodes by slack (Kairos: Wang, arXiv 2605.02329), on prefill and decode instances.
 
-A prefill queue is read so that as many prompts as possible are done within `ttft_s`: in the order of arrival, by the
-predicted times of completion; where one would be late, the longest prompt up to there goes behind all those that can
-be in time (Moore and Hodgson). So a long prompt does not make those behind it late.
+A prefill queue is ordered so that as many prompts as possible are done within `ttft_s`. It goes by arrival, and
+predicts the times of completion. If a prompt would be late, the longest prompt up to there moves behind all that can be
+in time (Moore and Hodgson). So a long prompt does not make those behind it late.
 
-A decode step holds the requests that `tpot_s` leaves room for. First come those that would be late without this step,
-then the shortest contexts. Others sit out with their KV where it is: they are ahead of their TPOT, and have slack.
+A decode step holds the requests for which `tpot_s` leaves room. First come those that would be late without this step,
+then the shortest contexts. Others sit out and keep their KV: they are ahead of their TPOT, and have slack.
 
 Simplified: the abstract fixes the mechanism, and these two rules are a reconstruction. Prompts count as prefilled one
-after the other, whole. Who takes part in a step is decided whenever something changes on an instance, and every
-`period_s` where somebody sits out or steps are too long. Nobody sits out where less than `spare` of KV memory is free.
+after the other, whole. The participants of a step are chosen whenever something changes on an instance, and every
+`period_s` if a request sits out or steps are too long. No request sits out if less than `spare` of KV memory is free.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Kairos(Disaggregated):
         return np.array([rank[r] for r in queue.tolist()], np.float64)
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
-        """Who takes part in the coming steps of a decode instance."""
+        """Choose the participants of a decode instance's next steps."""
         there = cluster.instances
         if not there.role[instance] & DECODE:
             return []
@@ -84,18 +84,18 @@ class Kairos(Disaggregated):
         return [*leaving, *(Resume(r) for r in aside.tolist() if r in chosen)]
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
-        """Let an instance be asked when its step ends if somebody sits out there, or steps are too long."""
+        """Let an instance be asked when its step ends if a request sits out there, or steps are too long."""
         pool = cluster.decode
         sits_out = np.isin(pool.ids, cluster.requests.instance[cluster.suspended])
         asked = pool.ids[sits_out | (pool.step_s() > self.tpot_s)]
         return [SetMaxBatch(i, int(cluster.instances.max_batch[i])) for i in asked.tolist()]
 
     def _batch(self, instance: int, cluster: Cluster, ids: Integers) -> set[int]:
-        """As many as the limit on a step leaves room for: those without slack, then the shortest contexts."""
+        """The requests for which the limit on a step leaves room: those without slack, then the shortest contexts."""
         requests = cluster.requests
         generated = requests.generated(ids)
         context = requests.input_tokens[ids] + generated
-        due_s = requests.first_token_s[ids] + generated * self.tpot_s  # of the next token
+        due_s = requests.first_token_s[ids] + generated * self.tpot_s  # time at which the next token is due
         has_slack = np.nan_to_num(due_s, nan=-np.inf) > cluster.now_s + self.tpot_s + float(self.tick_s or 0.0)
         tokens, chosen = 0, list[int]()
         for k in np.lexsort([ids, context, has_slack]):

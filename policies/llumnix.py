@@ -1,17 +1,17 @@
 """Freeness by virtual usage, and live migration between instances (Llumnix: Sun et al., OSDI 2024, arXiv 2406.03243).
 
-The virtual usage of an instance (Algorithm 1) is the KV that its running requests hold, the prompt of the first request
-that waits there, and room for the high priority if one of that is there. It is endless on an instance that is to be
-switched off. Freeness is memory less virtual usage, over the requests: decode steps until memory is full. A prompt goes
-to the freest instance, where all that wait count, as in Llumnix's code. Every period the least free instances below
-`migrate_below` are paired with the freest above `accept_above`, and one request of each moves while it goes on
-decoding: of the lowest priority the one with the least KV. So the first of a queue finds room, a request of high
-priority has room to itself, and an instance that is to be switched off empties. The mean of freeness starts and stops
-instances, if there are spare ones.
+The virtual usage of an instance (Algorithm 1) is the KV of its running requests, the prompt of its first waiting
+request, and headroom for a high-priority request if there is one. It is infinite on an instance that is to be switched
+off. Freeness is memory less virtual usage, divided by the requests: decode steps until memory is full. A prompt goes to
+the freest instance, where all waiting requests count, as in Llumnix's code. Every period the least free instances below
+`migrate_below` are paired with the freest above `accept_above`, and one request of each moves while it decodes: of the
+lowest priority the one with the least KV. So the first of a queue finds room, a high-priority request has room to
+itself, and an instance that is to be switched off empties. The mean of freeness starts and stops instances, if there
+are spare ones.
 
-Simplified: a pair moves one request a period, and a request that is moving counts where it goes. What is missing of
-memory is not divided by the requests, or more of them would make an instance freer. The thresholds are chosen here. Of
-two priorities any above 0 is the high one. Steps are those of `continuous`.
+Simplified: a pair moves one request a period, and a moving request counts at its destination. Missing memory is not
+divided by the requests, since more requests would then make an instance freer. The thresholds are chosen here. Any
+priority above 0 is high. Steps are those of `continuous`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Numbers = Integers | Floats
 
 class Llumnix(Aggregated):
     """Freeness is in decode steps. Every `period_s` (None: never) requests move, and instances are started below a mean
-    of `start_below`, or stopped above `stop_above`; `headroom_tokens` are kept free next to a request of high priority.
+    of `start_below`, or stopped above `stop_above`; `headroom_tokens` are kept free for a request of high priority.
     """
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
@@ -69,7 +69,7 @@ class Llumnix(Aggregated):
         return np.where(cluster.requests.priority[queue] > 0, 0.0, 1.0)
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
-        """The freest instance, of equal ones that with the fewest requests. All that wait there count."""
+        """The freest instance, among equals the one with the fewest requests. All waiting requests count."""
         pool, there = cluster.prefill, cluster.instances
         waiting = there.queued + there.prefilling
         freeness = self._freeness(cluster, there.queued_tokens, waiting)[pool.ids]
@@ -77,7 +77,7 @@ class Llumnix(Aggregated):
         return int(pool.ids[np.lexsort([count, -freeness])[0]])
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
-        """Of those that wait, only the first of each queue counts."""
+        """Of the waiting requests, only the first of each queue counts."""
         there, requests = cluster.instances, cluster.requests
         tokens, waiting = np.zeros(len(there)), np.zeros(len(there))
         for i in np.flatnonzero(there.queued + there.prefilling).tolist():
@@ -87,10 +87,9 @@ class Llumnix(Aggregated):
         return [*self._moves(cluster, freeness), *self._scale(cluster, freeness)]
 
     def _freeness(self, cluster: Cluster, tokens: Numbers, waiting: Numbers) -> Floats:
-        """Decode steps until the memory of each instance is full, with prompts of so many tokens, of so many requests.
+        """Decode steps until the memory of each instance is full, with `waiting` requests' prompts of `tokens` tokens.
 
-        -inf where an instance is to be switched off, or down.
-        """
+        -inf for an instance that will be switched off, or is down."""
         there = cluster.instances
         free = there.total_blocks * cluster.block_tokens - there.kv_tokens - there.incoming_kv_tokens - tokens
         if self._has_priorities:
@@ -105,7 +104,7 @@ class Llumnix(Aggregated):
         return np.bincount(high, minlength=len(cluster.instances)) > 0
 
     def _moves(self, cluster: Cluster, freeness: Floats) -> list[Action]:
-        """One request of each pair, the least free with the freest, the next with the next."""
+        """One request of each pair: the least free with the freest, the next with the next."""
         order = np.argsort(freeness, kind="stable")
         sources = [int(i) for i in order if freeness[i] < self.migrate_below and cluster.instances.running[i]]
         targets = [int(i) for i in order[::-1] if freeness[i] > self.accept_above]
@@ -131,7 +130,7 @@ class Llumnix(Aggregated):
         return free - int(there.incoming_kv_tokens[i])
 
     def _scale(self, cluster: Cluster, freeness: Floats) -> list[Action]:
-        """One instance more below the mean that is wanted, or the one with the fewest requests less above it."""
+        """Start an instance if the mean is too low, or stop the one with the fewest requests if it is too high."""
         there = cluster.instances
         if not self.changes_roles or cluster.now_s < self._scaled_s + self.scale_every_s or there.changing().any():
             return []

@@ -1,12 +1,12 @@
 """Routing by the product of new prefill tokens and batch size (LMetric: Zhang et al., arXiv 2603.15202).
 
-The score of an instance is the tokens that it would have to prefill, those that wait there and those of the request
-that its cache lacks, times the requests that it would then serve. The least score wins. A weight of either factor would
-not change which is least, so that nothing is to be tuned.
+The score of an instance is a product. One factor is the tokens that it would have to prefill: those that wait there and
+those of the request that its cache lacks. The other is the number of requests that it would then serve. The least score
+wins. A weight of either factor would not change the order, so there is nothing to tune.
 
-Simplified: the request counts in both factors, so that none is zero and an idle instance is not chosen whatever its
-cache lacks. Of equal scores the first instance wins. The check for the rare cases in which the product fails is left
-out. Steps are unified, as those of `vllm_v1`.
+Simplified: the request counts in both factors, so neither is zero and an idle instance is not chosen whatever its cache
+lacks. Among equal scores the first instance wins. The check for the rare cases in which the product fails is left out.
+Steps are unified, as in `vllm_v1`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framework.policy import Aggregated, Cluster, Request
 
 
 class LMetric(Aggregated):
-    """Nothing is set."""
+    """There are no settings."""
 
     batching_mode: ClassVar[Batching | None] = "unified"
 

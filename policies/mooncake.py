@@ -1,9 +1,10 @@
 """A scheduler around the pool of KV prefixes (Mooncake: Qin et al., FAST 2025, section 6; arXiv 2407.00079).
 
-The Conductor sends a prompt where its TTFT is least (Algorithm 1): queue, prefill of what is not cached there, and the
-copy of a prefix that another instance has much more of. Where both would be too late it rejects (arXiv, section 7).
+The Conductor sends a prompt to the instance with the least TTFT (Algorithm 1): queue, prefill of the uncached part, and
+the copy of a prefix if another instance has much more of it. If TTFT or TBT would be too late it rejects (arXiv,
+section 7).
 
-How slow the decode pool is, and how slow it will be (Mooncake: arXiv 2407.00079, section 7).
+The present and the future pace of the decode pool (Mooncake: arXiv 2407.00079, section 7).
 """
 
 from __future__ import annotations
@@ -41,32 +42,33 @@ from policies._placed import (
 
 
 class DecodeLoad:
-    """Mean time between tokens of the decode pool, at present or later, if each request decodes for `decode_s`."""
+    """Mean time between tokens of the decode pool, now or later, if each request decodes for `decode_s`."""
 
     def __init__(self, decode_s: float) -> None:
         self.decode_s = decode_s
-        self.coming: dict[int, tuple[float, int]] = {}  # requests not yet prefilled: when they will be, prompt tokens
+        # requests not yet prefilled: the time when they will be, prompt tokens
+        self.coming: dict[int, tuple[float, int]] = {}
         self.since_s: NDArray[np.float64] = np.zeros(0)  # time from which each request decodes
 
     def expect(self, request: Request, ready_s: float) -> None:
-        """The request has been admitted, and will be prefilled at `ready_s`."""
+        """Note that the request has been admitted, and will be prefilled at `ready_s`."""
         self.coming[request.id] = ready_s, request.input_tokens
 
     def begin(self, request: Request, cluster: Cluster) -> None:
-        """The request has been prefilled and decodes from now on."""
+        """Note that the request has been prefilled and decodes from now on."""
         if len(self.since_s) == 0:
             self.since_s = np.zeros(len(cluster.requests.arrival_s))
         self.coming.pop(request.id, None)
         self.since_s[request.id] = cluster.now_s
 
     def now_s(self, cluster: Cluster) -> float:
-        """Seconds of a step of what decodes, or is on its way there, spread evenly over the pool."""
+        """Seconds of a step of all requests that decode, or are on their way there, spread evenly over the pool."""
         pool = cluster.decode
         count = int(pool.running.sum() + pool.incoming.sum())
         return self._step_s(cluster, count, int(pool.kv_tokens.sum() + pool.incoming_kv_tokens.sum()))
 
     def then_s(self, cluster: Cluster, time_s: float) -> float:
-        """The load at a later time: those older than `decode_s` have left, those prefilled by then have come."""
+        """The load at a later time: requests older than `decode_s` have left, those prefilled by then have come."""
         pool = cluster.decode
         ids, _ = cluster.decoding_on(pool)
         if len(ids):
@@ -100,7 +102,7 @@ def _of_pool_then(load: DecodeLoad, cluster: Cluster, ttft_s: float) -> float:
     return load.then_s(cluster, cluster.now_s + ttft_s)
 
 
-# Of the whole decode pool, when a prompt has been prefilled or before that.
+# Of the whole decode pool, after a prompt has been prefilled or before that.
 EXPECTED_TBT: dict[str, Callable[[DecodeLoad, Cluster, float], float]] = {
     "baseline": _of_pool,
     "early": _of_pool,
@@ -109,7 +111,7 @@ EXPECTED_TBT: dict[str, Callable[[DecodeLoad, Cluster, float], float]] = {
 Admission = Literal["none", "slo", "baseline", "early", "predicted"]
 
 
-# --- where a prompt goes, in compiled code ---------------------------------------------------------------------------
+# --- the instance of a prompt, in compiled code -----------------------------------------------------------------------
 
 
 Routing = Literal["random", "load", "local", "global"]
@@ -122,8 +124,8 @@ _LATE = ("", "ttft", "tbt")
 
 @either()
 def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
-    """Algorithm 1, lines 1 to 20. The longest prefix is copied where it is more than `_LONGER` times as long as the
-    instance's own.
+    """The best placement by Algorithm 1, lines 1 to 20. The longest prefix is copied if it is more than `_LONGER` times
+    as long as the instance's own.
     """
     present_s, prompt = now_s(engine), int(request_of(engine, r).input_tokens)
     best, longest = -1, -1
@@ -145,7 +147,7 @@ def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
                 slower = min(inst.bandwidth_bytes_s, instance_of(engine, best).bandwidth_bytes_s)
                 transfer_s = (longest - prefix) * numbers[_BYTES_PER_TOKEN] / slower
                 prefix, source = longest, best
-            if prefix != computed or inst.pool != pool:  # What was computed for the instance before counts once.
+            if prefix != computed or inst.pool != pool:  # The result for the instance before is reused once.
                 alone_s = prefill_s(engine, i, prefix, prompt, int(numbers[_CHUNK_TOKENS]))
                 computed, pool = prefix, inst.pool
             ttft_s = left_s(numbers, i) + transfer_s + alone_s
@@ -157,7 +159,7 @@ def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
 
 @either()
 def tbt_s(engine: Any, instances: int, prompt: int) -> float:
-    """Seconds of a decode step on the instance that holds least, with a prompt of so many tokens."""
+    """Seconds of a decode step on the instance with the least KV, with a prompt of `prompt` tokens."""
     best, least = -1, 0
     for i in range(instances):
         inst = instance_of(engine, i)
@@ -170,7 +172,7 @@ def tbt_s(engine: Any, instances: int, prompt: int) -> float:
 
 @compiled
 def judged(engine: Any, numbers: Floats, r: int) -> int:
-    """Place r; the number of the limit, in `_LATE`, that it would break, 0: none, and its placement is confirmed."""
+    """Place r; returns the number of the limit, in `_LATE`, that it would break, or 0 with its placement confirmed."""
     placement = best_placement(engine, numbers, r)
     remember(numbers, r, placement)
     if placement.ttft_s > numbers[_TTFT_LIMIT_S]:
@@ -184,9 +186,9 @@ def judged(engine: Any, numbers: Floats, r: int) -> int:
 
 @either()
 def sent_to(engine: Any, numbers: Floats, r: int) -> int:
-    """Send r where it is prefilled: as it was placed at its admission, if nothing was placed since.
+    """The instance that prefills r: as placed at its admission, if nothing was placed since.
 
-    It is placed anew if its instance has crashed.
+    It is placed again if its instance has crashed.
     """
     if not is_confirmed(numbers, r) or instance_of(engine, remembered(numbers, r).instance).role & PREFILL == 0:
         remember(numbers, r, best_placement(engine, numbers, r))
@@ -215,7 +217,7 @@ def as_placed(request: int, view: View, params: Floats, state: Floats) -> int:
 
 @decision(observes=False)
 def source_of_prefix(request: int, view: View, params: Floats, state: Floats) -> int:
-    """The instance whose prefix is sent to where the request was placed."""
+    """The instance whose prefix is sent to the request's instance."""
     return remembered(params, request).source
 
 
@@ -225,10 +227,11 @@ def source_of_prefix(request: int, view: View, params: Floats, state: Floats) ->
 class Mooncake(Disaggregated):
     """`routing` is random, load (the shortest queue), local (least TTFT, by each instance's own cache) or global.
 
-    global also copies: the longest prefix that an instance has goes to one whose own is shorter by a factor above
-    `kvcache_balancing_threshold`. `admission` by expected TTFT and TBT against `ttft_s` and `tbt_s` (None: no limit):
-    none, slo (of the instances chosen), or by the mean TBT of the decode pool: baseline (once a prompt has been
-    prefilled), early (before that), predicted (before, as it will be then if each decode lasts `decode_s`).
+    global also copies: the longest prefix of any instance goes to one whose own is shorter by a factor above
+    `kvcache_balancing_threshold`. `admission` compares expected TTFT and TBT with `ttft_s` and `tbt_s` (None: no
+    limit): none; slo (of the chosen instances); or by the mean TBT of the decode pool: baseline (after a prompt has
+    been prefilled), early (before that), predicted (before, with the TBT expected then if each decode lasts
+    `decode_s`).
     """
 
     route_prefill: Any = as_placed
@@ -270,7 +273,7 @@ class Mooncake(Disaggregated):
             vars(self)["route_decode"] = self._route_decode
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
-        """Prompts are prefilled in chunks; those of several requests share one."""
+        """The pools, with prompts prefilled in chunks; those of several requests share one step."""
         pools = [
             replace(pool, batching=pool.batching or "decode_first", token_budget=pool.token_budget or self.chunk_tokens)
             if pool.role == "prefill"

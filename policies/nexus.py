@@ -1,8 +1,8 @@
 """Prefills and decodes as two streams on disjoint parts of one GPU (Nexus: arXiv 2507.06608).
 
-A controller divides the streaming multiprocessors by a model of what each phase's next step takes. While KV memory is
-far from full, prefills get the largest part at which decodes keep close to their time on the whole GPU; nearly full,
-decodes get the largest at which prefills do. Each stream takes up a new part at its own next step. Short prompts go
+A controller divides the streaming multiprocessors by a model of each phase's next step. While KV memory is far from
+full, prefills get the largest part at which decodes keep close to their time on the whole GPU. Once it is nearly full,
+decodes get the largest part at which prefills do. Each stream takes its new part at its own next step. Short prompts go
 first, and age.
 """
 
@@ -25,20 +25,20 @@ from framework.policy.view import Cluster, Floats, View
 from framework.replay.lookups import as_plan, decode_slowdown, instance_of, prefill_slowdown, streams_s
 from framework.system.cluster import ClusterSpec
 
-_LARGEST = 99  # percent: each stream keeps one
+_LARGEST = 99  # percent: each stream keeps at least one
 Slack = Annotated[float, at_least(1)]
 
 
-# The numbers of a policy: settings, then the percent of the SMs that each instance's prefills have.
+# The numbers of a policy: settings, then the percent of the SMs of each instance's prefills.
 _DYNAMIC, _FULL, _DECODE_SLACK, _PREFILL_SLACK, _HYSTERESIS, _PERCENTS_AT = range(6)
 
 
 @either()
 def largest(engine: Any, decodes: bool, step_s: float, slack: float, percent: int) -> int:
-    """The largest part of one stream, in steps of 1 % from the present one, at which the other, whose step takes
-    `step_s` on all SMs, keeps its limit with the rest. Where that has nothing to do it keeps it with anything.
+    """The largest part of one stream, in steps of 1 % from the present one, at which the other stream, whose step takes
+    `step_s` on all SMs, keeps its limit with the rest. A stream without work keeps it with any part.
 
-    `decodes`: the other one decodes.
+    `decodes`: the other stream decodes.
     """
     limit_s = slack * step_s
     while percent > 1 and on_part_s(engine, decodes, step_s, 100 - percent) > limit_s:
@@ -50,7 +50,7 @@ def largest(engine: Any, decodes: bool, step_s: float, slack: float, percent: in
 
 @either()
 def on_part_s(engine: Any, decodes: bool, step_s: float, percent: int) -> float:
-    """Seconds of a step on so many percent of the SMs."""
+    """Seconds of a step on `percent` of the SMs."""
     if step_s == 0.0:
         return 0.0
     factor = decode_slowdown(engine, percent) if decodes else prefill_slowdown(engine, percent)
@@ -60,7 +60,7 @@ def on_part_s(engine: Any, decodes: bool, step_s: float, percent: int) -> float:
 
 @either()
 def best_percent(engine: Any, i: int, params: Floats, percent: int) -> int:
-    """The prefills' part of the SMs, sought from the present one."""
+    """The prefills' part of the SMs, searched from the present one."""
     inst = instance_of(engine, i)
     prefill_s, decode_s = streams_s(engine, i)
     if inst.free_blocks + inst.evictable_blocks > (1.0 - params[_FULL]) * inst.total_blocks:
@@ -70,7 +70,7 @@ def best_percent(engine: Any, i: int, params: Floats, percent: int) -> int:
 
 @decision(observes=True)
 def divided(i: int, view: View, params: Floats, state: Floats) -> int:
-    """The plan of an instance whose streams have the parts that suit it now, unless they nearly do."""
+    """The plan of an instance with the best parts for its streams, unless the present ones nearly are."""
     percent = int(params[_PERCENTS_AT + i])
     if params[_DYNAMIC]:
         best = best_percent(view.engine, i, params, percent)
@@ -81,12 +81,12 @@ def divided(i: int, view: View, params: Floats, state: Floats) -> int:
 
 
 class Nexus(Aggregated):
-    """`split`: dynamic, or static at `prefill_percent`, where the dynamic one begins. `queue`: spf or fcfs.
+    """`split`: static at `prefill_percent`, or dynamic, beginning there. `queue`: spf or fcfs.
 
-    Below `full` of the KV memory the largest prefill part is sought at which a decode step takes at most
+    Below `full` of the KV memory the search finds the largest prefill part at which a decode step takes at most
     `decode_slack` times as long as on all SMs; from there on, the largest decode part with `prefill_slack`. A part that
-    differs from the present one by no more than `hysteresis` percent is not applied. A waiting prompt is aged by
-    `aging` tokens a second.
+    differs from the present one by at most `hysteresis` percent is not applied. A waiting prompt is aged by `aging`
+    tokens a second.
     """
 
     batching_mode: ClassVar[Batching | None] = "concurrent"
@@ -122,7 +122,7 @@ class Nexus(Aggregated):
         return super().layout(spec)
 
     def shortest_first(self, queue: NDArray[np.int64], cluster: Cluster) -> Any:
-        """Prompt - aging * age. All ages grow alike, so that prompt + aging * arrival gives the same order."""
+        """Prompt - aging * age. All ages grow equally, so prompt + aging * arrival gives the same order."""
         return cluster.requests.input_tokens[queue] + self.aging * cluster.requests.arrival_s[queue]
 
     def prepare(self, cluster: Cluster) -> None:

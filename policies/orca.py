@@ -1,6 +1,6 @@
 """Iteration-level scheduling with KV reserved from admission on (Orca: Yu et al., OSDI 2022, sections 3.1 and 4.2).
 
-Every iteration decodes all running requests; new ones are admitted, first come first served, while a full reservation
+Every iteration decodes all running requests. New ones are admitted, first come first served, while a full reservation
 and a seat are left, and their whole prompts run in the same iteration (selective batching). Nothing is preempted.
 
 The paper's scheduler reserves `max_tokens` of each request: its prompt, and the longest output that its client asks

@@ -1,15 +1,15 @@
 """Instances by tiers of TPOT, filled one after the other (PolyServe: Zhu et al., arXiv 2507.17769).
 
 Requests of a class form a tier, by the limit on TPOT. An instance serves one tier, whose limit its steps keep: chunks
-are as large as the limit leaves room for, given the decodes (dynamic chunking). A prompt goes to the most loaded
-instance of its tier that would still attain both limits, so that load forms a gradient and the last instances empty.
-Where none of its own attains them, an instance that is free joins its tier; without one, the prompt shares an instance
-of a tighter tier. One without requests is free. With spare instances one is started when none is free, and one is
-stopped when more than `free` are.
+are as large as the limit allows next to the decodes (dynamic chunking). A prompt goes to the most loaded instance of
+its tier that would still attain both limits, so load forms a gradient and the last instances empty. If none of its own
+attains them, a free instance joins its tier; without one, the prompt shares an instance of a tighter tier. An instance
+without requests is free. With spare instances one is started when none is free, and one is stopped when more than
+`free` are.
 
-Simplified: a prompt is expected to wait for those before it in steps as long as the limit, by the chunk of the moment.
-Load is KV that is held, on its way and queued. Growth of outputs is not predicted. Where no instance attains the limits
-the prompt goes to the one with the fewest queued tokens; nobody is turned away.
+Simplified: a prompt is expected to wait for those before it in steps as long as the limit, by the present chunk. Load
+is KV that is held, on its way and queued. Growth of outputs is not predicted. If no instance attains the limits the
+prompt goes to the one with the fewest queued tokens; no request is turned away.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PolyServe(Aggregated):
         return min(own or ready, key=lambda i: int(there.queued_tokens[i]))
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
-        """The largest chunk, of the budget and its halves, whose step keeps the limit of the instance's tier."""
+        """Set the largest chunk, of the budget and its halves, whose step keeps the limit of the instance's tier."""
         there = cluster.instances
         if self._tier[instance] == _FREE or there.queued_tokens[instance] == 0:
             return []
@@ -107,12 +107,12 @@ class PolyServe(Aggregated):
         return [SetRole(int(idle[-1]), "off")] if len(idle) > self.free else []
 
     def _limit_of(self, instance: int) -> float:
-        """The limit that an instance's steps keep, NaN where it is free."""
+        """The limit that an instance's steps keep, NaN if it is free."""
         tier = int(self._tier[instance])
         return np.nan if tier == _FREE else self.limits_s[tier]
 
     def _attains(self, i: int, request: Request, cluster: Cluster) -> bool:
-        """Whether the instance would keep its limits with one request more."""
+        """Whether the instance would keep its limits with one more request."""
         there = cluster.instances
         waiting = int(there.queued_tokens[i]) + request.input_tokens
         decodes = int(there.queued[i] + there.prefilling[i] + there.running[i]) + 1
@@ -128,7 +128,7 @@ class PolyServe(Aggregated):
         return bool(wait_s <= self.ttft_s)
 
     def _chunk(self, i: int, cluster: Cluster, decodes: int, context: int) -> int:
-        """Tokens of prompts that a step with these decodes has room for."""
+        """Prompt tokens for which a step with these decodes has room."""
         limit_s, chunk = self._limit_of(i), int(self._most[i])
         times = cluster.instances.step_times
         while chunk > _SMALLEST_CHUNK and estimate_s(times, i, chunk, decodes, context) > limit_s:

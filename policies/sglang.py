@@ -1,11 +1,12 @@
 """Chunks of prompts, and admission that leaves room for outputs (SGLang: Zheng et al., NeurIPS 2024).
 
-Room is what running requests may still emit, times a ratio that falls with each decode step and is measured anew when
-memory was short. Then the requests that have emitted least give way, and wait behind those that came meanwhile.
+Admissions leave room for what running requests may still emit, times a ratio that falls with each decode step and is
+measured again when memory was short. Then the requests that have emitted least are preempted, and wait behind those
+that came meanwhile.
 
-As SGLang comes (`steps=chunks_first`), steps are chunks of prompts while a prompt finds room, one of which is cut at
-most; decodes wait. With its option --enable-mixed-chunk (`steps=mixed`) a step has all decodes, and chunks of what is
-left of its tokens.
+By SGLang's default (`steps=chunks_first`), steps are chunks of prompts while a prompt finds room, at most one of which
+is cut; decodes wait. With its option --enable-mixed-chunk (`steps=mixed`) a step has all decodes, and chunks in the
+rest of its tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompt and token machines that lend each other a hand (Splitwise: Patel et al., ISCA 2024, sections IV-A to IV-C).
+"""Prompt and token machines that help each other (Splitwise: Patel et al., ISCA 2024, sections IV-A to IV-C).
 
 Both phases join the shortest queue of their pool. Past a bound a request goes to a machine of the mixed pool, or
 borrows one of the other pool, which counts as mixed until it has no work of the other phase left. Prompts are batched
@@ -25,9 +25,9 @@ _KINDS = {"prefill": 0, "decode": 1, "mixed": 2}  # kinds of machines: prompt, t
 
 @decision(observes=True)
 def prompt_machine(request: int, view: View, params: Floats, state: Floats) -> int:
-    """The first of prompt, mixed and token machines with a queue below the bound; of each, the shortest queue.
+    """The first of prompt, mixed and token machines with a queue below the bound; among each kind, the shortest queue.
 
-    Where all are past it, the shortest queue of prompt machines, or of mixed ones if all are borrowed.
+    If all are past it, the shortest queue of prompt machines, or of mixed ones if all are borrowed.
     """
     tokens = view.requests[request].input_tokens
     best, best_rank, best_queue, best_held = -1, 6, 0, 0
@@ -53,8 +53,8 @@ def prompt_machine(request: int, view: View, params: Floats, state: Floats) -> i
 
 @decision(observes=True)
 def token_machine(request: int, view: View, params: Floats, state: Floats) -> int:
-    """Where the prompt ran, unless that is a prompt machine; else the first of token, mixed and prompt machines with KV
-    below the bound, and of each the one that holds or awaits the fewest tokens.
+    """The prompt's instance, unless that is a prompt machine; otherwise the first of token, mixed and prompt machines
+    with KV below the bound, and among each kind the one that holds or awaits the fewest tokens.
     """
     here = view.requests[request].instance
     if params[2 + view.instances[here].pool] != 0.0:
@@ -81,8 +81,9 @@ def token_machine(request: int, view: View, params: Floats, state: Floats) -> in
 
 
 class Splitwise(Policy):
-    """Prefill pools are prompt machines, decode pools token machines; all can do both, `batch_tokens` prompt tokens and
-    decodes a step. `prompt_bound`: tokens that a queue may hold; `token_bound`: share of KV memory that decodes may.
+    """Prefill pools are prompt machines, decode pools token machines; all can do both, with `batch_tokens` prompt
+    tokens and decodes a step. `prompt_bound`: tokens that a queue may hold; `token_bound`: share of KV memory that
+    decodes may hold.
     """
 
     suggested_cluster = "disaggregated"

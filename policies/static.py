@@ -1,12 +1,11 @@
 """Request-level batching: a batch is served until its last request has ended, then the next one is made.
 
-As engines did it before iteration-level scheduling (FasterTransformer; described by Yu et al., OSDI 2022, section 2,
-and as the scheduler `faster_transformer` of Sarathi-Serve's code). Each request reserves KV for the longest one.
+Engines worked this way before iteration-level scheduling (FasterTransformer; described by Yu et al., OSDI 2022, section
+2, and as the scheduler `faster_transformer` of Sarathi-Serve's code). Each request reserves KV for the longest one.
 
-In the Triton server, FasterTransformer's front end, the requests of a model wait in one queue, from which whichever
-instance is free next takes a batch. Here a request is routed on its arrival: `routing=next_free` sends it to the
-instance whose batch seems nearest to its end, by the steps that it has done and the requests that it has left, so that
-the next batch gathers there.
+In the Triton server, FasterTransformer's front end, the requests of a model wait in one queue, from which the next free
+instance takes a batch. Here a request is routed on its arrival: `routing=next_free` sends it to the instance whose
+batch seems nearest to its end, by its completed steps and remaining requests, so the next batch gathers there.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from framework.system.cluster import ClusterSpec
 
 Integers = NDArray[np.int64]
 
-_LEFT_STEPS = 16  # by which each request left in a batch is taken to put off its end; chosen on Azure's conversations
+# steps by which each remaining request of a batch is assumed to delay its end; chosen on Azure's conversations
+_LEFT_STEPS = 16
 _FULL = 2**40  # more than any number of steps
 
 
@@ -47,7 +47,9 @@ class Static(Aggregated):
         return reserving(super().layout(spec), self.reserve_tokens)
 
     def _next_free(self, request: Request, cluster: Cluster) -> int:
-        """An idle instance; else, of those whose next batch has room, the one whose batch seems nearest to its end."""
+        """An idle instance; else, among those whose next batch has room, the one whose batch seems nearest to
+        its end.
+        """
         able = cluster.prefill
         busy = able.running + able.prefilling + able.queued > 0
         if not busy.all():
@@ -56,12 +58,12 @@ class Static(Aggregated):
         return able.argmin(np.where(able.queued < self._seats(cluster), -done, _FULL + able.queued))
 
     def _seats(self, cluster: Cluster) -> Integers:
-        """Requests that a batch of each instance can have, as far as memory and seats go."""
+        """The largest batch of each instance that memory and seats allow."""
         able = cluster.prefill
         tokens = np.array([cluster.spec.pools[pool].reserve_tokens or 1 for pool in able.pool])
         return np.maximum(np.minimum(able.total_blocks * cluster.block_tokens // tokens, able.max_batch), 1)
 
 
 def _steps(cluster: Cluster, instance: int) -> int:
-    """Decode steps that the batch of an instance has done, by what remains of it."""
+    """Decode steps that the batch of an instance has done, by its remaining requests."""
     return int(cluster.requests.generated(cluster.decoding(instance)).max(initial=0))

@@ -1,8 +1,8 @@
 """Instances of two kinds that both prefill and decode (TaiChi: arXiv 2508.01989).
 
-Prefill-heavy ones take large chunks, decode-heavy ones small ones. Requests begin to decode on decode-heavy instances;
-where memory gets short the one with the longest output flows to a prefill-heavy one, and back when its TPOT nears the
-SLO. Prompts go where their TTFT can be kept.
+Prefill-heavy ones take large chunks, decode-heavy ones small ones. Requests begin to decode on decode-heavy instances.
+When memory gets short, the request with the longest output moves to a prefill-heavy one, and back when its TPOT nears
+the SLO. Prompts go where their TTFT can be kept.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Floats = NDArray[np.float64]
 class TaiChi(Disaggregated):
     """Prefill-heavy instances are those of the prefill pools, with chunks of `prefill_chunk`, the others the rest.
 
-    Prompts of up to `short_tokens` go to decode-heavy ones first. A request leaves one of these above `full` of its KV
-    memory, and comes back above `near` of `tpot_s`.
+    Prompts of up to `short_tokens` go to decode-heavy instances first. A request leaves one of these above `full` of
+    its KV memory, and returns above `near` of `tpot_s`.
     """
 
     @checked("policy.")
@@ -58,8 +58,8 @@ class TaiChi(Disaggregated):
         return replace(spec, pools=tuple(pools))
 
     def _split(self, cluster: Cluster) -> tuple[Integers, Integers]:
-        """Prefill-heavy and decode-heavy instances that take work. Where those of one kind have all crashed, the others
-        stand in for them.
+        """Prefill-heavy and decode-heavy instances that take work. If those of one kind have all crashed, the others
+        replace them.
         """
         if self.kinds is None:
             there = cluster.instances
@@ -83,7 +83,9 @@ class TaiChi(Disaggregated):
         return int(able[ready_s[able].argmin()])
 
     def _ready_s(self, request: Request, cluster: Cluster) -> Floats:
-        """Seconds until each instance has prefilled what waits there and the request, chunk by chunk with decodes."""
+        """Seconds until each instance has prefilled its waiting prompts and the request, chunk by chunk with
+        decodes.
+        """
         there = cluster.instances
         tokens = there.queued_tokens + request.input_tokens - there.cached_tokens(request)
         steps = np.ceil(tokens / np.maximum(there.token_budget - there.running, 1))

@@ -1,14 +1,14 @@
 """Shortest predicted remaining output first, with limited preemption (TRAIL: Shahout et al., arXiv 2410.01035).
 
-The queue is read by the output that the predictor still expects of each request. Where one that waits finds no room or
-seat, those that run with more left to come step aside for it. One that has emitted `share` of the output that was
-predicted for it first is not preempted any more: its KV has become large, and it will soon end. With a share of 1 this
-is shortest remaining time first, with a share of 0 shortest job first, without preemption. A request that steps aside
-loses its KV, and is computed again.
+The queue is ordered by the output that the predictor still expects of each request. If a waiting request finds no room
+or seat, running ones with more left step aside for it. A request that has emitted `share` of its first predicted output
+is not preempted any more: its KV has become large, and it will soon end. A share of 1 gives shortest remaining time
+first, a share of 0 shortest job first, without preemption. A request that steps aside loses its KV, and is computed
+again.
 
-Simplified: predictions are those of `predictor=`, where TRAIL trains a classifier on the model's own embeddings, asked
-at each token. Who steps aside is decided whenever something changes on an instance. A prompt under way is not
-preempted. Steps are those of `chunked`. Without a predictor the queue is first come, first served.
+Simplified: predictions are those of `predictor=`; TRAIL trains a classifier on the model's own embeddings, asked at
+each token. Preemptions are decided whenever something changes on an instance. A prompt under way is not preempted.
+Steps are those of `chunked`. Without a predictor the queue is first come, first served.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Trail(Aggregated):
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
 
     def prepare(self, cluster: Cluster) -> None:
-        self._predicted = np.full(len(cluster.requests.input_tokens), np.nan)  # output expected first of each request
+        self._predicted = np.full(len(cluster.requests.input_tokens), np.nan)  # first predicted output of each request
 
     def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
         return np.nan_to_num(self._left(queue, cluster))
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
-        """Who has more left than one that waits, and may be preempted, waits in its place."""
+        """Preempt requests that may be preempted and have more left than a waiting one, which takes their place."""
         waiting, running = cluster.queued(instance), cluster.decoding(instance)
         if len(waiting) == 0 or len(running) == 0:
             return []

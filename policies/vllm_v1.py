@@ -1,8 +1,9 @@
 """One token budget for both phases, KV blocks allocated chunk by chunk (vLLM, scheduler of its version 1).
 
-Running requests come first: each decodes, or prefills what is left of the budget; then waiting ones are admitted whose
-whole prompts have room. Where a chunk finds no block, the last admitted is preempted and recomputed. Cached prefixes
-are skipped. On prefill and decode instances (its KV connectors), all schedule so, and KV goes where the least is held.
+Running requests come first: each decodes, or prefills up to the rest of the budget; then waiting ones are admitted
+whose whole prompts have room. If a chunk finds no block, the last admitted request is preempted and recomputed. Cached
+prefixes are skipped. On prefill and decode instances (its KV connectors), all schedule this way, and KV goes to the
+instance that holds the least.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
 """Virtual token counter (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
 
-Each tenant has a counter of the service that its requests have got, in weighted tokens (arXiv 2401.00588, Algorithm 2):
-the prompt when a request is first admitted, each output token when it is emitted. The tenant with the smallest counter
-is admitted from next, its requests in the order of their arrival. A tenant that had nothing waiting has its counter
-lifted, when it sends again, to the smallest of those that wait, or, if no tenant waits, to that of the tenant that
-waited last; so no tenant saves up service while idle. Between two tenants that have requests waiting throughout, the
-service differs by at most 2 max(input_weight x longest prompt, output_weight x tokens of a batch) on one instance.
+Each tenant has a counter of the service that its requests have received, in weighted tokens (arXiv 2401.00588,
+Algorithm 2): the prompt when a request is first admitted, each output token when it is emitted. The tenant with the
+smallest counter is admitted from next, its requests in the order of their arrival. A tenant that had nothing waiting
+has its counter lifted, when it sends again, to the smallest of those that wait, or, if no tenant waits, to that of the
+tenant that waited last. So no tenant saves up service while idle. Between two tenants that have requests waiting
+throughout, the service differs by at most 2 max(input_weight x longest prompt, output_weight x tokens of a batch) on
+one instance.
 
-Simplified: a queue is put into this order before each step that may admit, where VTC picks request by request. On
-several instances counters are shared, but each instance admits from its own queue, for which the bound does not hold.
-The tenant that waited last is known as of the last look. A request that was preempted is admitted first and not charged
-again. Steps are those of chunked prefill, where VTC's prototype prefills whole prompts.
+Simplified: a queue is put into this order before each step that may admit; VTC picks request by request. On several
+instances counters are shared, but each instance admits from its own queue, for which the bound does not hold. The
+tenant that waited last is known as of the last look. A preempted request is admitted first and not charged again. Steps
+are those of chunked prefill; VTC's prototype prefills whole prompts.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class Vtc(Aggregated):
     def prepare(self, cluster: Cluster) -> None:
         tenants = int(cluster.requests.tenant.max(initial=0)) + 1
         self._most = int(cluster.instances.max_batch.max())
-        self._settled = np.zeros(tenants)  # what has been charged for good: prompts, outputs of those that ended, lifts
+        self._settled = np.zeros(tenants)  # final charges: prompts, outputs of ended requests, lifts
         self._waiting = np.zeros(tenants, np.int64)  # requests that have not been admitted yet
-        self._queue: set[int] = set()  # these
+        self._queue: set[int] = set()  # their ids
         self._live: set[int] = set()  # admitted requests whose outputs grow
         self._ended = 0
         self._last = 0  # the tenant whose request left the queue last
 
     def admit(self, request: Request, cluster: Cluster) -> bool:
-        """Lift the counter of a tenant that comes back (Algorithm 2, lines 7 to 14)."""
+        """Lift the counter of a tenant that returns (Algorithm 2, lines 7 to 14)."""
         counters, tenant = self._counters(cluster), request.tenant
         if self._waiting[tenant] == 0:
             others = np.flatnonzero(self._waiting)
@@ -66,7 +67,7 @@ class Vtc(Aggregated):
     def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
         """The rank of each request if all were admitted now, one after the other (lines 19 to 25).
 
-        No step admits more than `max_batch`; behind so many they are in the order of their arrival.
+        No step admits more than `max_batch`; later ones are in the order of their arrival.
         """
         counters, requests = self._counters(cluster).copy(), cluster.requests
         tenants, prompts = requests.tenant[queue], requests.input_tokens[queue]
@@ -84,7 +85,7 @@ class Vtc(Aggregated):
         return keys
 
     def _counters(self, cluster: Cluster) -> Floats:
-        """The counter of each tenant as of now: its charges, and what its requests under way have been emitted."""
+        """The counter of each tenant as of now: its charges, and the emitted tokens of its running requests."""
         self._look(cluster)
         if not self._live:
             return self._settled
@@ -93,7 +94,7 @@ class Vtc(Aggregated):
         return self._settled + np.bincount(cluster.requests.tenant[live], emitted, len(self._settled))
 
     def _look(self, cluster: Cluster) -> None:
-        """Charge who was admitted since the last look, and settle who ended."""
+        """Charge requests admitted since the last look, and settle ended ones."""
         requests = cluster.requests
         if self._queue:
             queue = np.fromiter(self._queue, np.int64, len(self._queue))

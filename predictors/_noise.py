@@ -1,6 +1,6 @@
-"""Random numbers that depend only on what they are for, so that one caller's questions do not change another's answers.
+"""Random numbers that depend only on their purpose, so one caller's questions do not change another's answers.
 
-Each request owns a stream, of which any number can be computed by itself: SplitMix64 (Steele, Lea and Flood, "Fast
+Each request owns a stream, any number of which can be computed by itself: SplitMix64 (Steele, Lea and Flood, "Fast
 splittable pseudorandom number generators", OOPSLA 2014) read by position, a counter-based generator in the sense of
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
@@ -73,7 +73,7 @@ def _mixed(state: np.uint64) -> np.uint64:
 
 @compiled
 def _output(states: Keys) -> Keys:
-    """That of each state."""
+    """The output for each state."""
     found = np.empty_like(states)
     for k in range(len(states)):
         found[k] = _mixed(states[k])

@@ -1,4 +1,4 @@
-"""One guess from the prompt at the bucket that a request's output length falls into."""
+"""One guess, made from the prompt, of the bucket of a request's output length."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from predictors._noise import request_keys, uniforms
 
 
 class Bucket(Predictor):
-    """Guesses once a request: the right bucket of `width` tokens with probability `accuracy`, else an adjacent one.
+    """One guess a request: the right bucket of `width` tokens with probability `accuracy`, else an adjacent one.
 
-    As in TetriInfer (arXiv 2401.11181), whose OPT-125M reaches accuracies of 58.9, 74.9 and 85 % at widths of 100, 200
-    and 400 tokens. Bucket b holds lengths from b * width + 1 to (b + 1) * width. Either adjacent one is as likely (the
-    one above, where there is none below); where the wrong guesses fall is not published. The output is expected to end
-    in the middle of the guessed bucket; a request that has come so far is expected to end with the next token, ever
-    again. The spread stays that of the guess: a uniform length in the bucket, the bucket right or next to it.
+    It follows TetriInfer (arXiv 2401.11181), whose OPT-125M reaches accuracies of 58.9, 74.9 and 85 % at widths of 100,
+    200 and 400 tokens. Bucket b holds lengths from b * width + 1 to (b + 1) * width. Either adjacent bucket is equally
+    likely (the one above, if there is none below); the paper does not publish where wrong guesses fall. The output is
+    expected to end in the middle of the guessed bucket; a request that has come that far is always expected to end with
+    the next token. The spread stays that of the guess: a uniform length in the bucket, the bucket right or next to it.
 
     The accuracies are those of short chat outputs. On reasoning outputs of up to 32 K tokens a predictor of this kind
-    has an MAE of 7,658 tokens (ARES, arXiv 2510.13668), which no bucket of such a width makes: widen the buckets there.
+    has an MAE of 7,658 tokens (ARES, arXiv 2510.13668), which no bucket of such a width gives: widen the buckets there.
     """
 
-    stride = 1  # a countdown: costs one subtraction to keep exact
+    stride = 1  # a countdown: one subtraction keeps it exact
 
     @checked("predictor.")
     def __init__(self, width: Count = 200, accuracy: Share = 0.749) -> None:

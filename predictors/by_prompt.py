@@ -1,4 +1,4 @@
-"""What a prompt's length says of the output: the median of what earlier requests with such prompts went on to."""
+"""The median output of earlier requests with similar prompt lengths."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from framework.checks import Count, Share, checked
 from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 
-_FEW = 20  # longer outputs in a bin, below which all of the training requests are asked
+_FEW = 20  # longer outputs in a bin, below which all training requests are used
 _LOW, _HIGH = 0.1587, 0.8413  # a standard deviation below and above the median of a normal distribution
 
 
 class ByPrompt(Predictor):
-    """Learned from the first `share` of the trace's requests: no hidden states, only what the request itself tells.
+    """Learned from the first `share` of the trace's requests: no hidden states, only the request's own data.
 
-    Prompts are divided into `bins` of as many training requests each. After g generated tokens a request expects the
+    Prompts are divided into `bins` with equally many training requests. After g generated tokens a request expects the
     median of n - g over the training requests of its bin with n > g. Spread: half the distance between the 16th and the
-    84th percentile of the same. The training requests' own lengths are among what it answers from, so judge it on the
-    others.
+    84th percentile of the same. The training requests' own lengths are part of its data, so judge it on the others.
     """
 
     @checked("predictor.")

@@ -1,4 +1,4 @@
-"""What the requests that have finished say about those that have not: conditional mean residual life."""
+"""What finished requests say about unfinished ones: conditional mean residual life."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _BLOCK = 256  # lengths in a block of the tables below
 
 
 class Empirical(Predictor):
-    """Expects what finished requests that got as far went on to generate, on average: E[n - g | n > g]. Knows no truth.
+    """Expects the mean number of further tokens of finished requests that got as far: E[n - g | n > g]. It knows no
+    true lengths.
 
     A prior counts as `prior_weight` finished requests of a memoryless distribution, whose mean remaining length is
-    `prior_tokens` at every g; it is all there is before anything has finished and beyond the longest finished request.
-    Requests under way are left out, so early in a run, while only short requests can have finished, the estimate is
-    too short. Estimates: the same for all requests with the same g. Spread: the deviation of the same mixture.
+    `prior_tokens` at every g; it is the only data before any request has finished and beyond the longest finished one.
+    Requests under way are left out. So early in a run, while only short requests can have finished, the estimate is too
+    short. Estimates are equal for all requests with the same g. Spread: the deviation of the same mixture.
 
-    Number, sum and sum of squares of the finished lengths n > g lie, exact in int64, in two tables: of those in g's
-    block of lengths, by g, and of those in later blocks. So an observation is two slice additions, a prediction two
-    lookups.
+    Number, sum and sum of squares of the finished lengths n > g lie, exact in int64, in two tables: lengths in g's own
+    block, by g, and lengths in later blocks. So an observation is two slice additions, a prediction two lookups.
     """
 
     @checked("predictor.")
@@ -67,11 +67,11 @@ class Empirical(Predictor):
 def _moments(
     near: Integers, far: Integers, generated: Integers, prior_count: float, prior_total: float, prior_square: float
 ) -> tuple[Floats, Floats]:
-    """Mean and deviation of what is left after each number of generated tokens."""
+    """Mean and deviation of the remaining tokens after each number of generated tokens."""
     means, deviations = np.empty(len(generated)), np.empty(len(generated))
     for k in range(len(generated)):
         g = generated[k]
-        at = min(g, len(near) - 1)  # the last length is longer than all that finished
+        at = min(g, len(near) - 1)  # the last length exceeds all finished ones
         count = near[at, 0] + far[at // _BLOCK, 0]
         total = near[at, 1] + far[at // _BLOCK, 1]
         squares = near[at, 2] + far[at // _BLOCK, 2]

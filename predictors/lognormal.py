@@ -1,4 +1,4 @@
-"""A predictor that is wrong by a log-normal factor, and less so the more of a request it has seen."""
+"""A predictor that is wrong by a log-normal factor, which shrinks as a request progresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framework.policy.predictor import Floats, Integers, Predictor
 from framework.workload import Workload
 from predictors._noise import normals, normals_of, request_keys
 
-_LONGEST_KNOWN = 1 << 17  # output tokens, up to which errors are worked out before a run
+_LONGEST_KNOWN = 1 << 17  # output tokens, up to which errors are computed before a run
 # Of the logarithm: factors of e^5 either way; beyond, numbers overflow before they mean anything.
 Sigma = Annotated[NotNegative, at_most(5)]
 Portion = Annotated[NotNegative, at_most(1)]
@@ -22,8 +22,8 @@ Portion = Annotated[NotNegative, at_most(1)]
 class LogNormal(Predictor):
     """Estimates remaining * exp(sigma(g) * z), z standard normal, after g generated tokens; at least 1.
 
-    sigma(g) = `sigma` * exp(-g / `decay_tokens`). The estimate is median-unbiased (too long as often as too short, as
-    training on the L1 loss aims for), so that its mean is exp(sigma(g)^2 / 2) times the truth. z is drawn anew for each
+    sigma(g) = `sigma` * exp(-g / `decay_tokens`). The estimate is median-unbiased (too long as often as too short, the
+    goal of training on the L1 loss), so its mean is exp(sigma(g)^2 / 2) times the truth. z is drawn again for each
     stride; `persistence` is the share of its variance that a request keeps for life instead (it changes no MAE). The
     reported spread is what the predictor can know: the deviation of the truth about its own estimate, from sigma(g).
 
@@ -32,12 +32,12 @@ class LogNormal(Predictor):
     `relative_mae`, m(sigma(0)) = 18,256 / 31,000 and m(sigma(8,000)) = 2,929 / 23,000 give sigma(0) = 0.6421,
     sigma(8,000) = 0.1583 and decay_tokens = 8,000 / ln(sigma(0) / sigma(8,000)) = 5,713.
 
-    A third figure is not met: the MAE over the paper's whole test set, 3,873. This model makes 2,200 (over all tokens)
-    where outputs are uniform up to 32,000; a falling sigma(g) through the two points could make 4,200 there at most,
-    as a cliff at 8,000 tokens. Where outputs are short 3,873 is no meaningful target: it exceeds the mean remaining
-    length and so the MAE of answering 0. The likely cause: a learned predictor regresses to the mean and overestimates
-    short requests, which an unbiased factor does not; raise `sigma` to study that. The length distribution of that
-    test set is not known here, so a third parameter would be fitted to a guess.
+    A third figure is not met: the MAE over the paper's whole test set, 3,873. This model gives 2,200 (over all tokens)
+    if outputs are uniform up to 32,000; a falling sigma(g) through the two points could give at most 4,200 there, as a
+    cliff at 8,000 tokens. For short outputs 3,873 is no meaningful target: it exceeds the mean remaining length and so
+    the MAE of answering 0. The likely cause: a learned predictor regresses to the mean and overestimates short
+    requests, which an unbiased factor does not; raise `sigma` to study that. The length distribution of that test set
+    is not known here, so a third parameter would be fitted to a guess.
     """
 
     @checked("predictor.")
@@ -69,7 +69,7 @@ class LogNormal(Predictor):
         return estimates, deviations
 
     def _errors(self, generated: Integers) -> tuple[Floats, Floats]:
-        """After so many tokens, sigma and the deviation of the truth about an estimate of 1."""
+        """Sigma and the deviation of the truth about an estimate of 1, after `generated` tokens."""
         sigma = self.sigma * np.exp(generated / -self.decay_tokens)
         variance = sigma * sigma
         return sigma, np.sqrt(np.exp(variance) * np.expm1(variance))
@@ -92,8 +92,8 @@ def estimate(
     at: Integers,
     deviation: Floats,
 ) -> None:
-    """Put in the place of each factor what it makes of the tokens that the request has still before it, at least 1;
-    write the deviation of the truth about that, from the spread of an estimate of 1.
+    """Replace each factor by the estimate of the request's remaining tokens, at least 1; write the deviation of the
+    truth about that, from the spread of an estimate of 1.
     """
     for k in range(len(requests)):
         factor[k] = max((output_tokens[requests[k]] - generated[k]) * factor[k], 1.0)
@@ -101,8 +101,9 @@ def estimate(
 
 
 def relative_mae(sigma: Floats | float) -> Floats | float:
-    """Mean of |exp(sigma * z) - 1|: the MAE relative to what is estimated, exp(sigma^2 / 2) * erf(sigma / sqrt(2)).
+    """Mean of |exp(sigma * z) - 1|: the MAE relative to the estimated quantity, exp(sigma^2 / 2) * erf(sigma /
+    sqrt(2)).
 
-    From the partial means of the log-normal distribution above and below its median 1.
+    It follows from the partial means of the log-normal distribution above and below its median 1.
     """
     return np.exp(sigma * sigma / 2) * erf(sigma / np.sqrt(2))

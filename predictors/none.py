@@ -1,4 +1,4 @@
-"""No predictor: what a policy asks for is NaN."""
+"""No predictor: a policy's questions get NaN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""True output lengths: the bound of what prediction can do."""
+"""True output lengths: the upper bound of prediction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framework.workload import Workload
 
 
 class Oracle(Predictor):
-    """Knows how many tokens each request still has before it, to the token; spread 0."""
+    """Knows exactly how many tokens each request still has to emit; spread 0."""
 
     stride = 1
 

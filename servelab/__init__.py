@@ -1,6 +1,7 @@
 """Replay a trace through a scheduling policy on a simulated GPU cluster: `servelab.run("ares", "mooncake").summary`.
 
-What this module offers is loaded when it is first used. The console command is `servelab`, or `python -m servelab`.
+The names of this module are loaded when they are first used. The console command is `servelab`, or `python -m
+servelab`.
 """
 
 from __future__ import annotations

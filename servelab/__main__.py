@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
-# Command -> the module that does its work, and what it does in a line.
+# Command -> the module that does its work, and its purpose in a line.
 COMMANDS = {
     "list": ("servelab.list_command", "what there is: policies, traces, models, gpus, options, predictors, metrics"),
     "diagnose": (
@@ -44,7 +44,7 @@ Commands, each with a --help of its own:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Run the command line; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         return _print(_help)

@@ -1,7 +1,6 @@
 """The highest goodput that any schedule could reach on a cluster: `servelab bound policy=ares trace=mooncake rate=40`.
 
-Nothing is simulated: the bound follows from the requests, the step
-times, the memory and the SLOs alone.
+Nothing is simulated: the bound follows from the requests, the step times, the memory and the SLOs alone.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from framework.cli.command import Arguments, command
 
 @command(__doc__, settings=ANY)
 def main(arguments: Arguments) -> None:
-    """Print the bound and what limits it. Raises InputError for settings that cannot be."""
+    """Print the bound and its limit. Raises InputError for wrong settings."""
     from framework.cli.composition import composing
     from framework.cli.conf import CONF
     from framework.objective.goodput import bound_of

@@ -1,8 +1,8 @@
 """What limits the goodput of a run, and what would improve it: `servelab diagnose DIR`.
 
 DIR is the directory of a run (hydra.run.dir, or one below outputs/ or multirun/). The run is repeated, then again with
-one cause after another taken away (prefills or decodes ten times as fast, endless KV memory, a free network, ...): what
-that is worth ranks the causes. Then settings that act on them are tried, each by itself. DIR gets diagnosis.json.
+one cause after another removed (prefills or decodes ten times as fast, unlimited KV memory, a free network, ...). The
+gain of each ranks the causes. Then settings that act on them are tried, each by itself. DIR gets diagnosis.json.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from framework.cli.command import Arguments, command
 
 @command(__doc__, operands="DIR")
 def main(arguments: Arguments) -> None:
-    """Print the diagnosis. Raises InputError for what is no directory of a run."""
+    """Print the diagnosis. Raises InputError if there is no run in the directory."""
     from framework.cli.terminal import progress_bar, results_console, tell
     from framework.objective.goodput import Goodput
     from framework.report.trials_table import TrialsTable
@@ -37,7 +37,7 @@ def main(arguments: Arguments) -> None:
 
 
 def _tell_of_another_run(directory: Path, goodput: float) -> None:
-    """Warn where the run that left its files there came to another goodput than it does today."""
+    """Warn if the run that left its files there had another goodput than the repeated one."""
     try:
         before = json.loads((directory / "summary.json").read_bytes())["goodput_rps"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What there is to choose from.
+"""The available choices.
 
     servelab list policies      scheduling policies, each with its paper
     servelab list traces        recorded traces and distributions to draw from
@@ -30,7 +30,7 @@ Row = tuple[str, str]
 
 @command(__doc__, operands="[KIND]")
 def main(arguments: Arguments) -> None:
-    """Print one list, or which there are. Raises InputError for a list that there is not."""
+    """Print one list, or the names of the lists. Raises InputError for an unknown list."""
     if not arguments.operands:
         print(main.help("servelab list"))
         return
@@ -57,13 +57,13 @@ def _rows(kind: str) -> Iterator[Row]:
 
 
 def _files(folder: Path, prefix: str) -> Iterator[Row]:
-    """The files of a group by name, each with what its first comment says; `_x.yaml` is a part of others."""
+    """The files of a group by name, each with its first comment; `_x.yaml` is a part of others."""
     files = sorted(path for path in folder.glob("*.yaml") if not path.stem.startswith("_"))
     return ((f"{prefix}{file.stem}", _head(file)) for file in files)
 
 
 def _head(file: Path) -> str:
-    """The first paragraph of the comment at the head of a file, but for Hydra's own directive."""
+    """The first paragraph of the comment at the head of a file, without Hydra's own directive."""
     lines: list[str] = []
     for line in file.read_text().splitlines():
         if not line.startswith("#") or (line.rstrip() == "#" and lines):

@@ -1,4 +1,4 @@
-"""Objects in the place of names: what `run`, `sweep` and `capacity` may be given for each part of an experiment."""
+"""Objects in place of names: what `run`, `sweep` and `capacity` accept for each part of an experiment."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from framework.system.model import Model
 from framework.workload import Workload
 
 FRAME = "DataFrame"
-_SECONDS = ("arrival_s", "think_s")  # columns of a table, as traces.frame has them
+_SECONDS = ("arrival_s", "think_s")  # columns of a table, as traces.frame names them
 _TRACES = "a name of conf/trace, a file (text with a / or an ending, or a Path), a DataFrame or a Workload"
-# Parts that are made of numbers and names alone: they go into the configuration, where other parts refer to them.
+# Parts made only of numbers and names: they go into the configuration, and other parts refer to them.
 _PLAIN: Mapping[str, type] = {"model": Model, "gpu": Gpu}
 _KINDS: Mapping[str, type] = {
     **_PLAIN,
@@ -49,8 +49,8 @@ _KINDS: Mapping[str, type] = {
 
 @dataclass(frozen=True)
 class Objects:
-    """What was given as objects: `made` makes each, for one run; `settings` stand for those that others refer to;
-    `overrides` choose what they take the place of.
+    """The given objects: `made` makes each, for one run; `settings` replace those that others refer to; `overrides`
+    choose what they replace.
     """
 
     made: Mapping[str, Callable[[], Any]]
@@ -80,12 +80,12 @@ def objects_of(arguments: Mapping[str, Any]) -> Objects:
 
 
 def is_object(name: str, value: Any) -> bool:
-    """Whether an argument is an object in the place of a name."""
+    """Whether an argument is an object in place of a name."""
     return (name == "trace" and not isinstance(value, str | Path)) or (name in _KINDS and not _is_word(value))
 
 
 def label_of(value: Any) -> Any:
-    """What a table calls a value of a sweep: a number and a text are themselves."""
+    """A table's name for a value of a sweep; numbers and texts are their own."""
     if value is None or isinstance(value, int | float | str):
         return value
     if is_frame(value):
@@ -95,7 +95,7 @@ def label_of(value: Any) -> Any:
 
 
 def is_frame(value: Any) -> bool:
-    """Whether it is a table of any library: named columns that can be asked for one by one."""
+    """Whether it is a table of any library: named columns that can be read one by one."""
     if isinstance(value, pl.LazyFrame):
         return True
     columns = getattr(value, "columns", None)
@@ -107,7 +107,7 @@ def _is_word(value: Any) -> bool:
 
 
 def _maker(value: Any) -> Callable[[], Any]:
-    """Each run has a copy of the object as it was given: a policy or a predictor serves one run."""
+    """A function that copies the object as it was given for each run: a policy or a predictor serves one run."""
     kept = copy.deepcopy(value)
     return lambda: copy.deepcopy(kept)
 
@@ -149,13 +149,13 @@ def _of_a_file(path: Path) -> list[str]:
 
 
 def quoted(text: str) -> str:
-    """A text in the grammar of overrides, whatever it holds."""
+    """Any text in the grammar of overrides."""
     ends = len(text) - len(text.rstrip("\\"))
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "\\" * ends + "'"
 
 
 def _written(frame: Any) -> Path:
-    """A file that has the table, by its content, for the readers of traces. Raises InputError where that cannot be."""
+    """A file with the table, named by its content, for the readers of traces. Raises InputError if that fails."""
     table = _in_seconds(_as_polars(frame))
     if table.is_empty():
         raise InputError(f"trace: the {FRAME} has no rows")
@@ -169,12 +169,12 @@ def _written(frame: Any) -> Path:
 
 @functools.cache
 def _folder() -> TemporaryDirectory[str]:
-    """Where tables are while this process lives."""
+    """The folder of tables while this process lives."""
     return TemporaryDirectory(prefix="servelab-")
 
 
 def without_folder(line: str) -> str:
-    """A line about such a file, which nobody has named, as one about the table."""
+    """A line about such a file, whose name users do not know, as a line about the table."""
     return re.sub(rf"\S*/{FRAME}\.parquet", f"the {FRAME}", line)
 
 
@@ -192,7 +192,7 @@ def _as_polars(frame: Any) -> pl.DataFrame:
 
 
 def _series(name: str, column: Any) -> pl.Series:
-    """A column, null where it has nothing; of values that are no numbers, times or lists the text."""
+    """A column, null for missing values; values other than numbers, times or lists become text."""
     values = column.tolist() if hasattr(column, "tolist") else list(column)
     if hasattr(column, "isna"):  # A pandas column has NaN, NA and NaT.
         values = [None if gone else one for one, gone in zip(values, column.isna().tolist(), strict=True)]
@@ -208,7 +208,7 @@ def _series(name: str, column: Any) -> pl.Series:
 
 
 def _in_seconds(table: pl.DataFrame) -> pl.DataFrame:
-    """Times and durations in columns of seconds as numbers; times count from the first."""
+    """Times and durations as columns of seconds; times count from the first."""
     for name in _SECONDS:
         kind = table.schema.get(name)
         if isinstance(kind, pl.Datetime):

@@ -1,10 +1,12 @@
 """One page that compares finished runs, or shows a sweep: `servelab report DIR DIR ... out=comparison.html`.
 
-Each DIR is the directory of a run (hydra.run.dir, or one below outputs/ or multirun/), of which it reads summary.json,
-requests.parquet and the configuration. The page has what changed in the settings, the figures side by side, latencies
-with the limits of the SLO, and differences request by request, each run less the first. It needs no network.
+Each DIR is the directory of a run (hydra.run.dir, or one below outputs/ or multirun/), from which it reads
+summary.json, requests.parquet and the configuration. The page shows what changed in the settings, the figures side by
+side, latencies with the limits of the SLO, and differences of each run from the first, request by request. It needs no
+network.
 
-One DIR that is a sweep's (hydra.sweep.dir): curves over what was swept, maps of two settings, goodput against cost.
+If the one DIR is a sweep's (hydra.sweep.dir), it has curves over swept settings, maps of two settings, and goodput
+against cost.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from pathlib import Path
 from framework.cli.command import Arguments, command
 
 
-@command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html if nothing is said"})
+@command(__doc__, operands="DIR ...", keys={"out": "the page, comparison.html by default"})
 def main(arguments: Arguments) -> None:
-    """Write the page. Raises InputError for what is no directory of a run."""
+    """Write the page. Raises InputError if a directory has no run."""
     from framework.cli.files import write_whole
     from framework.cli.terminal import tell
     from framework.report.arms import Arm, unlike

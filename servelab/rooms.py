@@ -1,8 +1,8 @@
-"""The packages of this installation come first, wherever Python was started.
+"""The packages of this installation come first, for any working directory.
 
-`policies` and `traces` are common names. A package of such a name next to a user's script, or in the working directory
-of a notebook, stands before this installation on sys.path. `come_first` lets imports find the installation's own. A
-random.py or a numpy.py there would take the place of the module that this installation needs: it does not either.
+`policies` and `traces` are common names. A package with such a name next to a user's script, or in the working
+directory of a notebook, precedes this installation on sys.path. `come_first` lets imports find the installation's own.
+A random.py or a numpy.py there would replace a module that this installation needs; that is prevented too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from types import ModuleType
 
 ROOMS = ("experiments", "framework", "policies", "predictors", "traces")
-NEEDED = (  # what pyproject.toml names, by the names of their modules
+NEEDED = (  # packages of pyproject.toml, by the names of their modules
     *("cmaes", "highspy", "hydra", "joblib", "llvmlite", "matplotlib", "numba", "numpy", "omegaconf", "optuna"),
     *("polars", "rich", "scipy", "yaml"),
 )
-_UNSHADOWED = (sys.stdlib_module_names | {*NEEDED}) - {"test"}  # Many call the folder of their own tests so.
+_UNSHADOWED = (sys.stdlib_module_names | {*NEEDED}) - {"test"}  # Many projects call the folder of their own tests so.
 _ROOT = Path(__file__).resolve().parents[1]
-_REPORTED = "SERVELAB_HIDES"  # what this process or the one that started it has reported
+_REPORTED = "SERVELAB_HIDES"  # what this process or its parent has reported
 
 
-class _OwnRooms:  # no importlib.abc.MetaPathFinder: that imports random
+class _OwnRooms:  # not an importlib.abc.MetaPathFinder: that imports random
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -36,7 +36,7 @@ class _OwnRooms:  # no importlib.abc.MetaPathFinder: that imports random
 
 @functools.cache  # reported once
 def _unshadowed(name: str) -> ModuleSpec | None:
-    """The module where a file of the user's would take its place, which a line on stderr tells; None: none would."""
+    """The module that a user's file would replace, reported by a line on stderr; None if no file would."""
     folders = _users_folders()
     shadows = [place for folder in folders for place in _places(folder, name) if place.is_file()]
     if not shadows:
@@ -52,7 +52,7 @@ def _unshadowed(name: str) -> ModuleSpec | None:
 
 
 def _users_folders() -> list[Path]:
-    """The working directory and that of the script, as far as Python looks for modules there of its own accord."""
+    """The working directory and that of the script, if Python looks for modules there by default."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     folders = {Path.cwd(), *(() if script is None else (Path(script).resolve().parent,))}
     return [folder for folder in folders if folder not in (_ROOT, Path(os.__file__).parent)]
@@ -63,7 +63,9 @@ def _places(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def come_first() -> None:
-    """Find ROOMS where this package is from now on; tell once, in a line on stderr, which modules that hides."""
+    """Let imports find ROOMS where this package is from now on; report once, in a line on stderr, which modules that
+    hides.
+    """
     if any(type(finder).__qualname__ == _OwnRooms.__qualname__ for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _OwnRooms())
@@ -76,7 +78,7 @@ def come_first() -> None:
 
 
 def _forgotten() -> Iterator[str]:
-    """The modules of these names that were imported before; from now on imports find the installation's."""
+    """Forget modules of these names that were imported before; imports then find the installation's."""
     for room in ROOMS:
         module = sys.modules.get(room)
         places = [module.__file__] if module and module.__file__ else list(getattr(module, "__path__", ()))

@@ -1,4 +1,4 @@
-"""`servelab policy=ares trace=mooncake`: what run.py does, from any directory."""
+"""`servelab policy=ares trace=mooncake`: the work of run.py, from any directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.cli.conf import CONF
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def run(config: DictConfig) -> float:
-    """Compose, measure, write, print; return the objective."""
+    """Compose, measure, write, print; returns the objective."""
     from framework.run.command import execute  # compiled code loads here, not for --cfg
 
     return execute(config)

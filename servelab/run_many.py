@@ -22,8 +22,8 @@ def sweep(jobs: int = 1, **settings: Any) -> pl.DataFrame:
     """One row for each combination of settings: `sweep(policy=["chunked", "ares"], seed=range(3), trace="mooncake")`.
 
     A list, a tuple or a range is an axis, which becomes a column; anything else is the same in all runs. The other
-    columns are the figures of the summaries. `jobs` runs go on at a time; finished runs are kept in ./results, as those
-    of `run.py -m` are, and are not run again. With objects among the settings (`run` says which) they are run one after
+    columns are the figures of the summaries. `jobs` runs go on at a time. Finished runs are kept in ./results, like
+    those of `run.py -m`, and are not run again. With objects among the settings (see `run`) they are run one after
     another, and not kept. Raises InputError for the first run that is refused.
     """
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
@@ -68,7 +68,7 @@ def _words(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _labels(values: Sequence[Any]) -> list[Any]:
-    """What a column calls the values of an axis; numbers tell objects of one name apart."""
+    """A column's names for the values of an axis; numbers distinguish objects of one name."""
     labels = [label_of(value) for value in values]
     return [f"{one} {at + 1}" if labels.count(one) > 1 else one for at, one in enumerate(labels)]
 
@@ -80,8 +80,8 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
 def capacity(
     policy: Any = "ares", trace: Any = "mooncake", search: Capacity | None = None, **settings: Any
 ) -> Measurement:
-    """The highest offered rate, requests/s, that keeps the SLO for good; `value` has it, `probes` the rates tried.
+    """The highest offered rate, requests/s, that keeps the SLO in the long run: `value`; `probes` has the rates tried.
 
-    The other arguments are those of `run`. Raises InputError for whatever cannot be.
+    The other arguments are those of `run`. Raises InputError for wrong ones.
     """
     return (search or Capacity()).measure(experiment_of({"policy": policy, "trace": trace, **settings}))

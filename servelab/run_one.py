@@ -1,4 +1,4 @@
-"""One run from Python, and what came of it."""
+"""One run from Python, and its results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from servelab.settings import experiment_of
 
 @dataclass(frozen=True)
 class Run:
-    """A simulated run of an experiment, whose SLO judges it; tables are made when they are first asked for."""
+    """A simulated run of an experiment, judged by its SLO; tables are made when they are first used."""
 
     result: Result
     experiment: Experiment
@@ -33,17 +33,19 @@ class Run:
 
     @property
     def slo(self) -> Slo:
-        """The SLO by which it is judged."""
+        """The SLO that judges it."""
         return self.experiment.slo
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """What summary.json has: goodput in requests/s, attainment, percentiles of TTFT, TPOT and E2E, usage, cost."""
+        """The content of summary.json: goodput in requests/s, attainment, percentiles of TTFT, TPOT and E2E, usage,
+        cost.
+        """
         return self.evaluation.summary
 
     @property
     def requests(self) -> pl.DataFrame:
-        """One row a request, as in requests.parquet; times in seconds, null where undefined."""
+        """One row a request, as in requests.parquet; times in seconds, null if undefined."""
         return self.evaluation.requests
 
     @property
@@ -63,7 +65,7 @@ class Run:
     def compare(self, other: Run) -> pl.DataFrame:
         """One row for each figure that both summaries have: `metric`, `this`, `other`, `difference`, `ratio`.
 
-        `difference` is this - other, `ratio` this / other, null where the other is 0.
+        `difference` is this - other, `ratio` this / other, null if the other is 0.
         """
         figures = [name for name, value in self.summary.items() if _is_number(value)]
         shared = [name for name in figures if _is_number(other.summary.get(name))]
@@ -79,7 +81,7 @@ class Run:
         return table.with_columns(difference=this - that, ratio=pl.when(that != 0).then(this / that))
 
     def save(self, directory: str | Path, *, steps: bool = False, timeline: bool = False) -> list[Path]:
-        """Write the files that `run.py` leaves; returns them. Raises InputError where they cannot be written."""
+        """Write the files that `run.py` leaves, and return them. Raises InputError if they cannot be written."""
         return write(Path(directory), self.result, self.evaluation, steps=steps, timeline=timeline)
 
 
@@ -94,9 +96,9 @@ def run(policy: Any = "ares", trace: Any = "mooncake", **settings: Any) -> Run:
     or a DataFrame of polars, pandas or any library with named columns: those of `traces.frame`, or others that
     `trace__columns={"arrival_s": "time", ...}` names. `settings` are those of `run.py`, with `__` for the dots of a
     key; `rate` and `limit` are those of the trace. `predictor`, `model`, `gpu`, `slo`, `cluster`, `engine`, `load` and
-    `timing` are names or objects, too. A policy object gets a cluster of mixed instances or, where it is a
-    `Disaggregated`, of prefill and decode instances, unless `cluster` says otherwise. Raises InputError, one line, for
-    whatever cannot be.
+    `timing` are names or objects, too. A policy object gets a cluster of mixed instances or, if it is a
+    `Disaggregated`, of prefill and decode instances, unless `cluster` is given. Raises InputError, one line, for wrong
+    arguments.
     """
     experiment = experiment_of({"policy": policy, "trace": trace, **settings})
     return Run(experiment.run(), experiment)

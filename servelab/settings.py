@@ -29,7 +29,7 @@ def experiment_of(arguments: Mapping[str, Any]) -> Experiment:
     """The experiment that the same arguments on the command line of `run.py` describe, with these objects in it.
 
     `arguments` are keys of the configuration, with `__` for dots: model="llama3_70b", cluster__prefill=4. `rate`,
-    `limit` and other arguments of the trace may stand alone. Raises InputError for whatever cannot be.
+    `limit` and other arguments of the trace may stand alone. Raises InputError for wrong ones.
     """
     try:
         return _experiment(arguments)
@@ -55,7 +55,7 @@ def _experiment(arguments: Mapping[str, Any]) -> Experiment:
 
 
 def _refuse_changes_of_a_workload(arguments: Mapping[str, Any]) -> None:
-    """Raise InputError for a setting of the trace with a Workload, which would change nothing."""
+    """Raise InputError for a setting of the trace together with a Workload, since it would change nothing."""
     if isinstance(arguments.get("trace"), Workload):
         for name in arguments:
             if name in _OF_THE_TRACE or name.startswith("trace__"):
@@ -63,16 +63,16 @@ def _refuse_changes_of_a_workload(arguments: Mapping[str, Any]) -> None:
 
 
 def _with_files(overrides: list[str]) -> list[str]:
-    """The arguments with a YAML for each class of a file, `policy=FILE.py:CLASS`, as the command line has it."""
+    """The arguments with a YAML for each class of a file, `policy=FILE.py:CLASS`, as on the command line."""
     if not any(".py:" in one for one in overrides):
         return overrides
-    from framework.cli.outside import with_files  # reads sources: most runs have none
+    from framework.cli.outside import with_files  # reads sources, which most runs do not need
 
     return with_files(overrides)
 
 
 def word(name: str, value: Any) -> str:
-    """A setting as the command line has it."""
+    """A setting in the form of the command line."""
     key = f"trace.{name}" if name in _OF_THE_TRACE else name.replace("__", ".")
     return f"{key}={_text(value, key)}"
 
@@ -94,7 +94,7 @@ def _text(value: Any, key: str = "a") -> str:
 
 
 def _is_one_value(text: str) -> bool:
-    """Whether it is a setting of one value as it stands: a list, a mapping, a quoted text, a reference."""
+    """Whether it is already a setting of one value: a list, a mapping, a quoted text, a reference."""
     try:
         return not OverridesParser.create().parse_override(text).is_sweep_override()
     except HydraException:

@@ -1,4 +1,4 @@
-"""Whether the beginning of a trace is like all of it: what a run of the first requests can be taken for."""
+"""Whether the first requests of a trace represent the whole trace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 LARGEST_CHANGE = 0.10  # largest relative change of a mean or the rate
-LARGEST_POINTS = 0.05  # largest change of the share of prompts that came before
-ERRORS = 3.0  # standard errors: by how much as many random requests would differ
+LARGEST_POINTS = 0.05  # largest change of the share of repeated prompt blocks
+ERRORS = 3.0  # standard errors by which random requests would differ
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Rows:
 
 
 def unlike(kept: Rows, whole: Rows) -> str:
-    """In what the first requests, `kept`, are unlike all, `whole`; empty where they are not.
+    """How the first requests, `kept`, differ from all, `whole`; empty if they do not.
 
-    That is a mean or a rate more than LARGEST_CHANGE off, and by more than chance; or a share of repeated blocks more
-    than LARGEST_POINTS off.
+    They differ if a mean or a rate is off by more than LARGEST_CHANGE, and by more than chance, or a share of repeated
+    blocks by more than LARGEST_POINTS.
     """
     found = []
     for kind, column in (("prompts", "input_tokens"), ("outputs", "output_tokens")):

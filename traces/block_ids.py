@@ -32,9 +32,9 @@ def list_column(values: NDArray[np.integer[Any]], offsets: NDArray[np.int64]) ->
 def flat_ids(lists: list[pl.Series], previous: Integers | None = None) -> tuple[Ids, Integers]:
     """All ids of a list column in one array, and the span (N, 2) of each row in it.
 
-    `lists` are the column's chunks, which are taken out of it one by one, so that only one copy is held. `previous`
-    (N,) is the row of the turn before, -1 for none: a turn whose ids begin those of the last turn of its session has
-    its span there.
+    `lists` are the column's chunks, which are taken out of it one by one, so only one copy is held. `previous` (N,) is
+    the row of the previous turn, -1 for none: a turn whose ids are the beginning of its session's last turn has its
+    span there.
     """
     counts = np.concatenate([chunk.list.len().fill_null(0).to_numpy() for chunk in lists]).astype(np.int64)
     last = np.arange(len(counts)) if previous is None else _last_turns(previous)
@@ -60,7 +60,7 @@ def flat_ids(lists: list[pl.Series], previous: Integers | None = None) -> tuple[
 
 
 def _taken(lists: list[pl.Series]) -> Iterator[tuple[Ids, slice]]:
-    """Takes chunks out of `lists`; the ids of some rows, one after another, and which rows these are."""
+    """Take chunks out of `lists`; yields the ids of some rows, one after another, and which rows these are."""
     row = 0
     while lists:
         chunk = lists.pop(0)

@@ -1,4 +1,4 @@
-"""Public traces by name: where each is published, how its file is found, and what stands in where it is not at hand."""
+"""Public traces by name: where each is published, how its file is found, and what replaces a missing file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framework.errors import InputError
 from traces import formats
 from traces.frame import Trace
 
-DOWNLOAD_S = 5.0  # all of a download that a run waits for
+DOWNLOAD_S = 5.0  # seconds that a run waits for a download
 CHUNK_BYTES = 1 << 16
 OFFLINE = "TRACES_OFFLINE"  # set (not to 0): never download
 FOLDER = "TRACES_DIR"
@@ -34,11 +34,11 @@ _SERVEGEN_PAPER = "Xiang et al., ServeGen: Workload Characterization and Generat
 
 @dataclass(frozen=True)
 class Published:
-    """A public trace. `url` None: only its fitted trace is at hand. `twin` None: nothing stands in for the file."""
+    """A public trace. `url` None: only its fitted trace is available. `twin` None: nothing replaces the file."""
 
     file: str | None
     url: str | None
-    sha256: str | None  # None: the URL names a commit, the content is not checked again
+    sha256: str | None  # None: the URL names a commit, and the content is not checked again
     format: str
     licence: str
     citation: str
@@ -85,10 +85,11 @@ def entry(name: str) -> Published:
 
 
 def obtain(name: str, requests: int | None = None, seed: int = 0) -> Trace:
-    """A public trace: its file from $TRACES_DIR, the user cache or a download, else its fitted trace, said on stderr.
+    """A public trace: its file from $TRACES_DIR, the user cache or a download, else its fitted trace, reported on
+    stderr.
 
     `requests` is the length of the fitted trace's sample (None: as long as the recording) and `seed` its seed; neither
-    concerns a recording. Raises InputError if neither file nor fitted trace can be had.
+    applies to a recording. Raises InputError if neither file nor fitted trace is available.
     """
     known = entry(name)
     path = find(name)
@@ -118,7 +119,7 @@ def cache_folder() -> Path:
 
 
 def find(name: str) -> Path | None:
-    """The trace's file in $TRACES_DIR or the user cache, if there."""
+    """The trace's file in $TRACES_DIR or the user cache, None if it is missing."""
     file = entry(name).file
     folder = os.environ.get(FOLDER)
     places = [*([Path(folder).expanduser()] if folder else []), cache_folder()]
@@ -128,7 +129,7 @@ def find(name: str) -> Path | None:
 def download(name: str, timeout_s: float) -> Path:
     """Download a trace into the user cache, verify it, and return its path, all within `timeout_s`.
 
-    Raises InputError when it cannot be had: no network, too slow, other content, cache not writable.
+    Raises InputError if that fails: no network, too slow, other content, cache not writable.
     """
     known = entry(name)
     if known.url is None or known.file is None:
@@ -152,7 +153,7 @@ def download(name: str, timeout_s: float) -> Path:
 
 @functools.cache
 def download_once(name: str) -> tuple[Path | None, str]:
-    """The downloaded file or the reason why there is none; asked once a process, so that a sweep waits once."""
+    """The downloaded file or the reason why there is none; asked once in a process, so that a sweep waits once."""
     if os.environ.get(OFFLINE, "0") not in ("", "0"):
         return None, f"no file found, downloads are off by ${OFFLINE}"
     try:
@@ -162,7 +163,7 @@ def download_once(name: str) -> tuple[Path | None, str]:
 
 
 def _get(url: str, timeout_s: float) -> bytes:
-    """The content at a URL. A thread reads it, for no timeout of the library's own bounds a hanging name look-up."""
+    """The content at a URL. A thread reads it, since no timeout of the library bounds a hanging name look-up."""
     deadline = time.monotonic() + timeout_s
     content = bytearray()
     outcome: list[str] = []  # "" once complete, else the error

@@ -1,4 +1,4 @@
-"""What is understood of a trace file: `python -m traces.check FILE`."""
+"""How a trace file is read: `python -m traces.check FILE`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNITS = {DATE: "dates and times", DRAWN: "none in the file; drawn when it is ru
 
 
 def findings(trace: Trace, format_name: str) -> dict[str, str]:
-    """What a file is read as, as text, by heading."""
+    """How a file is read, as text, by heading."""
     workload = to_workload(trace)  # what a run would refuse is refused here
     clock = trace.clock
     span_s = float(workload.arrival_s[-1])
@@ -61,7 +61,7 @@ def _range(tokens: Any) -> str:
 
 
 def _columns(text: str) -> Mapping[str, str]:
-    """The mapping that `trace.columns` would have, braces or not."""
+    """The mapping for `trace.columns`, with or without braces."""
     text = text.strip()
     try:
         value = parsed_yaml(text if text.startswith("{") else f"{{{text}}}")
@@ -75,18 +75,18 @@ def _columns(text: str) -> Mapping[str, str]:
 
 
 def _told(trace: Trace, written: str) -> list[str]:
-    """The notes of a trace, and what reading it warned of besides."""
+    """The notes of a trace, and further warnings of its reader."""
     warnings = [line.partition("WARNING: ")[2] for line in written.splitlines() if line.startswith("WARNING: ")]
     return [*trace.notes, *(line for line in warnings if not line.endswith(trace.notes or ("\n",)))]
 
 
 _KEYS = {
-    "format": "of the file; by content if nothing is said",
+    "format": "of the file; by content by default",
     "columns": "which column is what, as trace.columns",
     "unit": "of arrivals: s, ms, us or ns, as trace.unit",
     "result": "which of the results in the file, as trace.result",
     "block_tokens": "tokens of a hash block",
-    "bad_records": f"share that may be left out, {formats.BAD_RECORDS:g} if nothing is said",
+    "bad_records": f"share that may be left out, {formats.BAD_RECORDS:g} by default",
 }
 
 
@@ -104,7 +104,7 @@ def _read(arguments: Arguments) -> tuple[Trace, str]:
 
 @command(__doc__, operands="FILE", keys=_KEYS)
 def main(arguments: Arguments) -> None:
-    """Print what is understood. Raises InputError for what cannot be read."""
+    """Print how a file is read. Raises InputError for an unreadable one."""
     with contextlib.redirect_stderr(io.StringIO()) as written:  # shown below
         trace, name = _read(arguments)
     found = findings(trace, name)

@@ -1,4 +1,4 @@
-"""What a trace looks like, alone or with its fitted trace: `python -m traces.describe NAME twin=own`."""
+"""The figures of a trace, alone or with its fitted trace: `python -m traces.describe NAME twin=own`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHARES = ("rank_correlation", "ideal_hit_ratio", "lru_hit_")  # compared in poin
 
 
 def difference(name: str, reference: float, value: float) -> tuple[float, str]:
-    """How far a figure lies from its reference: (size, unit); in points of 0.01 for shares, else in %."""
+    """The distance of a figure from its reference: (size, unit); in points of 0.01 for shares, else in %."""
     if name.startswith(SHARES):
         return 100 * (value - reference), "pt"
     return (100 * (value / reference - 1) if reference else 0.0 if value == reference else float("inf")), "%"
 
 
 def table(title: str, columns: Mapping[str, Mapping[str, float]]) -> Table:
-    """Figures down, one column per set of them; with two sets a third column says how far the second lies off."""
+    """Figures as rows, one column per set of them; with two sets a third column has the difference of the second."""
     result = Table(title=title, title_justify="left")
     result.add_column("figure")
     for heading in columns:
@@ -75,15 +75,15 @@ def compare(trace: Trace, fitted: FittedTrace, seed: int = 0) -> Table:
 
 _OWN = "own"
 _KEYS = {
-    "format": "of the file; by content if nothing is said",
+    "format": "of the file; by content by default",
     "twin": f"compare with a fitted trace: a shipped name, a .json file, or {_OWN}: the shipped one of that name, "
     "else one fitted now",
-    "seed": "of the fitted trace's sample, 0 if nothing is said",
+    "seed": "of the fitted trace's sample, 0 by default",
 }
 
 
 def _fitted_of(trace: Trace, named: str) -> FittedTrace:
-    """The fitted trace asked for, else the shipped one of that name, else one fitted now."""
+    """The given fitted trace, else the shipped one of that name, else one fitted now."""
     if named != _OWN:
         return load_fitted(named)
     return load_fitted(trace.name) if trace.name in shipped() else fit_trace(trace)

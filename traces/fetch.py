@@ -1,4 +1,4 @@
-"""Download a public trace into the user's cache: `python -m traces.fetch NAME`. Without a name: list what there is."""
+"""Download a public trace into the user's cache: `python -m traces.fetch NAME`. Without a name: list the known ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from traces import catalogue
 DOWNLOAD_S = 600.0
 
 
-@command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} if nothing is said"})
+@command(__doc__, operands="[NAME]", keys={"timeout": f"seconds, {DOWNLOAD_S:g} by default"})
 def main(arguments: Arguments) -> None:
-    """Print where the trace is, once it is there. Raises InputError when it cannot be had."""
+    """Print the path of the trace once it is available. Raises InputError if it is not."""
     if not arguments.operands:
         results_console().print(listing())
         return

@@ -76,13 +76,13 @@ def _with_drift(fitted: FittedTrace, drift: NDArray[np.float64]) -> FittedTrace:
 
 
 def _hits(trace: Trace, parts: int) -> NDArray[np.float64]:
-    """Tokens that a cache without limit would hold, by equal parts of the trace."""
+    """Tokens that an unlimited cache would hold, by equal parts of the trace."""
     hits = ideal_hits(hash_paths(trace), column(trace, "input_tokens"), trace.hash_block_tokens)
     return np.bincount(np.arange(len(hits)) * parts // len(hits), hits).astype(np.float64)
 
 
 def read_trace(what: str, format_name: str | None = None) -> Trace:
-    """A known trace by name, a file, or what the clients in a ServeGen folder send when they are busy."""
+    """A known trace by name, a file, or the busy period of a ServeGen folder's clients."""
     if format_name == "servegen":
         return servegen.busy_requests(Path(what))
     if what in CATALOGUE and format_name is None and not Path(what).exists():
@@ -91,18 +91,18 @@ def read_trace(what: str, format_name: str | None = None) -> Trace:
 
 
 _KEYS = {
-    "format": "of the file, servegen for a folder of clients; by content if nothing is said",
-    "out": f"where to write the fitted trace, NAME{SUFFIX} in this folder if nothing is said",
-    "name": "of the fitted trace; the trace's if nothing is said",
+    "format": "of the file, servegen for a folder of clients; by content by default",
+    "out": f"where to write the fitted trace, NAME{SUFFIX} in this folder by default",
+    "name": "of the fitted trace; the trace's by default",
     "original": "where the trace can be had, kept in the fitted trace",
     "licence": "of the trace, kept in the fitted trace",
     "citation": "what to cite, kept in the fitted trace",
-    "first_seed": "from which samples are numbered, 0 if nothing is said",
+    "first_seed": "from which samples are numbered, 0 by default",
 }
 
 
 def _with_provenance(fitted: FittedTrace, trace: Trace, own: Mapping[str, str]) -> FittedTrace:
-    """Where the trace comes from: as given on the command line, else as the catalogue knows a published file."""
+    """The origin of the trace: as given on the command line, else as the catalogue knows a published file."""
     known = CATALOGUE.get(trace.name)
     if known is None or known.sha256 != trace.sha256:
         known = None

@@ -1,4 +1,4 @@
-"""What a trace is: a polars frame of requests with a name and a provenance, and its way into a Workload."""
+"""A trace: a polars frame of requests with a name and a provenance, and its conversion into a Workload."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
         "hash_ids": pl.List(pl.Int64()),  # one id per block of hash_block_tokens prompt tokens, the last may be partial
         "session_id": pl.Int64(),  # null: a request of its own
         "turn": pl.Int64(),  # place within the session, growing with the rows
-        "think_s": pl.Float64(),  # a later turn arrives this long after the turn before it ended
+        "think_s": pl.Float64(),  # seconds from the end of the previous turn to a later turn's arrival
         "slo_class": pl.String(),
         "priority": pl.Int64(),
-        "tenant": pl.String(),  # who sent it
+        "tenant": pl.String(),  # its sender
     }
 )
-SMALL_IDS = pl.List(pl.Int32())  # what hash_ids may be too, where all have room: half the memory
+SMALL_IDS = pl.List(pl.Int32())  # also allowed for hash_ids if all fit: half the memory
 MAX_THINK_S = 1e9
-DRAWN = "drawn"  # the unit of arrivals that a distribution gives
+DRAWN = "drawn"  # the unit of arrivals drawn from a distribution
 SOURCES = ("real", "twin", "synthetic")
 
 
 @dataclass(frozen=True)
 class Clock:
-    """How arrivals stand in a file: `unit` is s, ms, us or ns, `date` for dates and times, or `drawn` where a
-    distribution gave them, for the file has none. `starts_at_s` is the first of them, in seconds on the file's own
+    """The form of arrivals in a file: `unit` is s, ms, us or ns, `date` for dates and times, or `drawn` if a
+    distribution gave them because the file has none. `starts_at_s` is the first of them, in seconds on the file's own
     clock.
     """
 
@@ -51,10 +51,10 @@ class Clock:
 class Trace:
     """Requests in order of arrival, one row each, with the columns of REQUIRED and any of OPTIONAL.
 
-    `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled
-    from a description fitted to a recording (`twin`), or drawn from distributions (`synthetic`); `sha256` is that of
-    the file they come from. `notes` is what a reader of results should know, and `caveat` what must be seen next to
-    them. `clock` says how the file gave times.
+    `arrival_s` starts at 0 and does not decrease. `source` says whether the rows were recorded (`real`), sampled from a
+    description fitted to a recording (`twin`), or drawn from distributions (`synthetic`); `sha256` is that of their
+    file. `notes` are for readers of results, and `caveat` must appear next to results. `clock` says how the file gave
+    times.
     """
 
     frame: pl.DataFrame
@@ -91,21 +91,21 @@ class Trace:
 
     @property
     def has(self) -> frozenset[str]:
-        """The optional columns at hand."""
+        """The optional columns that are present."""
         return frozenset(self.frame.columns) & OPTIONAL.keys()
 
     def with_frame(self, frame: pl.DataFrame, note: str | None = None) -> Trace:
-        """The trace with other rows, and a note of what was done."""
+        """The trace with other rows, and a note of the change."""
         return replace(self, frame=frame, notes=self.notes if note is None else (*self.notes, note))
 
 
 def seconds(ticks: pl.Series, ticks_per_s: float) -> pl.Series:
-    """Clock ticks as seconds, rounded once: polars divides by a number as it multiplies by its rounded inverse."""
+    """Clock ticks as seconds, rounded once: polars divides by a number by multiplying by its rounded inverse."""
     return pl.Series("arrival_s", ticks.to_numpy() / ticks_per_s)
 
 
 def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int = 0, clock: Clock = Clock()) -> Trace:
-    """A trace of valid rows in any order: sorted stably by arrival (noted if that moved any), the first at 0 s.
+    """A trace of valid rows in any order: sorted stably by arrival (with a note if that moved any), the first at 0 s.
 
     `clock.starts_at_s` is when 0 s of the rows was.
     """
@@ -125,17 +125,17 @@ def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int
 
 
 def with_notes(trace: Trace, notes: Sequence[str]) -> Trace:
-    """The trace with further notes, said on stderr too."""
+    """The trace with further notes, also on stderr."""
     for note in notes:
         warn_once(f"note: trace {trace.name}: {note}")
     return replace(trace, notes=(*trace.notes, *notes))
 
 
 def to_workload(trace: Trace) -> Workload:
-    """The trace as contiguous arrays. A later turn points at the row of the turn before it.
+    """The trace as contiguous arrays. A later turn points at the row of the previous turn.
 
-    Hash ids are renamed to 0, 1, 2, ... where they are negative or spread far wider than their number. Where nobody
-    else holds the trace, its lists of ids end as they are copied.
+    Hash ids are renamed to 0, 1, 2, ... if they are negative or spread far wider than their number. If no other object
+    holds the trace, its lists of ids are freed as they are copied.
     """
     frame = trace.frame
     if frame.is_empty():
@@ -172,7 +172,7 @@ def _texts(frame: pl.DataFrame, column: str) -> tuple[str, ...] | None:
 
 
 def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """`previous` and `session_id`, -1 where there is none; None for both in a trace without sessions."""
+    """`previous` and `session_id`, -1 if there is none; None for both in a trace without sessions."""
     frame = trace.frame
     if "session_id" not in frame.columns:
         return None, None

@@ -17,18 +17,18 @@ from traces.formats.columns import read_columns
 from traces.frame import DRAWN, Trace, to_workload
 from traces.settings import MOST_REQUESTS, Rate, Requests
 
-TWIN = "twin"  # the format of a file made by traces.fit: sampled, not read
+TWIN = "twin"  # the format of a file made by traces.fit, which is sampled, not read
 
 
 @dataclass(frozen=True)
 class Transforms:
-    """What is done to a trace, in this order: window, length filters, resampling, tiling, limit, tenants, Poisson,
+    """The transforms of a trace, in this order: window, length filters, resampling, tiling, limit, tenants, Poisson,
     jitter, rate.
 
     The fields are the keys of the config node. `window_s` is [start, end) of the recording. `resample_s` counts seconds
-    of what window and filters left, before it is tiled: the copies of a tiled trace are alike. `tenants` is how many
-    there are, or their shares by name, where the trace has none. `rate` (requests/s) and `rate_scale` (a factor)
-    exclude each other.
+    of the trace after window and filters, before it is tiled: the copies of a tiled trace are equal. `tenants` is their
+    number, or their shares by name, if the trace has none. `rate` (requests/s) and `rate_scale` (a factor) exclude each
+    other.
     """
 
     window_s: Sequence[float] | None = None
@@ -54,14 +54,14 @@ class Transforms:
 
     @property
     def wanted_s(self) -> tuple[float, float] | None:
-        """The window, where it is one; what is wrong with another is said when it is applied."""
+        """The window, if it is one; an invalid one is reported when it is applied."""
         if self.window_s is None or not all(is_number(end) for end in self.window_s):
             return None
         return float(self.window_s[0]), float(self.window_s[1])
 
     @property
     def resizes(self) -> bool:
-        """Whether the length of the result is more than a matter of `limit`."""
+        """Whether more than `limit` decides the length of the result."""
         bounds = (self.min_input_tokens, self.max_input_tokens, self.min_output_tokens, self.max_output_tokens)
         parts = (self.window_s, self.resample_s)
         return parts != (None, None) or self.tile > 1 or bounds != (None,) * 4
@@ -102,10 +102,10 @@ def load(
 ) -> Workload:
     """The workload of a trace file (`path`, in any known format) or of a known trace (`name`); `path` wins.
 
-    `columns` says which columns of any other table are what, as `traces.formats.columns` has it. `block_tokens`,
-    `bad_records`, `unit` and `result` say how a file is read, as `traces.parsing.how` has it. `requests` is the length
-    of a fitted trace's sample; a recording has its own length, so there it is refused. `steps` are the fields of
-    `Transforms`. Raises InputError for whatever the user can set right, one line that says what and where.
+    `columns` names the columns of any other table, as in `traces.formats.columns`. `block_tokens`, `bad_records`,
+    `unit` and `result` say how a file is read, as in `traces.parsing.how`. `requests` is the length of a fitted trace's
+    sample; a recording has its own length, so there it is refused. `steps` are the fields of `Transforms`. Raises
+    InputError for a user's mistake, in one line that says what and where.
     """
     transform = Transforms(**steps)
     require_whole("trace.seed", seed)
@@ -152,7 +152,7 @@ def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:
 
 
 def from_file(path: str, format_name: str | None = None, how: How = AS_IT_IS) -> Trace:
-    """The trace in a file; a file that is a published one by its sha256 goes by that name."""
+    """The trace in a file; a published file, recognised by its sha256, gets its published name."""
     trace = formats.read(Path(str(path)).expanduser(), format_name, how)
     known = [name for name, published in catalogue.CATALOGUE.items() if published.sha256 == trace.sha256]
     return replace(trace, name=known[0]) if known else trace

@@ -1,4 +1,4 @@
-"""Bounds of what a trace can have."""
+"""Bounds of a trace's values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_TOKENS = 10**9  # most tokens of a request
 
 
 def require_rate(name: str, value: Any) -> None:
-    """Raise InputError unless `value` is a number of requests per second that a cluster of any size can be sent."""
+    """Raise InputError unless `value` is a number of requests per second that some cluster could receive."""
     require_positive(name, value)
     at_most(1e6)(name, value)
 

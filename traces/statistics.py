@@ -1,4 +1,4 @@
-"""The figures by which two traces are compared: lengths, rank correlation, burstiness, prefix reuse."""
+"""The figures that compare two traces: lengths, rank correlation, burstiness, prefix reuse."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def column(trace: Trace, name: str) -> NDArray[np.float64]:
 
 
 def hash_paths(trace: Trace) -> list[list[int]]:
-    """The block ids of every request, root first; empty where a row has none."""
+    """The block ids of every request, root first; empty if a row has none."""
     return [ids or [] for ids in trace.frame["hash_ids"].to_list()]
 
 
@@ -88,14 +88,14 @@ def clock_tick(arrival_s: NDArray[np.float64]) -> float:
 
 
 def ideal_hit_ratio(paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int) -> float:
-    """Share of prompt tokens that a cache without limit would hold: whole blocks seen before, from the root on."""
+    """Share of prompt tokens that an unlimited cache would hold: whole blocks seen before, from the root on."""
     return float(ideal_hits(paths, input_tokens, block_tokens).sum()) / float(input_tokens.sum())
 
 
 def ideal_hits(
     paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int
 ) -> NDArray[np.float64]:
-    """The tokens of each prompt (N,) that a cache without limit would hold."""
+    """The tokens of each prompt (N,) that an unlimited cache would hold."""
     seen: set[int] = set()
     hits = []
     for path in paths:
@@ -107,7 +107,7 @@ def ideal_hits(
 def lru_hit_ratio(
     paths: Sequence[Sequence[int]], input_tokens: NDArray[np.float64], block_tokens: int, capacity_tokens: int
 ) -> float:
-    """The hit ratio of one cache of `capacity_tokens` that evicts the block unused for longest, leaf before root."""
+    """The hit ratio of one cache of `capacity_tokens` that evicts the least recently used block, leaf before root."""
     capacity = capacity_tokens // block_tokens
     cache: OrderedDict[int, None] = OrderedDict()
     hits = 0.0

@@ -1,4 +1,4 @@
-"""Pure functions from a trace to another: what is kept of it, how fast it plays, how often it repeats."""
+"""Pure functions from a trace to another: which part is kept, how fast it plays, how often it repeats."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from traces.settings import MOST_REQUESTS, require_rate
 
 
 def period_s(trace: Trace) -> float:
-    """The time that the trace stands for: from the first arrival to one mean gap after the last, N / (N - 1) spans."""
+    """The period of the trace: from the first arrival to one mean gap after the last, N / (N - 1) spans."""
     span = float(trace.arrival_s[-1])  # the first arrival is at 0
     return span * len(trace) / (len(trace) - 1) if len(trace) > 1 else 0.0
 
 
 def rate_rps(trace: Trace) -> float:
-    """Mean requests per second, N / period; infinite where all arrive at once."""
+    """Mean requests per second, N / period; infinite if all arrive at once."""
     period = period_s(trace)
     return len(trace) / period if period > 0 else math.inf
 
 
 def limit(trace: Trace, requests: int) -> Trace:
-    """The first `requests` rows; the trace's caveat says in what they are unlike the rest."""
+    """The first `requests` rows; the trace's caveat states their difference from the rest."""
     require_count("trace.limit", requests)
     if requests >= len(trace):
         return trace
@@ -90,7 +90,7 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
 
 
 def set_rate(trace: Trace, requests_per_s: float) -> Trace:
-    """Stretch arrival times to a mean rate over the whole trace, so that burstiness keeps its shape."""
+    """Stretch arrival times to a mean rate over the whole trace, so burstiness keeps its shape."""
     require_rate("trace.rate", requests_per_s)
     if math.isinf(rate_rps(trace)):
         raise InputError(f"trace {trace.name}: all requests arrive at once, there is no rate that could be stretched")
@@ -101,14 +101,14 @@ def resample(trace: Trace, block_s: float, seed: int) -> Trace:
     """A replicate of the trace: blocks of `block_s` seconds, drawn with replacement, played for the trace's period.
 
     This is the circular block bootstrap (Politis and Romano, in Exploring the Limits of Bootstrap, 1992): a block
-    starts anywhere in the period and runs on from its end to its beginning, so that each request is drawn once on
-    average. Blocks that stop at the end (Kuensch, Annals of Statistics 17, 1989) would draw the ends less often, and
-    of blocks on a grid there are few. The last block is cut to what is left. Bursts and drifts shorter than a block
-    are kept, longer ones are not; nor are hits on prefixes that were last seen in another block that was not drawn.
+    starts anywhere in the period and continues from its end at its beginning, so each request is drawn once on average.
+    Blocks that stop at the end (Kuensch, Annals of Statistics 17, 1989) would draw the ends less often, and there are
+    few blocks on a grid. The last block is cut to the remaining time. Bursts and drifts shorter than a block are kept,
+    longer ones are not; nor are hits on prefixes whose last use is in a block that was not drawn.
 
-    A request that is drawn for the k-th time has the hash blocks of a k-th copy, so that it never finds its own
-    prompt in a cache. Sessions hold within a block: a turn whose turn before is not in the block becomes a first turn
-    at its recorded time. Left out, it would lower the rate.
+    A request that is drawn for the k-th time has the hash blocks of a k-th copy, so it never finds its own prompt in a
+    cache. Sessions hold within a block: a turn whose previous turn is not in the block becomes a first turn at its
+    recorded time. Leaving it out would lower the rate.
     """
     require_positive("trace.resample_s", block_s)
     period = period_s(trace)
@@ -127,7 +127,7 @@ def resample(trace: Trace, block_s: float, seed: int) -> Trace:
     if len(row) == 0:
         raise InputError(f"trace {trace.name}: no request is left by trace.resample_s; take longer blocks")
     piece = np.repeat(np.arange(len(first)), stop - first)
-    drawn_s = np.maximum.accumulate(trace.arrival_s[row] + moved_s[piece])  # rounding may turn the order at an edge
+    drawn_s = np.maximum.accumulate(trace.arrival_s[row] + moved_s[piece])  # rounding may change the order at an edge
     names = {
         "hash_ids": _occurrence(row) * _names(trace, "hash_ids"),
         "session_id": piece * _names(trace, "session_id"),
@@ -157,7 +157,7 @@ def tile(trace: Trace, copies: int) -> Trace:
 
 
 def mix(traces: Sequence[Trace], name: str = "mix") -> Trace:
-    """All requests of several traces by arrival, ties in the order given; hash blocks and sessions stay apart."""
+    """All requests of several traces by arrival, ties in the given order; hash blocks and sessions stay separate."""
     if not traces:
         raise InputError("trace mix: no traces given")
     blocks = {trace.hash_block_tokens for trace in traces if "hash_ids" in trace.has}
@@ -182,7 +182,7 @@ def mix(traces: Sequence[Trace], name: str = "mix") -> Trace:
 
 
 def poisson(trace: Trace, seed: int) -> Trace:
-    """Poisson arrivals at the same mean rate: the span is kept, the requests and their order too."""
+    """Poisson arrivals at the same mean rate; the span, the requests and their order are kept."""
     if len(trace) < 3:
         return trace
     gaps = np.random.default_rng([seed, 1]).exponential(size=len(trace) - 1)
@@ -193,7 +193,9 @@ def poisson(trace: Trace, seed: int) -> Trace:
 
 
 def jitter(trace: Trace, spread_s: float, seed: int) -> Trace:
-    """Spread the ticks of a coarse clock: each arrival is moved by a uniform time in [0, spread_s), order kept."""
+    """Spread the ticks of a coarse clock: each arrival moves by a uniform time in [0, spread_s), with the order
+    kept.
+    """
     require_at_least("trace.jitter_s", spread_s, 0)
     if spread_s == 0:
         return trace
@@ -215,7 +217,7 @@ def _from_zero(trace: Trace, kept: pl.DataFrame, note: str, cause: str) -> Trace
 
 
 def _names(trace: Trace, column: str) -> int:
-    """How far apart copies of the column's ids must lie not to meet; ids are taken to be at least 0."""
+    """The distance at which copies of the column's ids do not meet; ids are assumed to be at least 0."""
     if column not in trace.has:
         return 0
     ids = trace.frame[column]
@@ -224,7 +226,7 @@ def _names(trace: Trace, column: str) -> int:
 
 
 def _shifted(frame: pl.DataFrame, shifts: Mapping[str, float]) -> pl.DataFrame:
-    """The frame with a constant added to some columns (to the ids within, for a list, which get room for it)."""
+    """The frame with a constant added to some columns (for a list, to its ids, which get room for it)."""
     added = (pl.col(column) + by for column, by in shifts.items() if by and column in frame.columns)
     return _wide(frame).with_columns(added)
 
@@ -248,6 +250,6 @@ def _opens(frame: pl.DataFrame) -> pl.Series:
 
 
 def _repeats(frame: pl.DataFrame) -> float:
-    """The share of hash blocks that an earlier row has too."""
+    """The share of hash blocks that an earlier row also has."""
     ids = np.sort(frame["hash_ids"].explode(empty_as_null=False, keep_nulls=False).to_numpy())
     return float(np.count_nonzero(np.diff(ids) == 0) / max(len(ids), 1))

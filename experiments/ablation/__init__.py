@@ -1,1 +1,1 @@
-"""What each part of a mechanism is worth: `python -m experiments.ablation`."""
+"""The worth of each part of a mechanism: `python -m experiments.ablation`."""

@@ -1,4 +1,4 @@
-"""What each part of a mechanism is worth: its variants on the same samples of a trace, in one table.
+"""The worth of each part of a mechanism: its variants on the same samples of a trace, in one table.
 
     python -m experiments.ablation mooncake replicates=3
 

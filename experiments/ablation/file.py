@@ -15,7 +15,7 @@ from framework.errors import InputError
 
 @dataclass(frozen=True)
 class Published:
-    """What a paper claims of a variant: shown next to the measured change of `metric` against each baseline."""
+    """A paper's claim about a variant, shown next to the measured change of `metric` against each baseline."""
 
     metric: str
     variant: str
@@ -27,8 +27,8 @@ class Ablation:
     """The contents of conf/ablation/NAME.yaml.
 
     `base` and each of `variants` are overrides of conf/config.yaml; `comparisons` names the variants to be compared
-    with each baseline, itself a variant. `replicate` is the key that tells replicates 0, 1, ... apart. `metrics`: keys
-    of summary.json and their headings. Raises InputError for names that do not fit together.
+    with each baseline, itself a variant. `replicate` is the key that distinguishes replicates 0, 1, ... `metrics`: keys
+    of summary.json and their headings. Raises InputError for inconsistent names.
     """
 
     title: str
@@ -54,7 +54,9 @@ class Ablation:
 
 
 def read_ablation(name: str, folder: Path = CONF / "ablation") -> Ablation:
-    """The ablation of that name. Raises InputError, listing those that exist, if there is none, or for a bad file."""
+    """The ablation of that name. Raises InputError for a bad file, and, with a list of the existing ones, for an
+    unknown name.
+    """
     names = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in names:
         raise InputError(f"{name!r}: there is no ablation of that name; choose one of {', '.join(names)}")

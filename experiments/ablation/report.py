@@ -1,4 +1,4 @@
-"""An ablation's outcome for people (terminal, Markdown) and for programs (CSV, JSON)."""
+"""The result of an ablation for people (terminal, Markdown) and for programs (CSV, JSON)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _number(value: float) -> float | None:
 
 
 def write(directory: Path, outcome: Outcome) -> None:
-    """Write NAME.md, NAME.csv and NAME.json, each whole or not at all. Raises InputError if that fails."""
+    """Write NAME.md, NAME.csv and NAME.json, each completely or not at all. Raises InputError if that fails."""
     texts = {"md": as_markdown(lay_out(outcome)), "csv": as_csv(outcome), "json": as_json(outcome)}
     for suffix, text in texts.items():
         write_whole(directory / f"{outcome.ablation.name}.{suffix}", text.encode())

@@ -1,4 +1,4 @@
-"""The runs of an ablation: every variant on every replicate, and what became of them."""
+"""The runs of an ablation: every variant on every replicate, and their results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from framework.workload import Workload
 
 @dataclass(frozen=True)
 class Outcome:
-    """Every figure of an ablation: `values[variant][metric]` has one value a replicate, NaN where it is undefined."""
+    """Every figure of an ablation: `values[variant][metric]` has one value for each replicate, NaN if undefined."""
 
     ablation: Ablation
     replicates: int
@@ -43,7 +43,7 @@ class Outcome:
         return estimate(self.values[variant][metric] - self.values[baseline][metric])
 
     def change(self, variant: str, baseline: str, metric: str) -> Estimate:
-        """The mean of the paired relative changes, in %; NaN where a baseline's value is 0."""
+        """The mean of the paired relative changes, in %; NaN if a baseline's value is 0."""
         reference = self.values[baseline][metric]
         relative = np.divide(
             self.values[variant][metric], reference, out=np.full_like(reference, np.nan), where=reference != 0
@@ -54,8 +54,8 @@ class Outcome:
 def run(ablation: Ablation, replicates: int, overrides: Sequence[str] = ()) -> Outcome:
     """Run every variant on every replicate, with progress on stderr.
 
-    Raises InputError for a metric that summaries lack and for replicates that are all the same, and what Hydra and the
-    parts raise for their settings.
+    Raises InputError for a metric that summaries lack and for replicates that are all equal, and the errors of Hydra
+    and of the parts for their settings.
     """
     with composing(CONF):
         return _run(ablation, replicates, overrides)
@@ -89,13 +89,15 @@ def _run(ablation: Ablation, replicates: int, overrides: Sequence[str]) -> Outco
 
 
 def _run_once(overrides: Sequence[str], sample: Workload | None) -> tuple[Workload, dict[str, Any]]:
-    """One run or search, and its summary. InputError if its workload is not `sample`, with which it is to be paired."""
+    """One run or search, and its summary. Raises InputError if its workload differs from `sample`, because runs
+    are paired.
+    """
     config = compose_config("config", overrides=name_files(overrides))
     experiment = compose(config)
     if sample is not None and not _same(sample, experiment.workload):
         raise InputError("variants run on different requests, which cannot be paired: leave the trace to base")
     objective = instantiate(config.objective, _convert_="all")
-    if isinstance(objective, Goodput):  # The objective is that of a single run, for no table asks for its bound.
+    if isinstance(objective, Goodput):  # The objective is that of a single run, since no table needs its bound.
         return experiment.workload, judged(experiment, experiment.run()).summary
     return experiment.workload, objective.measure(experiment).evaluation.summary
 

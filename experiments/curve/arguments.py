@@ -1,4 +1,4 @@
-"""The arguments of a curve's command line, and the runs that they ask for."""
+"""The arguments of a curve's command line, and the runs that they describe."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is to be run: each series at each of its values with each seed.
+    """All runs: each series at each of its values with each seed.
 
-    `launcher`: arguments for Hydra itself. `attainment`: the share of requests that is to keep the SLO. `out`: where
-    files go, None for a directory of its own.
+    `launcher`: arguments for Hydra itself. `attainment`: the share of requests that should keep the SLO. `out`: the
+    directory of files, None for a new one.
     """
 
     axis: Axis
@@ -82,9 +82,9 @@ class Plan:
 
 
 def read_plan(arguments: Sequence[str]) -> Plan:
-    """The plan that `arguments` ask for; each series is known to fit, as far as that can be known without a run.
+    """The plan that `arguments` describe; the parts of each series are known to fit, as far as possible without a run.
 
-    Raises InputError, or Hydra's errors, for arguments that cannot be meant.
+    Raises InputError, or Hydra's errors, for arguments without a meaning.
     """
     own, rest = split_arguments(arguments, (*_OWN, _SERIES), ANY, repeated=(_SERIES,))
     groups = [word.removeprefix(f"{_SERIES}=") for word in arguments if word.startswith(f"{_SERIES}=")]
@@ -127,7 +127,7 @@ def _parsed(arguments: Sequence[str]) -> list[Override]:
 
 
 def _seeds(overrides: Sequence[Override]) -> tuple[int, ...]:
-    """Which seeds, 0 if none is given. Raises InputError unless they are whole and differ."""
+    """The seeds, 0 if none is given. Raises InputError unless they are whole and differ."""
     if not overrides:
         return (0,)
     override = overrides[-1]
@@ -140,9 +140,9 @@ def _seeds(overrides: Sequence[Override]) -> tuple[int, ...]:
 
 
 def _combinations(overrides: Sequence[Override], named: Sequence[Override]) -> list[tuple[tuple[str, ...], str]]:
-    """Overrides of each combination of what has several values, and what distinguishes it from the others.
+    """Overrides of each combination of keys with several values, and what distinguishes the combination.
 
-    `named`: those that tell a series apart although they have one value.
+    `named`: keys that distinguish a series although they have one value.
     """
     lines = {str(one.input_line) for one in named}
     choices = []
@@ -160,12 +160,13 @@ def _combinations(overrides: Sequence[Override], named: Sequence[Override]) -> l
 
 
 def _label(key: str, value: str) -> str:
-    """What a reader needs of an override: an option says which it is, a number does not."""
+    """A label for an override: an option speaks for itself, a number needs its key."""
     name = key.lstrip("+~").split("@")[-1].split(".")[-1]
     return value if name == key else f"{name} {value}"
 
 
-# --- what they choose -------------------------------------------------------------------------------------------------
+# --- what they choose
+# ---------------------------------------------------------------------------------------------------
 
 
 def _series(

@@ -14,7 +14,7 @@ _MOST_POINTS = 1000  # most points of a series
 
 @dataclass(frozen=True)
 class Axis:
-    """`word` of the command line, `column` of the figures, `key` of the configuration, which `fixed` is to go with."""
+    """`word` of the command line, `column` of the figures, `key` of the configuration, which needs `fixed`."""
 
     word: str
     column: str
@@ -33,7 +33,7 @@ CONCURRENCY = Axis("concurrency", "concurrency", "load.concurrency", ("load=clos
 def values(axis: Axis, text: str) -> tuple[float, ...]:
     """The numbers of `1,2,4`, of `1:8:15` (15 of them, evenly spaced) or of `1:256:x2` (each twice the one before).
 
-    Raises InputError unless they are positive and increase, and are whole where clients are counted.
+    Raises InputError unless they are positive and increase, and are whole if clients are counted.
     """
     numbers = [number for part in text.split(",") for number in _expanded(axis.word, part.strip())]
     for number in numbers:
@@ -46,7 +46,7 @@ def values(axis: Axis, text: str) -> tuple[float, ...]:
 
 
 def number(word: str, text: str) -> float:
-    """`text` as a number; InputError, naming `word`, for anything else."""
+    """`text` as a number. Raises InputError, naming `word`, for anything else."""
     try:
         return float(text)
     except ValueError:

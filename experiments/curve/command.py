@@ -1,12 +1,12 @@
-"""Latency and goodput against load: series of runs at one rate, or number of clients, after another.
+"""Latency and goodput against load: series of runs at increasing rates, or numbers of clients.
 
     python -m experiments.curve policy=chunked,distserve trace=azure_conv rates=1:8:8
     python -m experiments.curve policy=chunked trace=azure_conv concurrency=1:256:x2 hydra/launcher=joblib
     python -m experiments.curve series='policy=chunked cluster.instances=8' \\
         series='policy=distserve cluster.prefill=4 cluster.decode=4' trace=azure_conv seed=0,1,2
 
-Arguments are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; each combination of
-settings with several values, as policy=chunked,distserve, is a series. Several seeds make intervals.
+Arguments are KEY=VALUE. Keys that are not this command's own are settings of every run, as for run.py; each combination
+of settings with several values, as policy=chunked,distserve, is a series. Several seeds make intervals.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from framework.run.sweep import Outcome, Sweep
 
 _KEYS = {
     "rates": "requests/s: 1,2,4, or 1:8:15 (15 of them, evenly spaced), or 1:64:x2 (each twice the one before); "
-    "auto, if nothing is said: 1/4 to 4 times the rate of the trace",
+    "auto, the default: 1/4 to 4 times the rate of the trace",
     "concurrency": "the same of clients, each with one request under way, instead of rates",
     "series": "settings of a series of its own, in quotes; may be given several times",
-    "attainment": "share of requests that is to keep the SLO, 0.9 if nothing is said",
-    "out": "directory of the results, one of its own in outputs/ if nothing is said",
+    "attainment": "share of requests that must keep the SLO, 0.9 by default",
+    "out": "directory of the results, one of its own in outputs/ by default",
 }
 _BASIC = "hydra/launcher=basic"
 _BATCHES_A_CORE = 4  # batches a core: few enough for a progress bar, enough to keep workers busy
@@ -47,12 +47,14 @@ _BATCHES_A_CORE = 4  # batches a core: few enough for a progress bar, enough to 
     __doc__, keys=_KEYS, repeated=("series",), settings=ANY, interrupted="interrupted; the runs that ended are kept"
 )
 def main(arguments: Arguments) -> int:
-    """Run what the command line asks for, print and draw it; an exit code other than 0 if points are missing."""
+    """Run what the command line describes, print and draw it; the exit code is not 0 if points are missing."""
     return curve(arguments.every)
 
 
 def curve(arguments: Sequence[str]) -> int:
-    """Run, print and draw a curve; not 0 if points are missing. Raises InputError, and Hydra's errors."""
+    """Run, print and draw a curve; returns a code other than 0 if points are missing. Raises InputError, and Hydra's
+    errors.
+    """
     plan = read_plan(arguments)
     directory = plan.out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-curve-{os.getpid()}")
     before = FreshDirectory.watch(directory)
@@ -63,7 +65,7 @@ def curve(arguments: Sequence[str]) -> int:
         write_whole(directory / "curve.csv", found.runs.write_csv().encode())
         draw(found, directory)
     finally:
-        before.discard()  # It goes if it is still empty.
+        before.discard()  # It is removed if it is still empty.
     tell(f"results in {directory}")
     for line in found.refusals:
         report_error(line)

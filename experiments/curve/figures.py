@@ -52,7 +52,7 @@ _NEAR_ITS_MOST = 0.95  # share of the highest throughput
 
 @dataclass(frozen=True)
 class Line:
-    """Means over seeds of one series and bucket, one row a point in the order of the axis."""
+    """Means over seeds of one series and bucket, one row for each point in the order of the axis."""
 
     label: str
     axis: Axis
@@ -64,7 +64,7 @@ class Line:
         return self.mean(self.axis.column)
 
     def mean(self, metric: str) -> Floats:
-        """Shape (points,), NaN where undefined."""
+        """Shape (points,), NaN if undefined."""
         return self.levels[metric].cast(pl.Float64).fill_null(np.nan).to_numpy()
 
     def half_width(self, metric: str) -> Floats:
@@ -73,17 +73,17 @@ class Line:
 
     @property
     def is_overloaded(self) -> NDArray[np.bool_]:
-        """Shape (points,): whether the system is, with any seed."""
+        """Whether the system is overloaded with any seed, shape (points,)."""
         return self.levels["load_state"].eq_missing(OVERLOADED).to_numpy()
 
 
 @dataclass(frozen=True)
 class Curve:
-    """What came of a plan.
+    """The results of a plan.
 
-    `runs`: one row a series, point, seed and bucket of prompt lengths, `all` first; rates are per second, what is
-    undefined is null. `levels`: their means over seeds, and half the widths of intervals. `refusals`: a line for each
-    point that is missing. `unlike`: in what else than policies and their own words series differ, None: in nothing.
+    `runs`: one row a series, point, seed and bucket of prompt lengths, `all` first; rates are per second, undefined
+    values are null. `levels`: their means over seeds, and half the widths of intervals. `refusals`: a line for each
+    missing point. `unlike`: how series differ besides policies and their own arguments, None if they do not.
     """
 
     axis: Axis
@@ -101,12 +101,12 @@ class Curve:
 
     @property
     def buckets(self) -> list[str]:
-        """The buckets that some request falls into, `all` first."""
+        """The buckets that contain requests, `all` first."""
         return self.runs.filter(pl.col("offered") > 0)["bucket"].unique(maintain_order=True).to_list()
 
     @property
     def seeds(self) -> int:
-        """How many there are."""
+        """The number of seeds."""
         return self.runs["seed"].n_unique()
 
     def line(self, label: str, bucket: str = ALL) -> Line:
@@ -119,13 +119,13 @@ class Curve:
         return [self.line(label, bucket) for label in self.labels]
 
     def agreed(self, key: str) -> Any:
-        """What the configurations and summaries of all runs have under `key`, None if they differ."""
+        """The value of `key` in the configurations and summaries of all runs, None if they differ."""
         found = {repr(one): one for one in ((record.config | record.summary).get(key) for record in self.records)}
         return next(iter(found.values())) if len(found) == 1 else None
 
 
 def tabulated(plan: Plan, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> Curve:
-    """The curve of `outcomes`, one for each of `jobs`. InputError if all were refused."""
+    """The curve of `outcomes`, one for each of `jobs`. Raises InputError if all were refused."""
     done = [(job, one.record) for job, one in zip(jobs, outcomes, strict=True) if one.record is not None]
     refused = [
         (job, one.refusal) for job, one in zip(jobs, outcomes, strict=True) if one.record is None and one.refusal
@@ -141,14 +141,14 @@ def tabulated(plan: Plan, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> C
 
 
 def _unlike(axis: Axis, done: Sequence[tuple[Job, Record]]) -> str | None:
-    """In what the series differ, by the first run of each, in addition to their words and the axis."""
+    """How the series differ, by the first run of each, besides their arguments and the axis."""
     first = {job.series: record for job, record in reversed(done)}
     given = {axis.key, *(name for one in first for name in one.given)} - {"policy"}
     return unlike([Arm(one.label, first[one].config, given=given) for one in reversed(first)])
 
 
 def bucket_name(from_tokens: int, to_tokens: int | None) -> str:
-    """What a bucket is called: its ends, in tokens."""
+    """The name of a bucket: its ends, in tokens."""
     if to_tokens is None:
         return f">= {from_tokens:,}"
     return f"< {to_tokens:,}" if from_tokens == 0 else f"{from_tokens:,} to < {to_tokens:,}"
@@ -166,15 +166,15 @@ def last_kept(line: Line, attainment: float) -> int | None:
 
 
 def fullest(line: Line) -> int:
-    """The first point whose throughput is near the highest of all: more load adds little but waiting."""
+    """The first point whose throughput is near the highest of all: more load adds mostly waiting."""
     throughput = line.mean("request_throughput")
     return int(np.argmax(throughput >= _NEAR_ITS_MOST * throughput.max()))
 
 
 def after_last_arrival(line: Line) -> Floats:
-    """How much longer than the requests arrive runs last, as a share, (points,): throughput is too low by as much.
+    """How much longer than the arrivals runs last, as a share, (points,): throughput is too low by as much.
 
-    NaN where they do not arrive by the clock.
+    NaN if they do not arrive by the clock.
     """
     return line.mean("duration_s") * line.mean("offered_rps") / line.mean("offered") - 1
 
@@ -210,8 +210,8 @@ def _row(axis: Axis, job: Job, record: Record, bucket: str, figures: Mapping[str
 
 
 def _levels(runs: pl.DataFrame, axis: Axis) -> pl.DataFrame:
-    """One row a series, point and bucket: mean and half width over seeds, null where undefined in any run, and of
-    `load_state` the worst.
+    """One row a series, point and bucket: mean and half width over seeds, null if undefined in any run, and the worst
+    `load_state`.
     """
     rows = []
     for _, own in runs.group_by("series", axis.column, "bucket", maintain_order=True):

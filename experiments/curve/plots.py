@@ -35,12 +35,12 @@ from framework.metrics.figures import HEADLINE, metric
 
 _ROW_IN = 1.9
 _FAR = 2.5  # times the highest value
-_WIDE_LOAD = 20.0  # largest / smallest, from which the axis of the load is logarithmic
+_WIDE_LOAD = 20.0  # largest / smallest from which the axis of the load is logarithmic
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A metric on an axis, `factor` times as large; `limit_key`: of its SLO in the configuration, in seconds."""
+    """A metric on an axis, times `factor`; `limit_key`: of its SLO in the configuration, in seconds."""
 
     metric: str
     label: str
@@ -144,7 +144,7 @@ def _buckets(curve: Curve) -> Figure:
 
 
 def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Quantity) -> list[PointLabel]:
-    """Latency in a bucket against the throughput of all; returns what the points could be labelled with."""
+    """Draw latency in a bucket against the throughput of all; returns the possible labels of points."""
     x = _comparable(curve, x)
     labels = []
     for index, label in enumerate(curve.labels):
@@ -170,7 +170,7 @@ def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Q
 
 
 def _draw_limit(axes: Axes, curve: Curve, y: Quantity, highest: float) -> None:
-    """The SLO, unless it differs or lies far above all that is shown."""
+    """Draw the SLO, unless it differs or lies far above the shown values."""
     limit_s = curve.agreed(y.limit_key)
     if limit_s is None or limit_s * y.limit_factor > _FAR * highest:
         return
@@ -183,7 +183,7 @@ def _draw_limit(axes: Axes, curve: Curve, y: Quantity, highest: float) -> None:
 
 
 def _against_load(axes: Axes, curve: Curve, bucket: str) -> list[Line2D]:
-    """Goodput in a bucket against what is offered to it, or against clients; returns what the legend is to explain."""
+    """Draw goodput in a bucket against its offered load, or against clients; returns the entries of the legend."""
     load, goodput, served = _load(curve), _comparable(curve, _GOODPUT), _comparable(curve, _SERVED)
     lines = curve.lines(bucket)
     for index, line in enumerate(lines):
@@ -201,7 +201,7 @@ def _against_load(axes: Axes, curve: Curve, bucket: str) -> list[Line2D]:
 
 
 def _references(axes: Axes, curve: Curve, lines: Sequence[Line]) -> list[Line2D]:
-    """What goodput is to be compared with: all that is offered or served, and the bound where it is known."""
+    """Draw the references of goodput: the offered or served rate, and the bound if it is known."""
     if curve.axis is not RATE:
         return [Line2D([], [], color="black", linewidth=0.8, linestyle=":", label="throughput")]
     load = _load(curve)
@@ -221,7 +221,8 @@ def _references(axes: Axes, curve: Curve, lines: Sequence[Line]) -> list[Line2D]
     return explained
 
 
-# --- what they share --------------------------------------------------------------------------------------------------
+# --- shared parts
+# -------------------------------------------------------------------------------------------------------
 
 
 def _side_by_side(curve: Curve, bucket: str) -> list[str]:
@@ -234,7 +235,7 @@ def _load(curve: Curve) -> Quantity:
 
 
 def _comparable(curve: Curve, quantity: Quantity) -> Quantity:
-    """Per GPU, where series have unlike numbers of them."""
+    """The quantity per GPU, if series have different numbers of GPUs."""
     if curve.agreed("gpus") is not None:
         return quantity
     label = quantity.label.replace("/s)", "/s per GPU)")
@@ -265,12 +266,12 @@ def _ring(axes: Axes, curve: Curve, label: str, xs: Floats, ys: Floats) -> None:
 
 
 def _overloaded(curve: Curve) -> list[Line2D]:
-    """What hollow marks mean, where there are any."""
+    """The meaning of hollow marks, if there are any."""
     return hollow_mark() if any(line.is_overloaded.any() for line in curve.lines()) else []
 
 
 def _finish(figure: Figure, curve: Curve, explained: Sequence[Line2D], more: str = "") -> None:
-    """The legend below and, in small, what was run above."""
+    """Put the legend below and, in small type, the description of the runs above."""
     lines = legend_of([Entry(label, series_style(index)) for index, label in enumerate(curve.labels)])
     text = (
         f"{100 * curve.attainment:g} % within SLO up to here" if curve.axis is RATE else "near its highest throughput"

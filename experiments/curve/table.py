@@ -30,7 +30,8 @@ _COLUMNS = (
 )
 _WITH_INTERVAL = (HEADLINE,)
 _ABOVE_BUCKETS = "by tokens of the prompt; latencies are P99"
-_BY_LENGTH = {HEADLINE: 0, "slo_attainment": 1, "p99_ttft_ms": 0, "p99_tpot_ms": 0}  # the line of a heading that tells
+# the line of a heading with the distinguishing part
+_BY_LENGTH = {HEADLINE: 0, "slo_attainment": 1, "p99_ttft_ms": 0, "p99_tpot_ms": 0}
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Section:
 
 
 def report(curve: Curve) -> RenderableType:
-    """Everything a reader is shown, for `rich.console.Console.print`."""
+    """All that a reader is shown, for `rich.console.Console.print`."""
     buckets = [bucket for bucket in curve.buckets if bucket != ALL]
     parts: list[RenderableType] = [headline(curve), Text(), _whole(curve)]
     if len(buckets) > 1:
@@ -83,7 +84,7 @@ def remarks(curve: Curve) -> Iterator[str]:
 
 
 def saturation_text(line: Line, attainment: float) -> str:
-    """Where it saturates, in words."""
+    """Where the series saturates, in words."""
     values, share = line.values, f"{100 * attainment:g} %"
     kept = last_kept(line, attainment)
     if line.axis is RATE:
@@ -103,7 +104,7 @@ def saturation_text(line: Line, attainment: float) -> str:
 
 
 def _short_runs(curve: Curve) -> Iterator[str]:
-    """Runs that keep the SLO, but spend much of their time on the requests that are left at the end."""
+    """Runs that keep the SLO, but spend much of their time on the last requests."""
     lines = [(line, saturation(line, curve.attainment)) for line in curve.lines()]
     most = max((after_last_arrival(line)[point] for line, point in lines if point is not None), default=0.0)
     if most > _LONG_END:
@@ -173,9 +174,9 @@ def _section(curve: Curve, line: Line, columns: Sequence[Sequence[str]]) -> Sect
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns flush right below headings of two lines; the first of these may reach over columns that have none.
+    """Columns aligned to the right below headings of two lines; the first line may span columns that have none.
 
-    Where a terminal is too narrow they go on below, each part with the first column.
+    On a narrow terminal they continue below, each part with the first column.
     """
 
     headings: Sequence[str]
@@ -211,7 +212,7 @@ class _Columns:
 
 
 def _that_fit(groups: Sequence[Sequence[int]], widths: Sequence[int], width: int) -> list[list[Sequence[int]]]:
-    """The groups in parts of at most so many characters, each with the first group; a group stays whole."""
+    """The groups in parts of at most `width` characters, each with the first group; a group stays whole."""
     first, *rest = groups
     parts: list[list[Sequence[int]]] = [[first]]
     for group in rest:

@@ -1,4 +1,4 @@
-"""The whole answer: the ranking, then the parts that were asked for in addition to it."""
+"""The whole answer: the ranking, then the other requested parts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from experiments.guide.tuning import Task, Tuned, all_tuned, good_rps, value
 from framework.errors import InputError
 from framework.workload import Workload, rate_rps
 
-_KNOBS = ("chunked", "disaggregated")  # families whose knob is moved; so is the batch, of the best aggregated too
+# families whose knob is moved; their batch is moved too, that of the best aggregated family as well
+_KNOBS = ("chunked", "disaggregated")
 _CELL_VALUES = 5  # values of an axis
 _COMPARED = 2  # families compared in each cell on fresh samples: those that tuned best
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was found. Parts that were not asked for are empty; rates are requests/s of all GPUs together.
+    """The results. Parts that were not requested are empty; rates are requests/s of all GPUs together.
 
     `batches`: the most sequences in a batch. `hits`: the P:D ratios at each share of cached prompts. `fronts` are at
     `front_rate_rps`.
@@ -53,7 +54,7 @@ class Answer:
 
 
 def answered(plan: Plan, progress: Progress | None = None) -> Answer:
-    """Run what the plan asks for. Raises InputError where no family serves the load at any rate."""
+    """Run what the plan describes. Raises InputError if no family serves the load at any rate."""
     runs = Runs(plan, FAMILIES, progress, expected_runs(plan))
     task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(_workload(runs)))
     tuned = all_tuned(runs, FAMILIES, task)
@@ -99,7 +100,7 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
 
 
 def expected_runs(plan: Plan) -> int:
-    """About how many runs there will be, for a bar of progress."""
+    """The approximate number of runs, for a progress bar."""
     families = len(FAMILIES)
     found = families * (plan.trials + 1)
     if "knobs" in plan.parts:

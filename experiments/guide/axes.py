@@ -1,4 +1,4 @@
-"""Along what the answer may flip: five values of each axis, and the settings that they stand for."""
+"""The axes along which the answer may flip: five values of each, and their settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an axis: what it is called, and the settings that make it."""
+    """One value of an axis: its name, and its settings."""
 
     axis: str
     label: str
@@ -41,7 +41,7 @@ class Axis:
 
 
 def axis(name: str, settings: Mapping[str, Any], best_rps: float) -> Axis:
-    """The axis of that name around a configuration, flat, whose best sustains `best_rps`."""
+    """The axis of that name around a flat configuration whose best sustains `best_rps`."""
     if name == "load":
         return _of_load(best_rps)
     if name == "link":
@@ -60,12 +60,12 @@ def axis(name: str, settings: Mapping[str, Any], best_rps: float) -> Axis:
 
 
 def all_hits(settings: Mapping[str, Any]) -> tuple[Value, ...]:
-    """The values of the axis of hits; none where the trace has none."""
+    """The values of the axis of hits; none if the trace has none."""
     return axis("hits", settings, 0.0).values
 
 
 def hits(share: float, settings: Mapping[str, Any]) -> Value:
-    """Prompts as long as before, of which that share is a prefix that all have in common, in whole blocks."""
+    """Prompts of unchanged length with that share as a common prefix, in whole blocks."""
     block = int(settings["trace.sessions.block_tokens"])
     prefix, whole = _prefix(settings), _prefix(settings) + float(settings["trace.input.mean"])
     shared = block * round(share * whole / block)
@@ -113,7 +113,7 @@ def _prompt(factor: float, settings: Mapping[str, Any]) -> Value:
 
 
 def _scaled(prefix: str, factor: float, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """A distribution whose mean and upper end are that many times as large."""
+    """A distribution whose mean and upper end are `factor` times as large."""
     arguments = [f"{prefix}.mean={settings[f'{prefix}.mean'] * factor:.8g}"]
     if settings.get(f"{prefix}.high") is not None:
         arguments.append(f"{prefix}.high={settings[f'{prefix}.high'] * factor:.8g}")

@@ -4,8 +4,8 @@
     python -m experiments.guide trace=azure_conv slo.ttft_s=1 gpus=16 model=llama3_70b axes=slo,link
     python -m experiments.guide preset=agents parts=none trials=20
 
-Aggregated with whole prompts or with chunks, disaggregated, or both phases on shared GPUs: by the highest rate per GPU
-at which 90 % of the requests keep the SLO. Arguments are KEY=VALUE.
+It compares aggregated instances with whole prompts or with chunks, disaggregated ones, and both phases on shared GPUs,
+by the highest rate per GPU at which 90 % of the requests keep the SLO. Arguments are KEY=VALUE.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from framework.run.callback import FreshDirectory
     interrupted="interrupted; the runs that ended are kept, and the same command goes on from here",
 )
 def main(arguments: Arguments) -> None:
-    """Answer what the command line asks."""
+    """Answer the command line."""
     guide(arguments.every)
 
 
 def guide(arguments: Sequence[str]) -> None:
-    """Answer, print and draw it. Raises InputError, and Hydra's errors, for what cannot be done."""
+    """Answer, print and draw. Raises InputError, and Hydra's errors, for impossible arguments."""
     plan = read_plan(arguments)
     before = FreshDirectory.watch(plan.out)
     require_writable(plan.out)
@@ -46,5 +46,5 @@ def guide(arguments: Sequence[str]) -> None:
         write_whole(plan.out / "guide.json", text_of(answer).encode())
         draw(answer, plan.out)
     finally:
-        before.discard()  # It goes if it is still empty.
+        before.discard()  # It is removed if it is still empty.
     tell(f"results in {plan.out}")

@@ -1,4 +1,4 @@
-"""guide.json: everything that was found, in the order of the report."""
+"""guide.json: all results, in the order of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The families of architectures that are compared: what each fixes, and the space in which it is tuned."""
+"""The compared families of architectures: the settings that each fixes, and the space in which it is tuned."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 _ROUTER = "policy.routing=least_queued"  # router of prompts, the same for all families
-_SEQUENCES = "engine.max_batch=1024"  # seats of an instance: so many that memory and limits decide
+_SEQUENCES = "engine.max_batch=1024"  # seats of an instance: enough that memory and limits decide
 _BETWEEN = "engine.asynchronous=false"
-_PROMPTS = "engine.token_budget=8192"  # token budget of a step that prefills alone
+_PROMPTS = "engine.token_budget=8192"  # token budget of a step with prefills alone
 
 
 @dataclass(frozen=True)
 class Family:
     """One architecture: `fixed` are its settings in addition to those that `space` (conf/space) searches.
 
-    `knob`: what the space draws that is particular to it, a name in conf/space; `knob_label`: what that is called.
+    `knob`: the family's particular dimension of the space, a name in conf/space; `knob_label`: its name for readers.
     """
 
     name: str
@@ -25,10 +25,10 @@ class Family:
     space: str
     knob: str
     knob_label: str
-    unmoved_by: str = "cluster.link"  # settings that begin so change nothing here: no KV is copied
+    unmoved_by: str = "cluster.link"  # settings with this prefix change nothing here: no KV is copied
 
     def arguments(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """Its own settings, then those of `overrides` that make a difference to it."""
+        """Its own settings, then those of `overrides` that affect it."""
         return (*self.fixed, *(one for one in overrides if not self.unmoved_by or not one.startswith(self.unmoved_by)))
 
     @property
@@ -66,8 +66,8 @@ FAMILIES = (
     Family(
         "shared",
         "shared GPU",
-        # docs/guide.md has this family with the host's work between steps. A static split does as well as the
-        # controller of the policy once it is tuned, and is simulated in half the time.
+        # docs/guide.md has this family with the host's work between steps. A tuned static split does as well as the
+        # policy's controller, and is simulated in half the time.
         ("policy=nexus", _ROUTER, "policy.queue=fcfs", "policy.split=static", _SEQUENCES, _PROMPTS, _BETWEEN),
         "shared",
         "policy.prefill_percent",

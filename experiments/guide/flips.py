@@ -1,4 +1,6 @@
-"""The map: who is best at each value of each axis, each cell tuned and compared anew, and where the answer flips."""
+"""The map: the best family at each value of each axis, each cell tuned and compared anew, and where the answer
+flips.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Asked = Callable[[tuple[str, ...], Bests], tuple[Ranking | None, Bests]]
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of an axis; `ranking` is None where no family serves anything."""
+    """One value of an axis; `ranking` is None if no family serves anything."""
 
     value: Value
     ranking: Ranking | None
@@ -31,12 +33,12 @@ class Line:
 
     @property
     def flips(self) -> list[tuple[Cell, Cell]]:
-        """Adjacent cells of which the best of neither is among the best of the other."""
+        """Adjacent cells such that the best of neither is among the best of the other."""
         return [(one, other) for one, other in pairwise(self.cells) if is_flip(one.ranking, other.ranking)]
 
 
 def is_flip(one: Ranking | None, other: Ranking | None) -> bool:
-    """Whether the answer changes for sure: no family is as good as the best in both."""
+    """Whether the answer certainly changes: no family is as good as the best in both."""
     if one is None or other is None:
         return False
     names = [{entrant.family.name for entrant in ranking.as_good} for ranking in (one, other)]
@@ -44,9 +46,9 @@ def is_flip(one: Ranking | None, other: Ranking | None) -> bool:
 
 
 def lines(axes: Sequence[Axis], cell: Asked, begin: Bests) -> list[Line]:
-    """Every axis; `cell` tunes and ranks at some settings from the bests of a load that is near, once for each.
+    """Every axis; `cell` tunes and ranks at some settings, starting from the bests of a nearby load, once for each.
 
-    An axis is walked from the load that `begin` is of, or from its middle, to both ends, each cell from the one before.
+    An axis is walked from the load of `begin`, or from its middle, to both ends, each cell from the one before.
     """
     known: dict[tuple[str, ...], tuple[Ranking | None, Bests]] = {}
     found = []
@@ -59,7 +61,7 @@ def lines(axes: Sequence[Axis], cell: Asked, begin: Bests) -> list[Line]:
 
 
 def _outward(axis: Axis) -> Iterator[tuple[Value, Value | None]]:
-    """Each value with the one that comes before it on the way from the first; the first with None."""
+    """Each value with the one before it on the way from the first; the first with None."""
     values = axis.values
     first = next((place for place, value in enumerate(values) if not value.overrides), len(values) // 2)
     for place in (*range(first, len(values)), *range(first - 1, -1, -1)):

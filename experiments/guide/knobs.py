@@ -17,7 +17,9 @@ BATCHES = (16, 32, 64, 128, 256, 512, 1024)
 
 @dataclass(frozen=True)
 class Setting:
-    """One value of a knob: its rates on each sample, (replicates,), and the rest of `experiments.guide.samples`."""
+    """One value of a knob: its rates on each sample, (replicates,), and the other fields of
+    `experiments.guide.samples`.
+    """
 
     value: float
     label: str
@@ -45,7 +47,7 @@ class Knob:
 
     @property
     def as_good(self) -> tuple[Setting, ...]:
-        """The best, and the settings that are not distinguished from it by paired differences."""
+        """The best setting, and those that paired differences do not distinguish from it."""
         return tuple(one for one in self.settings if not self._is_worse(one))
 
     def _is_worse(self, one: Setting) -> bool:
@@ -55,7 +57,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Around:
-    """What is moved about: the best of a family; `overrides` make the load, searches begin at `start_rps`."""
+    """The centre of the moves: the best of a family; `overrides` make the load, searches begin at `start_rps`."""
 
     family: Family
     best: Point
@@ -90,7 +92,9 @@ def of_space(runs: Runs, around: Around) -> Knob:
 
 
 def of_batch(runs: Runs, around: Around) -> Knob:
-    """The most sequences on an instance: of the disaggregated those that decode, for prefills seldom are so many."""
+    """The most sequences on an instance; for disaggregated families on decode instances, because prefill
+    instances seldom have many.
+    """
     settings = []
     for batch in BATCHES:
         found = around.sampled(runs, (*around.best.overrides, f"engine.max_batch={batch}"))

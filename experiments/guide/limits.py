@@ -22,7 +22,7 @@ SHARE = 0.5  # share of the highest rate of the best
 class Hold:
     """One configuration: the limits, ms, each of which 90 % of the requests keep.
 
-    `scale`: the least factor on the limits of the SLO with which both are still kept so.
+    `scale`: the least factor on the limits of the SLO with which 90 % still keep both.
     """
 
     settings: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Hold:
 class Front:
     """The configurations of a family that keep the SLO and that no other one of it beats in both limits, by TTFT.
 
-    `again`: TTFT and TPOT, ms, and scale of the tightest of them on fresh samples; empty where there is none.
+    `again`: TTFT and TPOT, ms, and scale of the tightest of them on fresh samples; empty if there is none.
     """
 
     family: Family
@@ -44,7 +44,7 @@ class Front:
 
     @property
     def tightest(self) -> Hold | None:
-        """That with the least factor on both limits."""
+        """The one with the least factor on both limits."""
         return min(self.holds, key=lambda hold: hold.scale, default=None)
 
 
@@ -72,7 +72,7 @@ def fronts(runs: Runs, families: Sequence[Family], rate_rps: float, trials: int,
 
 
 def _latencies_ms(record: Record) -> tuple[float, float]:
-    """TTFT and TPOT at P90, inf where undefined."""
+    """TTFT and TPOT at P90, inf if undefined."""
     found = (record.summary.get(name) for name in ("p90_ttft_ms", "p90_tpot_ms"))
     ttft_ms, tpot_ms = (float("inf") if one is None else float(one) for one in found)
     return ttft_ms, tpot_ms
@@ -84,6 +84,6 @@ def _scale(record: Record, limits_s: tuple[float | None, float | None]) -> float
 
 
 def _beats(one: Hold, other: Hold) -> bool:
-    """Whether `one` is as tight in both limits and tighter in one."""
+    """Whether `one` is at least as tight in both limits and tighter in one."""
     pairs = (one.ttft_ms, other.ttft_ms), (one.tpot_ms, other.tpot_ms)
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)

@@ -1,4 +1,4 @@
-"""The arguments of the guide's command line, and what they ask for."""
+"""The arguments of the guide's command line, and the plan that they describe."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
 from framework.errors import InputError
 
-PARTS = ("knobs", "batch", "map", "hits", "limits")  # parts in addition to the ranking, which is always there
+PARTS = ("knobs", "batch", "map", "hits", "limits")  # parts in addition to the ranking, which is always included
 AXES = ("load", "prompt", "output", "slo", "link", "hits")
 OWN = {
     "preset": "a load of conf/guide, in place of trace= and slo.*",
-    "gpus": "GPUs that every candidate has, 8 if nothing is said",
-    "trials": "configurations that each family may try, 12 if nothing is said",
-    "cell_trials": "the same of each cell of the map, from there on, 8 if nothing is said",
-    "replicates": "fresh samples on which the best of each family are compared, 6 if nothing is said; at least 4",
-    "cell_replicates": "the same of each cell of the map, 4 if nothing is said; at least 4",
-    "seed": "of the first sample and of the searches, 0 if nothing is said",
-    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all if nothing is said, or none",
-    "axes": f"of the map: {','.join(AXES)}, all if nothing is said",
-    "out": "directory of the results, outputs/guide/NAME if nothing is said",
+    "gpus": "GPUs that every candidate has, 8 by default",
+    "trials": "configurations that each family may try, 12 by default",
+    "cell_trials": "the same of each cell of the map, from there on, 8 by default",
+    "replicates": "fresh samples on which the best of each family are compared, 6 by default; at least 4",
+    "cell_replicates": "the same of each cell of the map, 4 by default; at least 4",
+    "seed": "of the first sample and of the searches, 0 by default",
+    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all by default, or none",
+    "axes": f"of the map: {','.join(AXES)}, all by default",
+    "out": "directory of the results, outputs/guide/NAME by default",
 }
 GROUPS = (
     *("model", "gpu", "timing", "engine", "server", "slo", "cluster", "trace", "objective", "store", "force"),
@@ -36,10 +36,10 @@ _SERVER = ("server=vllm_v1", "engine.transfers=sent")  # server of all families,
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked.
+    """The plan of a guide.
 
     `load`: the preset or the trace. `shared`: the settings of every run; `capacity`: those of a search for the highest
-    rate with them.
+    rate.
     """
 
     load: str
@@ -69,7 +69,7 @@ def presets() -> list[str]:
 
 
 def read_plan(arguments: Sequence[str]) -> Plan:
-    """The plan that `arguments` ask for. Raises InputError for arguments that cannot be meant."""
+    """The plan that `arguments` describe. Raises InputError for arguments without a meaning."""
     own, overrides = split_arguments(arguments, tuple(OWN), GROUPS)
     chosen = dict(word.split("=", 1) for word in overrides)
     load = _load(own, chosen)

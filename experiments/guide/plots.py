@@ -1,4 +1,4 @@
-"""Pictures of the answer: the map of who is best, the knobs, P:D against prefix hits, and the tightest SLOs."""
+"""Pictures of the answer: the map of the best family, the knobs, P:D against prefix hits, and the tightest SLOs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ _ABOVE = 1.05  # times the largest value: room for the mark there
 
 
 def draw(answer: Answer, directory: Path) -> list[Path]:
-    """Write map, knobs, batch, split and limits, those that there are, each as .png, .pdf and .svg; the paths."""
+    """Write map, knobs, batch, split and limits, as far as they exist, each as .png, .pdf and .svg; returns the
+    paths.
+    """
     makers: dict[str, tuple[bool, Callable[[Answer], Figure]]] = {
         "map": (any(line.cells for line in answer.lines), _map),
         "knobs": (any(knob.settings for knob in answer.knobs), _knobs),
@@ -98,7 +100,7 @@ def _winners(cell: Cell) -> tuple[Entrant, ...]:
 
 
 def _cell(axes: Axes, place: tuple[int, int], cell: Cell, gpus: int) -> None:
-    """A tile in the colours of those that are as good as the best."""
+    """A tile in the colours of the families that are as good as the best."""
     left, top = place[0] + 0.02, place[1] + 0.04
     winners = _winners(cell)
     width = 0.96 / max(1, len(winners))
@@ -136,7 +138,7 @@ def _knobs(answer: Answer) -> Figure:
 
 
 def _finished(figure: Figure, answer: Answer, families: Sequence[Family], note: str) -> Figure:
-    """The figure with these families in the legend, and what was asked above."""
+    """The figure with these families in the legend, and the question above."""
     entries = [Entry(one.label, look(one.name)) for one in FAMILIES if one in families]
     return finish(figure, legend_of(entries), legible_note(f"{headline(answer)}. {note}"))
 

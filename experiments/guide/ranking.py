@@ -1,4 +1,4 @@
-"""Which is best: the best of each family on the same fresh samples, and whether the next one is distinguished."""
+"""The ranking: the best of each family on the same fresh samples, and whether the next one is distinguished."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Entrant:
-    """The best of a family: its rates (requests/s, or what the task's first goal is) on each sample, (replicates,).
+    """The best of a family: its rates (requests/s, or the task's first goal) on each sample, (replicates,).
 
-    `is_settled`: whether all rates that these rest on could be decided.
+    `is_settled`: whether all underlying rates could be decided.
     """
 
     family: Family
@@ -71,7 +71,7 @@ class Ranking:
 
     @property
     def as_good(self) -> tuple[Entrant, ...]:
-        """The best and those that are not distinguished from it."""
+        """The best entrant and those that are not distinguished from it."""
         others = (
             one for one, behind in zip(self.entrants[1:], self.behind, strict=True) if not behind.is_distinguished
         )
@@ -79,7 +79,7 @@ class Ranking:
 
 
 def ranked(entrants: Sequence[Entrant]) -> Ranking:
-    """Order them by their means, and compare each with the first, sample by sample."""
+    """The entrants by their means, each compared with the first, sample by sample."""
     order = sorted(entrants, key=lambda one: -one.values.mean())
     compared = [compare(order[0].values - one.values) for one in order[1:]]
     p_values = holm([one.p for one in compared])
@@ -88,7 +88,7 @@ def ranked(entrants: Sequence[Entrant]) -> Ranking:
 
 
 def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) -> Ranking | None:
-    """The ranking of the best of each; None where nothing serves the load."""
+    """The ranking of the best of each; None if nothing serves the load."""
     entrants = []
     for one in tuned:
         best = one.best

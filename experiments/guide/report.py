@@ -21,11 +21,11 @@ from experiments.guide.ranking import Difference, Entrant
 from experiments.tune.base import Configuration
 from framework.report.arms import Arm, unlike
 
-UNSETTLED = "*"  # mark behind a rate
+UNSETTLED = "*"  # mark after a rate
 
 
 def report(answer: Answer) -> RenderableType:
-    """Everything a reader is shown, for `rich.console.Console.print`."""
+    """All that a reader is shown, for `rich.console.Console.print`."""
     parts: list[RenderableType] = [Text(headline(answer), "bold"), Text(), _ranking(answer), Text(), *_verdict(answer)]
     if answer.knobs:
         parts += [Text(), *(Text(sentence) for knob in answer.knobs for sentence in _of_knob(knob, answer.gpus))]
@@ -43,7 +43,7 @@ def report(answer: Answer) -> RenderableType:
 
 
 def headline(answer: Answer, replicates: int | None = None) -> str:
-    """What was asked; `replicates`: fresh samples, those of the ranking if nothing is said."""
+    """The question; `replicates`: fresh samples, by default those of the ranking."""
     settings = answer.settings
     limits = [("TTFT", settings["slo.ttft_s"], "s", 1), ("TPOT", settings["slo.tpot_s"], "ms", 1000)]
     limit_texts = [f"{name} {limit * factor:g} {unit}" for name, limit, unit, factor in limits if limit is not None]
@@ -56,7 +56,7 @@ def headline(answer: Answer, replicates: int | None = None) -> str:
 
 
 def unsettled(answer: Answer) -> str:
-    """What the mark of an undecided rate means, and how many trials such a rate decided; nothing where none did."""
+    """The meaning of the mark of an undecided rate, and how many trials such a rate decided; nothing if none did."""
     undecided = f"runs of {answer.plan.most_requests:,} requests could not tell to be sustained or not"
     said = []
     if has_unsettled(answer):
@@ -77,12 +77,12 @@ def has_unsettled(answer: Answer) -> bool:
 
 
 def marked(value: float, *, is_settled: bool) -> str:
-    """A rate, with a mark where it rests on one that could not be decided."""
+    """A rate, with a mark if it rests on an undecided one."""
     return f"{number(value)}{'' if is_settled else UNSETTLED}"
 
 
 def verdict(answer: Answer) -> str:
-    """Which is best, how near the next one is, and whether the two are distinguished."""
+    """The best family, how near the next one is, and whether the two are distinguished."""
     ranking = answer.ranking
     best, gpus = ranking.best, answer.gpus
     rate = number(best.values.mean() / gpus)
@@ -110,7 +110,7 @@ def _verdict(answer: Answer) -> Iterator[Text]:
 
 
 def families_unlike(answer: Answer) -> str | None:
-    """In what families differ in addition to their policies and what each was tuned to."""
+    """How families differ besides their policies and their tuned settings."""
     entrants = answer.ranking.entrants
     given = {name for one in entrants for name in one.point.settings}
     arms = []

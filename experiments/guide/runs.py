@@ -1,4 +1,4 @@
-"""The runs of the guide: all through one sweep, whose store has those that were run before."""
+"""The runs of the guide: all through one sweep, whose store has earlier ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 
 class Runs:
-    """One sweep for every run, what each family may be, and how far the work is."""
+    """One sweep for every run, the feasible points of each family, and the progress of the work."""
 
     def __init__(self, plan: Plan, families: Sequence[Family], progress: Progress | None, expected: int) -> None:
         self.plan = plan
@@ -32,12 +32,12 @@ class Runs:
         return self._spaces[family.name][0]
 
     def feasible(self, family: Family) -> Feasibility:
-        """What fits in all cells together: no axis of the map changes it."""
+        """The feasible points in all cells together: no axis of the map changes them."""
         return self._spaces[family.name][1]
 
     @property
     def first(self) -> Record:
-        """That of the first run that was not refused: what all have in common. Raises InputError where all were."""
+        """The first run that was not refused, for what all have in common. Raises InputError if all were refused."""
         if not self._records:
             raise InputError("none of the runs could be made")
         return self._records[0]
@@ -59,10 +59,10 @@ class Runs:
 
 
 def starting_at(rate_rps: float) -> str:
-    """The setting by which a search for the highest rate begins there: near the end it takes half as many runs."""
+    """The setting that starts a search for the highest rate there: near the end it takes half as many runs."""
     return f"trace.rate={rate_rps:.4g}"
 
 
 def first_step(ratio: float) -> str:
-    """The setting by which the second rate of a search is that many times the first."""
+    """The setting that makes the second rate of a search `ratio` times the first."""
     return f"objective.first_step={ratio:g}"

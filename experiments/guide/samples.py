@@ -1,4 +1,4 @@
-"""Fresh samples of a load: the same ones for every candidate, so that differences are paired."""
+"""Fresh samples of a load: the same ones for every candidate, so differences are paired."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.guide.runs import Runs, first_step, starting_at
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
-_BLOCKS = "trace.resample_s=300"  # block that makes further samples of a recording
+_BLOCKS = "trace.resample_s=300"  # block of further samples of a recording
 _NEAR = 1.1  # first step of a search from a rate that was found on another sample
 
 
@@ -20,8 +20,8 @@ _NEAR = 1.1  # first step of a search from a rate that was found on another samp
 class Sampled:
     """Figures on each sample, (count,).
 
-    `is_settled`: whether all rates that they rest on could be decided. `tpot_ms`: P90 of a run at
-    the highest rate on the sample of the searches; NaN where there is none.
+    `is_settled`: whether all underlying rates could be decided. `tpot_ms`: P90 of a run at the highest rate on the
+    sample of the searches; NaN if there is none.
     """
 
     values: Floats
@@ -38,7 +38,7 @@ class Samples:
     is_recorded: bool
 
     def searched(self, runs: Runs, job: Sequence[str], start_rps: float) -> Sampled | None:
-        """The highest rate on each sample, (count,), in one run; None where it is refused."""
+        """The highest rate on each sample, (count,), in one run; None if it is refused."""
         arguments = (
             starting_at(start_rps),
             first_step(_NEAR),
@@ -54,12 +54,12 @@ class Samples:
         return Sampled(values, found["capacity_settled"], float("nan") if tpot_ms is None else float(tpot_ms))
 
     def played(self, runs: Runs, job: Sequence[str], worth: Callable[[Record], float]) -> Sampled | None:
-        """The worth of a run at the rate that is set on each sample; None where it is refused."""
+        """The worth of a run at the given rate on each sample; None if it is refused."""
         records = self.records(runs, job)
         return None if records is None else Sampled(np.array([worth(record) for record in records]))
 
     def records(self, runs: Runs, job: Sequence[str]) -> list[Record] | None:
-        """A run at the rate that is set on each sample; None where it is refused."""
+        """A run at the given rate on each sample; None if it is refused."""
         blocks = (_BLOCKS,) if self.is_recorded else ()
         seeds = range(self.seed + 1, self.seed + 1 + self.count)
         records = [one.record for one in runs.run([(*job, *blocks, f"seed={seed}") for seed in seeds])]

@@ -1,12 +1,11 @@
 """Equal tuning: each family climbs its space from its start, with as many trials, the same requests and the same steps.
 
 A trial is one configuration. From the best so far every next value of every setting is tried, in both directions, until
-none is better; trials that are left go on from the point farthest from all that were tried.
+none is better; remaining trials start from the point farthest from all tried ones.
 
-Where the highest rate is searched, only the first trial is a search from scratch. Every other one is a race: it begins
-at the lowest rate that the family's best so far does not sustain, and a configuration that does not sustain it either
-is given up there. That names the same best as full searches would, to the resolution that these have, in a fraction of
-the runs.
+If the highest rate is searched, only the first trial is a full search. Every other one is a race: it begins at the
+lowest rate that the family's best so far does not sustain, and a configuration that does not sustain it either is given
+up there. This finds the same best as full searches would, to their resolution, in a fraction of the runs.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from experiments.tune.space import Drawn, Point, Space
 from framework.run.store import Record
 
 Worth = Callable[[Record], float]
-_NEAR = 1.2  # first step of a search from the rate in a load that is near
-_RACE = 1.1  # the same of a configuration that has won its race
+_NEAR = 1.2  # first step of a search from the rate of a nearby load
+_RACE = 1.1  # the same for a configuration that has won its race
 
 
 @dataclass(frozen=True)
 class Task:
-    """What families are tuned for: `overrides` make the load, `worth` says what of a run is good, the more the better.
+    """The goal of tuning: `overrides` make the load, `worth` gives the value of a run, higher is better.
 
-    All get `trials`, on the sample of `seed`. `start_rps`: where searches for the highest rate begin; None where the
-    rate is set.
+    All get `trials`, on the sample of `seed`. `start_rps`: where searches for the highest rate begin; None if the rate
+    is set.
     """
 
     overrides: tuple[str, ...]
@@ -42,9 +41,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration that was tried; `record` is None where it was refused, for `refusal`.
+    """A tried configuration; `record` is None if it was refused, for `refusal`.
 
-    `raced_rps`: the rate at which it had to beat the best so far; None where its own highest rate was searched.
+    `raced_rps`: the rate at which it had to beat the best so far; None if its own highest rate was searched.
     """
 
     point: Point
@@ -55,7 +54,7 @@ class Trial:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it lost its race: its highest rate is below `raced_rps`, and no more is known of it."""
+        """Whether it lost its race: its highest rate is below `raced_rps`, and no more is known."""
         return self.raced_rps is not None and self.record is not None and self.worth <= 0
 
     @property
@@ -66,7 +65,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A family's trials in order; `points`: how many configurations there are."""
+    """A family's trials in order; `points`: the number of its configurations."""
 
     family: Family
     points: int
@@ -75,7 +74,7 @@ class Tuned:
 
     @property
     def best(self) -> Trial | None:
-        """The best that could be run; the first of several."""
+        """The best that could be run; among equals the first."""
         run = [trial for trial in self.trials if trial.record is not None]
         return max(run, key=lambda trial: trial.worth, default=None)
 
@@ -86,14 +85,14 @@ def value(record: Record) -> float:
 
 
 def good_rps(record: Record) -> float:
-    """The rate of good requests among those that arrive, which the time that a run takes to drain leaves alone."""
+    """The rate of good requests among those that arrive, which does not depend on how long a run takes to drain."""
     return float(record.summary["slo_attainment"] * record.config["trace.rate"])
 
 
 def tuned(runs: Runs, family: Family, task: Task, begin: Trial | None = None) -> Tuned:
-    """The family after its trials; fewer than asked for only where its space has no more points.
+    """The family after its trials; there are fewer only if its space has no more points.
 
-    `begin`: the best in a load that is near, from whose point and rate it goes on; without it the start of the space.
+    `begin`: the best of a nearby load, whose point and rate it starts from; without it the start of the space.
     """
     space, feasible = runs.space(family), runs.feasible(family)
     pool = feasible.pool or []
@@ -122,9 +121,10 @@ class _Trials:
         self.tried: dict[tuple[str, ...], Trial] = {}
 
     def best_of(self, points: Sequence[Point]) -> Point | None:
-        """The best of these points, each of which is tried if it was not; None where none can be run."""
+        """The best of these points, each of which is tried unless it was; None if none can be run."""
         new = list({point.overrides: point for point in points if point.overrides not in self.tried}.values())
-        alone = 1 if self._task.start_rps is not None and self._leader is None else 0  # 1: the first has nobody to race
+        # 1: the first has no rival to race
+        alone = 1 if self._task.start_rps is not None and self._leader is None else 0
         for some in (new[:alone], new[alone:]):
             self._try(some)
         known = [self.tried[point.overrides] for point in points]
@@ -132,7 +132,7 @@ class _Trials:
         return None if best is None else best.point
 
     def _try(self, points: Sequence[Point]) -> None:
-        """Run points side by side; those of a race all begin at the same rate."""
+        """Run points concurrently; those of a race all begin at the same rate."""
         raced_rps = None if self._leader is None else float(self._leader.summary["capacity_high"])
         shared = (*self._family.arguments(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
         outcomes = self._runs.run([(*shared, *point.overrides) for point in points]) if points else []
@@ -147,7 +147,7 @@ class _Trials:
         return 0.0 if self._leader is None else self._task.worth(self._leader)
 
     def _search(self, raced_rps: float | None) -> tuple[str, ...]:
-        """The settings of a search or a race; none where the rate is set."""
+        """The settings of a search or a race; none if the rate is set."""
         if self._task.start_rps is None:
             return ()
         if raced_rps is not None:
@@ -158,7 +158,7 @@ class _Trials:
 
 
 def _room(points: Sequence[Point], tried: Mapping[tuple[str, ...], Trial], trials: int) -> int:
-    """How many of `points` there are trials for; those that were tried take none."""
+    """The number of `points` for which there are trials; tried ones take none."""
     left = trials - len(tried)
     for number, point in enumerate(points):
         left -= point.overrides not in tried
@@ -170,7 +170,7 @@ def _room(points: Sequence[Point], tried: Mapping[tuple[str, ...], Trial], trial
 def _starts(
     space: Space, pool: Sequence[Point], begin: Point | None, tried: Mapping[tuple[str, ...], Trial]
 ) -> Iterator[Point]:
-    """Where to climb from: at first where it is said, or nearest to it; then ever farthest from what was tried."""
+    """The starts of climbs: first the given start, or the nearest point; then ever the farthest from all tried ones."""
     wanted = begin or next(iter(space.first_points()), pool[0])
     yield min(pool, key=lambda point: space.distance(point.drawn, wanted.drawn))
     while left := [point for point in pool if point.overrides not in tried]:

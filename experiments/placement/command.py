@@ -2,10 +2,10 @@
 
     python -m experiments.placement model=llama3_70b gpu=h100 trace=azure_conv tp=4,8 rate=20
 
-Zhong et al., OSDI 2024, section 4.1, for a network that does not bind: of each phase alone, the (TP, PP) of which the
-fewest GPUs serve the rate within its limit. (The paper takes the highest rate per GPU: the same for high rates.)
-Prefill alone: requests end with their first token, within the TTFT. Decode alone: prompts find an idle instance and a
-fast link, within the TPOT.
+Zhong et al., OSDI 2024, section 4.1, for a network that does not bind. For each phase alone it finds the (TP, PP) whose
+fewest GPUs serve the rate within its limit. (The paper takes the highest rate per GPU, which is the same for high
+rates.) Prefill alone: requests end with their first token, within the TTFT. Decode alone: prompts find an idle instance
+and a fast link, within the TPOT.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from framework.run.compose import compose
 from framework.workload import rate_rps
 
 _KEYS = {
-    "tp": "degrees of tensor parallelism to try, 1,2,4,8 if nothing is said",
-    "pp": "numbers of pipeline stages to try, 1 if nothing is said",
-    "rate": "requests/s to serve; that of the trace if nothing is said",
-    "name": "of the file in conf/tuned, placement if nothing is said",
+    "tp": "degrees of tensor parallelism to try, 1,2,4,8 by default",
+    "pp": "numbers of pipeline stages to try, 1 by default",
+    "rate": "requests/s to serve; that of the trace by default",
+    "name": "of the file in conf/tuned, placement by default",
 }
-_PREFILLS = 64  # instances before one that decodes, so that none of these waits for prompts
+_PREFILLS = 64  # instances for one that decodes, so that it never waits for prompts
 _ALONE = {
     "prefill": ("cluster.decode=1", "slo.tpot_s=null"),
     "decode": (f"cluster.prefill={_PREFILLS}", "cluster.link_bandwidth_bytes_s=1e18", "slo.ttft_s=null"),
@@ -62,7 +62,7 @@ class Found:
 
 @command(__doc__, keys=_KEYS, settings=ANY)
 def main(arguments: Arguments) -> None:
-    """Search, print what was found and write the best placement. Raises InputError where a phase cannot be served."""
+    """Search, print the result and write the best placement. Raises InputError if a phase cannot be served."""
     overrides = arguments.settings
     base = Configuration(("policy=distserve", "objective=capacity", "objective.tolerance=0.03", *overrides))
     rate = _rate(arguments, base)
@@ -112,7 +112,7 @@ def _one_token_each(experiment: Experiment) -> Experiment:
 
 
 def _best(rows: Sequence[Found], rate: float) -> Found:
-    """The placement whose fewest GPUs serve the rate; of several the one with the highest rate per GPU."""
+    """The placement whose fewest GPUs serve the rate; among equals the one with the highest rate per GPU."""
     able = [row for row in rows if row.capacity_rps > 0]
     if not able:
         reasons = "; ".join(dict.fromkeys(row.refusal or "its limit is missed at any rate" for row in rows))

@@ -1,4 +1,4 @@
-"""What a command line asks for: the kind of picture, the runs that it is made of, and how it is to look."""
+"""The content of a command line: the kind of picture, its runs, and its look."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _OF_KIND = {
     "slo": {"metric": "slo_attainment", "x": ""},
 }
 KEYS = {
-    "from": "directories, joined by commas, results if nothing is said",
+    "from": "directories, joined by commas, results by default",
     "metric": "what is shown, joined by commas",
     "columns": "bars: the key by which they are grouped",
     "x": "pareto, slo: what is across",
-    "width": "single (3.3 in), if nothing is said, or double (7 in)",
+    "width": "single (3.3 in), the default, or double (7 in)",
     "out": "the file, without an ending",
-    "formats": f"some of {', '.join(FORMATS)}; pdf,png if nothing is said",
-    "dpi": "of a PNG, 300 if nothing is said",
-    "replicate": "the key in which runs of a group differ, seed if nothing is said: means with 95 % intervals",
+    "formats": f"some of {', '.join(FORMATS)}; pdf,png by default",
+    "dpi": "of a PNG, 300 by default",
+    "replicate": "the key in which runs of a group differ, seed by default: means with 95 % intervals",
     "colours": "a store: each policy has the colour that it has in pictures of that store",
     "note": "false leaves out the line above the picture",
 }
@@ -73,7 +73,7 @@ class Request:
         return float(self.own["dpi"])
 
     def above(self, note: str) -> str:
-        """The note, if the picture is to say what was run."""
+        """The note, if the picture should state what was run."""
         return note if self.own["note"] == "true" else ""
 
     @property
@@ -83,12 +83,12 @@ class Request:
 
     @property
     def metrics(self) -> list[str]:
-        """What is to be shown, each once."""
+        """The quantities to show, each once."""
         return list(dict.fromkeys(self.own["metric"].split(",")))
 
 
 def read_request(arguments: Arguments) -> Request:
-    """The request that `arguments` make. Raises InputError for arguments that make none."""
+    """The request of `arguments`. Raises InputError for arguments that make none."""
     kind, *places = arguments.operands
     if kind not in KINDS:
         advice = nearest(kind, KINDS) or ";"

@@ -1,4 +1,4 @@
-"""Figures of runs as bars: one a group of runs, in clusters by a setting, with intervals over replicates."""
+"""Figures of runs as bars: one for each group of runs, in clusters by a setting, with intervals over replicates."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from framework.errors import InputError
 from framework.metrics.figures import Metric
 from framework.run.store import Record
 
-_CLUSTER = 0.82  # width of a cluster of bars, of the room that there is
+_CLUSTER = 0.82  # share of the available width for a cluster of bars
 _MOST = 60  # bars of a panel
 _TICK_PT = 7.0
 
 
 def bars(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
-    """The picture. Raises InputError for unknown figures and settings, and for more bars than can be distinguished."""
+    """The picture. Raises InputError for unknown figures and settings, and for too many bars to distinguish."""
     axis = [request.own["columns"]] if request.own["columns"] else []
     metrics = figure_metrics(request.metrics, records)
     found = groups(records, request.own["replicate"], axis, request.filters)
@@ -49,14 +49,14 @@ def bars(source: Source, records: Sequence[Record], request: Request, looks: Loo
 
 
 def _place(value: Any, order: str | None) -> tuple[Any, ...]:
-    """In the order of the filter, if there is one, else that of numbers or letters."""
+    """The place in the order of the filter, if there is one, else in that of numbers or letters."""
     names = order.split(",") if order else []
     first = names.index(shown(value)) if shown(value) in names else len(names)
     return (first, *((0, value, "") if isinstance(value, (int, float)) else (1, 0, shown(value))))
 
 
 def _styles(found: Sequence[Group], looks: Looks) -> list[dict[str, Any]]:
-    """Colour and hatching of each group; those of one policy differ in both."""
+    """Colour and hatching of each group; groups of one policy differ in both."""
     styles = []
     for group, look in zip(found, looks.of(found), strict=True):
         same = [other for other in found if other.policy == group.policy]
@@ -65,10 +65,8 @@ def _styles(found: Sequence[Group], looks: Looks) -> list[dict[str, Any]]:
     return styles
 
 
-def _drawn(style: dict[str, Any], *, is_hollow: bool) -> dict[str, Any]:
-    if is_hollow:
-        return {**style, "facecolor": "white", "edgecolor": style["facecolor"], "linewidth": 1.0}
-    return {**style, "linewidth": 0}
+def _hollow(style: dict[str, Any]) -> dict[str, Any]:
+    return {**style, "facecolor": "white", "edgecolor": style["facecolor"], "linewidth": 1.0}
 
 
 def _panel(
@@ -85,7 +83,8 @@ def _panel(
             if not np.isfinite(own.mean):
                 axes.annotate("n/a", (x, 0), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=SMALL_PT)
                 continue
-            axes.bar(x, own.mean, 0.92 * width, **_drawn(style, is_hollow=is_hollow(group.cells[at], metric)))
+            drawn = _hollow(style) if is_hollow(group.cells[at], metric) else {**style, "linewidth": 0}
+            axes.bar(x, own.mean, 0.92 * width, **drawn)
             highest = max(highest, own.mean)
             if np.isfinite(own.half_width) and own.half_width > 0:
                 axes.errorbar(x, own.mean, own.half_width, color="black", linewidth=0.8, capsize=1.8, capthick=0.8)

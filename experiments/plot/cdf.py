@@ -1,4 +1,6 @@
-"""How latencies of requests are distributed: one line a run, or a group of runs that differ in their seeds."""
+"""The distribution of requests' latencies: one line for each run, or for each group of runs that differ in
+their seeds.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from experiments.plot.frame import (
 )
 from experiments.plot.quantities import LATENCIES, Latency, known
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import is_wide, scale_to
+from experiments.plot.style import is_wide, scale_by_decades, scale_evenly
 from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.statistics import estimate
@@ -42,7 +44,7 @@ _HOW_GAPS = "run it with output.gaps=true, or take metric=tbt_p99"
 
 
 def cdf(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
-    """The picture. Raises InputError for runs that left no table of what is asked for, and for unknown latencies."""
+    """The picture. Raises InputError for runs without the needed table, and for unknown latencies."""
     known(request.metrics, LATENCIES)
     shown = groups(records, request.own["replicate"], (), request.filters)
     latencies = [LATENCIES[name] for name in request.metrics]
@@ -63,12 +65,14 @@ def cdf(source: Source, records: Sequence[Record], request: Request, looks: Look
 
 
 def _named(group: Group) -> str:
-    """Its label; if one of its runs is overloaded the distribution is a function of its length."""
+    """Its label; for an overloaded run the distribution depends on its length, and the label says so."""
     return f"{group.label} ({OVERLOADED})" if is_overloaded(one.summary for one in group.records) else group.label
 
 
 class _Distribution(NamedTuple):
-    """Values in order, in the unit of the axis, and the share of all up to each; those that never came are in none."""
+    """Values in order, in the unit of the axis, and the share of all up to each; missing values count in the total
+    only.
+    """
 
     values: Floats
     shares: Floats
@@ -79,14 +83,14 @@ class _Distribution(NamedTuple):
         return 100 * np.append(0.0, self.shares)[places]
 
     def quantiles(self, shares: Sequence[float]) -> Floats:
-        """The quantiles of the values that came."""
+        """The quantiles of the values that exist."""
         last = len(self.values) - 1
         at = np.searchsorted(self.shares, self.shares[-1] * np.asarray(shares))
         return self.values[np.minimum(at, last)]
 
 
 def _distribution(source: Source, record: Record, latency: Latency) -> _Distribution:
-    """Of the requests of a run, without those that have no such latency, as of one token; or of its gaps."""
+    """The distribution of a run's requests with such a latency (requests of one token have no TPOT); or of its gaps."""
     if latency.counts_gaps:
         table = source.table(record, "gaps.parquet", ("gap_s", "share"), _HOW_GAPS)
         return _Distribution(table["gap_s"].to_numpy() * latency.factor, table["share"].to_numpy())
@@ -113,7 +117,7 @@ def _panel(
     wide = is_wide(low, high)
     ends = (low, high) if wide else (0.0, high)
     xs = np.geomspace(*ends, _POINTS) if wide else np.linspace(*ends, _POINTS)
-    scale_to(axes, "x", ends, wide=wide)
+    (scale_by_decades if wide else scale_evenly)(axes, "x", ends)
     for own, style in zip(found, styles, strict=True):
         shares = np.array([one.upto(xs) for one in own])
         mean = shares.mean(axis=0)
@@ -128,7 +132,7 @@ def _panel(
 
 
 def _limits(shown: Sequence[Group], latency: Latency) -> dict[float, str]:
-    """Each limit that is in force in some run, as it is shown."""
+    """Each limit in force in some run, as it is shown."""
     if not latency.limit:
         return {}
     found = dict(limits_of([record for group in shown for record in group.records], latency.limit))

@@ -12,7 +12,7 @@ bars: figures of summary.json by policy, in groups by columns=KEY
 pareto: metric= (goodput) against x=usd_per_hour, gpus, gpu_hours or another figure; a line joins the best ones
 slo: metric= (attainment) against x=scale, all limits times a factor, or against a setting, as x=trace.rate
 
-Directories of runs, of sweeps and stores may be named freely, or by from=. Any other KEY=VALUE,VALUE keeps only runs
+Directories of runs, of sweeps and stores may be operands, or given by from=. Any other KEY=VALUE,VALUE keeps only runs
 with such a value: policy=chunked,ares trace.rate=8
 """
 
@@ -32,7 +32,7 @@ from framework.run.store import Record
 
 @command(__doc__, operands="KIND [DIR ...]", keys=KEYS, settings=FILTERS)
 def main(arguments: Arguments) -> None:
-    """Draw one picture, write it in each format, and print what its caption must say."""
+    """Draw one picture, write it in each format, and print what its caption must state."""
     request = read_request(arguments)
     source = read_source(request.places)
     records = kept(source.records, request.filters)
@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> None:
 def draw(
     request: Request, source: Source, records: Sequence[Record], policies: Sequence[str]
 ) -> tuple[str, list[Path]]:
-    """Make the picture of these runs and write it: its note, and the files. Matplotlib is loaded only here."""
+    """Draw these runs and write the picture; returns its note, and the files. Matplotlib is loaded only here."""
     from experiments.plot.bars import bars
     from experiments.plot.cdf import cdf
     from experiments.plot.frame import Looks

@@ -1,4 +1,6 @@
-"""What all pictures share: panels of one size, one look a policy, a legend below, and what was run above."""
+"""What all pictures share: panels of one size, one look for each policy, a legend below, and a description of the runs
+above.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,17 @@ from framework.report.load_words import IN_LEGEND, SHORT_MEANS, has_short_window
 from framework.run.store import Record
 
 _PANEL_IN = {True: 1.85, False: 2.05}  # height of a panel in a picture of one column, and of two
-_NARROW_IN = 4.0  # width below which a picture is of one column
+_NARROW_IN = 4.0  # width below which a picture has one column
 _LEGEND_ROW_IN, _NOTE_ROW_IN = 0.19, 0.13
-_ACROSS = {1: 1, 2: 2, 3: 3, 4: 2}  # panels side by side in a picture of two columns
+_ACROSS = {1: 1, 2: 2, 3: 3, 4: 2}  # panels next to each other in a picture of two columns
 _LETTER_EM = 0.56  # mean width of a letter
 
 
 @dataclass(frozen=True)
 class Looks:
-    """How series look: one colour a policy, by its place among `policies`; shades of it where it has several."""
+    """The look of series: one colour for each policy, by its place among `policies`; shades of it for several
+    series.
+    """
 
     policies: Sequence[str]
 
@@ -54,14 +58,14 @@ class Entry:
 
 
 def stacked(width_in: float, count: int) -> tuple[Figure, list[Axes]]:
-    """A picture with that many panels below each other, and one axis below them all."""
+    """A picture with `count` panels below each other, and one axis below them all."""
     height_in = 1.15 * count if count > 1 else _PANEL_IN[width_in < _NARROW_IN]
     figure = Figure(figsize=(width_in, height_in))
     return figure, [row[0] for row in figure.subplots(count, 1, squeeze=False, sharex=True)]
 
 
 def panels(width_in: float, count: int) -> tuple[Figure, list[Axes]]:
-    """A picture with that many panels, side by side as far as there is room."""
+    """A picture with `count` panels, next to each other as far as there is room."""
     single = width_in < _NARROW_IN
     across = 1 if single else _ACROSS.get(count, 3)
     down = -(-count // across)
@@ -74,14 +78,14 @@ def panels(width_in: float, count: int) -> tuple[Figure, list[Axes]]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that is laid out, and what its reader must know, for a caption."""
+    """A figure with its layout, and what a caption must tell its reader."""
 
     figure: Figure
     note: str
 
 
 def finish(figure: Figure, entries: Sequence[Artist], note: str) -> Figure:
-    """Add the legend and, in small, the note, if there is one; the panels keep their size."""
+    """Add the legend and, in small type, the note, if there is one; the panels keep their size."""
     width_in, height_in = figure.get_size_inches()
     lines = textwrap.wrap(note, int(72 * width_in / (_LETTER_EM * SMALL_PT))) if note else []
     while any(width_pt(line, SMALL_PT) > 72 * width_in - 4 for line in lines):
@@ -95,7 +99,7 @@ def finish(figure: Figure, entries: Sequence[Artist], note: str) -> Figure:
 
 
 def name_y(axes: Axes, title: str) -> None:
-    """Name the axis at the side, in two lines where one would be higher than the panel."""
+    """Name the vertical axis, in two lines if one would be higher than the panel."""
     room_pt = 0.95 * axes.get_window_extent().height * 72 / axes.figure.dpi
     is_long = width_pt(title, matplotlib.rcParams["axes.labelsize"]) > room_pt
     axes.set_ylabel("\n".join(textwrap.wrap(title, max(12, len(title) // 2 + 3))) if is_long else title)
@@ -107,23 +111,23 @@ def legend_of(entries: Sequence[Entry], **more: Any) -> list[Line2D]:
 
 
 def is_hollow(records: Sequence[Record], shown: Metric) -> bool:
-    """Whether what is drawn of these runs has to say that it is a function of their length."""
+    """Whether a drawing of these runs must show that it depends on their length."""
     return shown.is_latency and is_overloaded(record.summary for record in records)
 
 
 def explained_hollow(groups: Sequence[Group], metrics: Sequence[Metric]) -> list[Line2D]:
-    """What is hollow, for the legend; nothing where nothing is."""
+    """Which series are hollow, for the legend; nothing if none is."""
     runs = [own for group in groups for own in group.cells.values()]
     return hollow_mark() if any(is_hollow(own, shown) for own in runs for shown in metrics) else []
 
 
 def hollow_mark() -> list[Line2D]:
-    """What hollow marks mean, for the legend."""
+    """The meaning of hollow marks, for the legend."""
     return [Line2D([], [], label=f"hollow: {IN_LEGEND}", marker="o", color="black", **HOLLOW)]
 
 
 def upright_limits(axes: Axes, limits: Mapping[float, str]) -> None:
-    """Dotted lines at these values, in order, each with its label above the frame where there is room."""
+    """Dotted lines at these values, in order, each with its label above the frame if there is room."""
     ends = axes.get_xlim()
     for value, label in sorted(limits.items()):
         if not ends[0] <= value <= ends[1]:
@@ -138,7 +142,7 @@ def upright_limits(axes: Axes, limits: Mapping[float, str]) -> None:
 
 
 def keep_apart(figure: Figure) -> None:
-    """In a picture that is laid out: move texts above a frame into the picture, and drop those that meet another."""
+    """Move texts above a frame into the picture, and drop those that meet another, after the layout."""
     width = figure.bbox.width
     for axes in figure.axes:
         taken: list[tuple[float, float]] = []
@@ -155,7 +159,8 @@ def keep_apart(figure: Figure) -> None:
                 taken.append(ends)
 
 
-# --- what was run -----------------------------------------------------------------------------------------------------
+# --- the note
+# -------------------------------------------------------------------------------------------------------------
 
 
 def note_of(groups: Sequence[Group], replicate: str, *more: str) -> str:
@@ -166,7 +171,7 @@ def note_of(groups: Sequence[Group], replicate: str, *more: str) -> str:
 
 
 def _short_windows(groups: Sequence[Group]) -> str:
-    """How many runs are too short, and of which groups, in a line."""
+    """The number of runs that are too short, and their groups, in a line."""
     every = [(group, has_short_window([one.summary])) for group in groups for one in group.records]
     short = [group.label for group, is_short in every if is_short]
     where = (
@@ -176,7 +181,7 @@ def _short_windows(groups: Sequence[Group]) -> str:
 
 
 def legible_note(text: str) -> str:
-    """A note whose words can all be shown."""
+    """A note in characters that can all be shown."""
     return " ".join(legible(word).strip() for word in text.split(" "))
 
 

@@ -1,4 +1,4 @@
-"""Runs over time: a panel a column of series.parquet, a line a run, or a line a pool where there is one run."""
+"""Runs over time: a panel for each column of series.parquet, a line for each run, or for each pool of a single run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from experiments.plot.arguments import Request
 from experiments.plot.frame import Entry, Looks, Picture, finish, legend_of, note_of, stacked
 from experiments.plot.quantities import COLUMNS, Column, known
 from experiments.plot.source import Source, groups
-from experiments.plot.style import PLAIN, scale_to, variant_style
+from experiments.plot.style import PLAIN, scale_evenly, variant_style
 from experiments.table.select import shown as worded
 from experiments.table.select import value_of
 from framework.errors import InputError
@@ -38,7 +38,7 @@ class _Line:
     look: dict[str, Any]
 
     def values(self, column: Column) -> Floats | None:
-        """Its values, None where the run does not know them."""
+        """Its values, None if the run does not know them."""
         rows = self._rows()
         values = rows[column.name].cast(pl.Float64).to_numpy() * column.factor
         if column.is_rate:
@@ -47,7 +47,7 @@ class _Line:
         return values if np.isfinite(values).any() else None
 
     def edges_s(self) -> Floats:
-        """Where its windows begin, and the end of the last, since the first arrival."""
+        """The starts of its windows, and the end of the last, since the first arrival."""
         rows = self._rows()
         start_s = rows["start_s"].to_numpy()
         return np.append(start_s, start_s[-1] + rows["window_s"][-1]) - start_s[0]
@@ -57,7 +57,7 @@ class _Line:
 
 
 def series(source: Source, records: Sequence[Record], request: Request, looks: Looks) -> Picture:
-    """The picture. Raises InputError for runs that left no series.parquet, and for unknown columns."""
+    """The picture. Raises InputError for runs without series.parquet, and for unknown columns."""
     known(request.metrics, COLUMNS)
     shown = groups(records, request.own["replicate"], (), request.filters)
     needed = [*_NEEDED, *request.metrics]
@@ -95,13 +95,13 @@ def _label(label: str, record: Record, replicate: str, runs: int) -> str:
 
 
 def _numbered(group: Any, every: Sequence[Any]) -> Iterator[tuple[int, Sequence[Record]]]:
-    """The runs of a group by number among all runs of its policy, each with these."""
+    """The runs of a group, numbered among all runs of its policy, each with these lines."""
     same = [record for other in every if other.policy == group.policy for record in other.records]
     return ((same.index(record), same) for record in group.records)
 
 
 def _without_interval(note: str) -> str:
-    """Runs stand by themselves here."""
+    """The note without intervals: each run has its own line here."""
     return "; ".join(part for part in note.split("; ") if "interval (Student's t)" not in part)
 
 
@@ -136,5 +136,5 @@ def _panel(axes: Axes, lines: Sequence[_Line], column: Column, length_s: float) 
     is_share = column.title.endswith("(%)") and highest <= 100
     axes.set_ylabel(column.title.replace(" (", "\n("))
     axes.set_xlim(left=0)
-    scale_to(axes, "y", (0.0, 104.0 if is_share else 1.08 * highest if highest > 0 else 1.0), wide=False)
+    scale_evenly(axes, "y", (0.0, 104.0 if is_share else 1.08 * highest if highest > 0 else 1.0))
     axes.xaxis.set_major_formatter(PLAIN)

@@ -1,4 +1,4 @@
-"""A figure of runs against what they cost, and the runs than which none is both better and cheaper."""
+"""A figure of runs against their cost, and the runs that no other beats in both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from framework.report.page.sweep_page import frontier
 from framework.run.store import Record
 
 Floats = NDArray[np.float64]
-_FAR = 30.0  # highest / lowest, from which an axis is logarithmic
+_FAR = 30.0  # highest / lowest from which an axis is logarithmic
 _REACH = (1.0, 2.5, 4.5)  # distances of labels
 _OF_LOAD = ("trace.", "trace_source", "load.", "slo.")
 
@@ -96,13 +96,13 @@ def _bar(value: Estimate) -> float:
 
 
 def _short(group: Group) -> str:
-    """What tells a group from others of its policy, whose name its colour says."""
+    """What distinguishes a group from others of its policy, which its colour shows."""
     _, comma, rest = group.label.partition(", ")
     return legible(rest if comma else group.policy)
 
 
 def _require_comparable(records: Sequence[Record], replicate: str) -> None:
-    """Raise InputError where requests, load or SLO differ between runs: none of them is better then."""
+    """Raise InputError if requests, load or SLO differ between runs: they cannot be compared then."""
     for key in sorted({key for one in records for key in one.config if key.startswith(_OF_LOAD)} | {"trace"}):
         follows = all(value_of(one, key) == value_of(one, replicate) for one in records)
         values = sorted({str(value_of(one, key)) for one in records})

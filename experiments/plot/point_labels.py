@@ -1,4 +1,4 @@
-"""Texts next to points, where there is room and nobody takes them for those of other points."""
+"""Texts next to points, placed if there is room and they cannot be taken for those of other points."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Box = tuple[float, float, float, float]
 _OFFSETS = ((-1, 1), (1, -1), (1, 1), (-1, -1), (0, 1), (0, -1))  # (right, up): off a rising line if there is room
 _GAP_PT = 3.5  # between a point and its label
 _RADIUS_PT = 2.4  # radius of a marker
-_ONE_PT = 5.0  # points that are no farther apart are read as one
+_ONE_PT = 5.0  # points at most this far apart read as one
 
 
 @dataclass(frozen=True)
 class PointLabel:
-    """A text for the point (x, y) of some axes, in the colour of its line; `rank`: the lowest are placed first."""
+    """A text for the point (x, y) of some axes, in the colour of its line; the lowest `rank` is placed first."""
 
     x: float
     y: float
@@ -34,11 +34,11 @@ class PointLabel:
 
 
 def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel], reach: Sequence[float] = (1.0,)) -> None:
-    """Write those labels that find room next to their points, in a picture that is laid out.
+    """Write the labels that find room next to their points, after the layout.
 
-    A label without a text is a point that others keep off. Points that lie on each other and have the same text share
-    one, in grey. No label is nearer to another point than to its own, unless a line leads to it. Places off the lines
-    of the axes are taken first. `reach`: distances to try, times the usual one; a line leads to those above 1.
+    A label without a text is a point that others keep off. Points in one place with the same text share one label, in
+    grey. No label is nearer to another point than to its own, unless a line leads to it. Places off the lines of the
+    axes are taken first. `reach`: distances to try, times the usual one; a line leads to labels at distances above 1.
     """
     scale = figure.dpi / 72
     every, texts = _places(axes, labels), np.array([label.text for label in labels])
@@ -67,7 +67,7 @@ def place_labels(figure: Figure, axes: Axes, labels: Sequence[PointLabel], reach
 
 
 def _along(axes: Axes, scale: float) -> Floats:
-    """Points along all lines of the axes, in pixels, close enough to tell what a label would cover."""
+    """Points along all lines of the axes, in pixels, close enough to see what a label would cover."""
     found = [np.zeros((0, 2))]
     for line in axes.lines:
         ends = line.get_transform().transform(np.column_stack([np.asarray(one, np.float64) for one in line.get_data()]))
@@ -79,14 +79,14 @@ def _along(axes: Axes, scale: float) -> Floats:
 
 
 def _places(axes: Axes, labels: Sequence[PointLabel]) -> Floats:
-    """In pixels, shape (labels, 2)."""
+    """The places of labels in pixels, shape (labels, 2)."""
     if not labels:
         return np.zeros((0, 2))
     return np.asarray(axes.transData.transform([(label.x, label.y) for label in labels]), np.float64)
 
 
 def _shared(labels: Sequence[PointLabel], points: Floats, reach: float) -> list[PointLabel]:
-    """The labels without those of points that lie on another one of the same text."""
+    """The labels, without those of points that lie on another one with the same text."""
     kept: list[int] = []
     grey: set[int] = set()
     for index, label in enumerate(labels):
@@ -108,7 +108,7 @@ def _box(point: Floats, text: str, right: int, up: int, far: float, scale: float
 
 
 def _gaps_pt(right: int, far: float) -> tuple[float, float]:
-    """Between a point and its label, across and up."""
+    """The gap between a point and its label, across and up."""
     return _GAP_PT * far, (0.5 * _GAP_PT if right else 1.2 * _GAP_PT) * far
 
 
@@ -132,7 +132,7 @@ def _write(axes: Axes, label: PointLabel, right: int, up: int, far: float) -> No
 
 
 def _nearest(box: Box, points: Floats) -> float:
-    """How far the nearest of these points is from a box; inf without any."""
+    """The distance of the nearest of these points from a box; inf without any."""
     if len(points) == 0:
         return np.inf
     across = np.maximum(np.maximum(box[0] - points[:, 0], points[:, 0] - box[2]), 0)

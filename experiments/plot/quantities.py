@@ -1,4 +1,4 @@
-"""What can be on an axis: latencies of requests, figures of summaries, columns of a run over time; as text."""
+"""The quantities of axes: latencies of requests, figures of summaries, columns of a run over time; as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SETTINGS = {
 class Latency:
     """A latency of requests: its column of requests.parquet (seconds), shown times `factor`; `limit`: of the SLO.
 
-    Where `column` is gap_s it is that of gaps.parquet, which has the distribution of the gaps of all requests.
+    If `column` is gap_s it is that of gaps.parquet, the distribution of all requests' gaps.
     """
 
     column: str
@@ -46,7 +46,7 @@ class Latency:
 
     @property
     def counts_gaps(self) -> bool:
-        """Whether each gap between tokens counts, not each request."""
+        """Whether it counts each gap between tokens, not each request."""
         return self.column == "gap_s"
 
 
@@ -63,7 +63,8 @@ LATENCIES = {
 @dataclass(frozen=True)
 class Column:
     """A column of series.parquet, shown times `factor`; `is_rate`: counts of a window, shown per second; `by_pool`:
-    whether pools have it, too."""
+    pools have it, too.
+    """
 
     name: str
     title: str
@@ -99,7 +100,9 @@ def known(names: Sequence[str], table: dict[str, Latency] | dict[str, Column]) -
 
 
 def figure_metrics(names: Sequence[str], records: Sequence[Record]) -> list[Metric]:
-    """Figures of summaries; latencies in seconds where the longest is long. Raises InputError for one that none has."""
+    """Figures of summaries; latencies in seconds if the longest is long. Raises InputError for a figure that no run
+    has.
+    """
     found = read_metrics(",".join(names), records)
     return [_readable(one, records) for one in found]
 
@@ -115,7 +118,7 @@ def setting_title(key: str) -> str:
 
 
 def level(records: Sequence[Record], metric: Metric) -> Estimate:
-    """Its mean over runs as it is shown, with half the width of its interval; NaN where it is undefined in one."""
+    """Its mean over runs as shown, with half the width of its interval; NaN if it is undefined in one."""
     values = [figure_of(record.summary, metric.key) for record in records]
     if any(value is None for value in values):
         return Estimate(float("nan"), float("nan"))

@@ -25,7 +25,7 @@ from experiments.plot.frame import (
 )
 from experiments.plot.quantities import figure_metrics, level, setting_title
 from experiments.plot.source import Group, Source, groups
-from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, fit_axis, hollow, scale_to
+from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, fit_axis, hollow, scale_evenly
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE, Metric
@@ -93,7 +93,7 @@ def _against_setting(
 
 def _frame(axes: Axes, metric: Metric, highest: float) -> None:
     name_y(axes, metric.on_axis)
-    scale_to(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0), wide=False)
+    scale_evenly(axes, "y", (0.0, 102.0 if metric.key in _SHARES else 1.06 * highest or 1.0))
 
 
 # --- against the scale ------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def _per_share(record: Record, metric: Metric) -> float:
 def attained(source: Source, record: Record) -> Floats:
     """The share of the requests of a run that keep all limits times each of SCALES, (scales,).
 
-    Raises InputError where a limit is in force that requests.parquet lacks.
+    Raises InputError for a limit in force that requests.parquet lacks.
     """
     limits = _limits(record)
     columns = [*{_COLUMNS[name] for own in limits.values() for name in own}, "state", "ttft_s"]
@@ -153,7 +153,7 @@ def attained(source: Source, record: Record) -> Floats:
 
 
 def _limits(record: Record) -> dict[str, dict[str, float]]:
-    """The limits in force (seconds) of all requests, "", and of classes; inf: a class is without one."""
+    """The limits in force (seconds) of all requests, "", and of classes; inf: a class without a limit."""
     found: dict[str, dict[str, float]] = {"": {}}
     for key, value in record.config.items():
         if not key.startswith("slo.") or key.endswith("_target_"):

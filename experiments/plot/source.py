@@ -1,4 +1,4 @@
-"""The runs that a picture is made of, from a store or from the directories of runs and sweeps, in groups."""
+"""The runs of a picture, from a store or from the directories of runs and sweeps, in groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LOAD = ("trace", "trace_source", "trace.rate", "trace.rate_scale", "load.concur
 
 @dataclass(frozen=True)
 class Source:
-    """Runs; `places`: the directories of those that left files, by their keys."""
+    """Runs; `places`: the directories of those with files, by their keys."""
 
     records: list[Record]
     places: Mapping[str, Path]
@@ -37,7 +37,7 @@ class Source:
         return sorted({policy_of(record) for record in self.records})
 
     def table(self, record: Record, name: str, columns: Sequence[str], how: str) -> pl.DataFrame:
-        """A file of a run. Raises InputError where it is not there, with `how` to get it, or lacks a column."""
+        """A file of a run. Raises InputError if it is missing, with `how` to get it, or lacks a column."""
         if record.key not in self.places:
             raise InputError(f"{name} is in the directories of runs, and a store keeps figures alone: name directories")
         path = self.places[record.key] / name
@@ -48,10 +48,10 @@ class Source:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but what is on the axis and in their seeds.
+    """Runs that differ only in what is on the axis and in their seeds.
 
-    `label` distinguishes them from the others. `cells`: the runs at each value of what is on the axis; the only key is
-    () where nothing is.
+    `label` distinguishes them from the others. `cells`: the runs at each value of the axis; without an axis the only
+    key is ().
     """
 
     label: str
@@ -65,7 +65,7 @@ class Group:
 
 
 def unlike_policies(records: Sequence[Record]) -> str | None:
-    """In what else than the policy runs on the same requests differ; not in settings that vary with one policy too."""
+    """How runs on the same requests differ besides the policy; not in settings that vary with one policy too."""
     of_policy: dict[str, list[Record]] = {}
     for record in records:
         of_policy.setdefault(policy_of(record), []).append(record)
@@ -87,7 +87,7 @@ def policy_of(record: Record) -> str:
 
 
 def read_source(places: Sequence[Path]) -> Source:
-    """What is in these directories: each a store, or that of a run or a sweep. Raises InputError for any other."""
+    """The runs in these directories: each a store, or that of a run or a sweep. Raises InputError for any other."""
     records: dict[str, Record] = {}
     directories: dict[str, Path] = {}
     for place in places:
@@ -112,7 +112,7 @@ def _runs_in(place: Path) -> list[Path]:
 
 
 def _record_of(directory: Path) -> Record:
-    """The run that left its files there, as the store has runs."""
+    """The run of a directory in the form of the store."""
     summary = summary_of(directory / "summary.json")
     settings = decided(ran_settings(directory), summary)
     path = directory / _OPTIONS
@@ -130,7 +130,7 @@ def _record_of(directory: Path) -> Record:
 def groups(records: Sequence[Record], replicate: str, axis: Sequence[str], order: Mapping[str, str]) -> list[Group]:
     """The runs in groups, by the values of as few keys as distinguish them in addition to `axis` and `replicate`.
 
-    Policies in the order of the filter, if there is one, else by name. Raises InputError where two runs of a cell have
+    Policies are in the order of the filter, if there is one, else by name. Raises InputError if two runs of a cell have
     the same replicate.
     """
     apart = _telling(records, (replicate, *axis))
@@ -182,7 +182,7 @@ def _require_replicates(runs: Sequence[Record], replicate: str) -> None:
 
 
 def _label_of(one: Label, keys: Sequence[str], every: Sequence[Label]) -> str:
-    """The policy, and in which settings it differs from others of the same policy."""
+    """The policy, and the settings in which it differs from others of the same policy."""
     rivals = [other for other in every if other[0] == one[0]]
     words = [
         f"{key.split('.')[-1]} {shown(value)}"

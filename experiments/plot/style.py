@@ -1,4 +1,4 @@
-"""How pictures look: in print, in grey, to the colour-blind, and to the byte."""
+"""The look of pictures: in print, in grey, for colour-blind readers, and equal to the byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, Locator, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from framework.cli.files import write_whole
@@ -33,10 +33,10 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.2)))
 HATCHES = ("", "///", "..", "xx", "--", "++", "oo")
-_FONT = "DejaVu Sans"  # the font that comes with matplotlib: the same letters everywhere
+_FONT = "DejaVu Sans"  # the font that comes with matplotlib, for the same letters everywhere
 _LEGEND_PT = 7.5
 _HANDLE = 3.2  # length of a line in the legend, in font sizes
-_BETWEEN = 1.6  # columns of the legend, in font sizes
+_BETWEEN = 1.6  # distance of the legend's columns, in font sizes
 _STYLE: Any = {
     "font.family": _FONT,
     "font.size": 8,
@@ -59,8 +59,8 @@ _STYLE: Any = {
     "lines.markersize": 3.8,
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,
-    "svg.hashsalt": "servelab",  # names within a picture follow from what it shows
-    "text.parse_math": False,  # names of traces and policies are text, whatever signs they have
+    "svg.hashsalt": "servelab",  # names within a picture follow from its content
+    "text.parse_math": False,  # names of traces and policies are text, even with special characters
     "hatch.linewidth": 0.5,
 }
 _NO_DATES: dict[str, dict[str, Any]] = {
@@ -80,7 +80,7 @@ DPI = 300.0
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Figures that are made, and saved, within look as described here."""
+    """A context in which figures are made, and saved, with the look described here."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
@@ -108,9 +108,9 @@ def variant_style(index: int, variant: int, variants: int) -> dict[str, Any]:
 
 
 def legible(text: str) -> str:
-    """A name as it can stand in a picture: no control characters, no letters that its font lacks, not too long.
+    """A name that a picture can show: no control characters, no letters that its font lacks, not too long.
 
-    What begins with an underscore would be left out of legends, so a blank goes before it.
+    Legends leave out names that begin with an underscore, so a blank precedes it.
     """
     known = _letters()
     shown = "".join(one if ord(one) in known else one.encode("unicode_escape").decode() for one in printable(text))
@@ -125,7 +125,7 @@ def _letters() -> frozenset[int]:
 
 
 def width_pt(text: str, size_pt: float) -> float:
-    """How wide a line of text is, in points."""
+    """The width of a line of text, in points."""
     return _width_em(text) * size_pt
 
 
@@ -148,26 +148,26 @@ def save(figure: Figure, directory: Path, name: str, formats: Sequence[str] = FO
 
 
 def band(axes: Axes, xs: Floats, ys: Floats, half_width: Floats, style: Mapping[str, Any]) -> None:
-    """A line of points and, where there are intervals, a band around it."""
+    """A line of points and, if there are intervals, a band around it."""
     axes.plot(xs, ys, **style)
     if np.isfinite(half_width).any():
         axes.fill_between(xs, ys - half_width, ys + half_width, color=style["color"], alpha=0.18, linewidth=0)
 
 
 def hollow(axes: Axes, xs: Floats, ys: Floats, chosen: NDArray[np.bool_], style: Mapping[str, Any]) -> None:
-    """Over a line that `band` drew: the marks of the chosen points are hollow."""
+    """Draw the marks of the chosen points hollow, over a line that `band` drew."""
     if chosen.any():
         axes.plot(xs[chosen], ys[chosen], **{**style, **HOLLOW})
 
 
 def lay_out(figure: Figure) -> None:
-    """Give everything its place, for good: what is added later moves nothing."""
+    """Fix the layout: later additions move nothing."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 
 def legend_below(figure: Figure, entries: Sequence[Artist]) -> int:
-    """A legend below all axes, in as many columns as fit; returns its rows."""
+    """Draw a legend below all axes, in as many columns as fit; returns its rows."""
     handles = list(entries)
     for one in handles:
         one.set_label(_shortened(str(one.get_label()), 72 * figure.get_figwidth() - (_HANDLE + 3.8) * _LEGEND_PT))
@@ -181,7 +181,7 @@ def legend_below(figure: Figure, entries: Sequence[Artist]) -> int:
 
 
 def _shortened(label: str, room_pt: float) -> str:
-    """What fits there of a label, its end with it."""
+    """The part of a label that fits there, including its end."""
     while width_pt(label, _LEGEND_PT) > room_pt:
         middle = len(label) * 2 // 3
         label = f"{label[: middle - 2].removesuffix('…')}…{label[middle:].removeprefix('…')}"
@@ -189,7 +189,7 @@ def _shortened(label: str, room_pt: float) -> str:
 
 
 def _legend_width(widths: Sequence[float], columns: int) -> float:
-    """Entries go down the columns, of which the first ones have one more."""
+    """The width of a legend whose entries go down the columns; the first columns may have one more."""
     parts = np.array_split(np.asarray(widths), columns)
     return float(sum(part.max() for part in parts)) + (columns - 1) * _BETWEEN * _LEGEND_PT
 
@@ -197,32 +197,43 @@ def _legend_width(widths: Sequence[float], columns: int) -> float:
 def fit_axis(axes: Axes, which: str, *values: Floats, far: float = WIDE_RANGE) -> None:
     """Let the axis `which`, "x" or "y", begin at 0, or be logarithmic if the largest value is `far` times the least.
 
-    It has room for all that is drawn: bands and lines of reference, too.
-    """
+    It has room for all drawn elements, including bands and reference lines."""
     every = np.concatenate(values)
     every = every[np.isfinite(every)]
     low, high = float(every.min(initial=np.inf)), float(every.max(initial=0.0)) or 1.0
     wide = low > 0 and high >= far * low
     drawn = float((axes.dataLim.intervalx if which == "x" else axes.dataLim.intervaly)[1])
     high = max(high, drawn) if np.isfinite(drawn) else high
-    scale_to(axes, which, (low / 1.15, high * 1.15) if wide else (0.0, 1.06 * high), wide=wide)
+    if wide:
+        scale_by_decades(axes, which, (low / 1.15, high * 1.15))
+    else:
+        scale_evenly(axes, which, (0.0, 1.06 * high))
 
 
 def is_wide(low: float, high: float) -> bool:
-    """Whether a range is shown on a logarithmic axis."""
+    """Whether a range needs a logarithmic axis."""
     return low > 0 and high >= WIDE_RANGE * low
 
 
-def scale_to(axes: Axes, which: str, ends: tuple[float, float], *, wide: bool) -> None:
-    """Make the axis `which`, "x" or "y", logarithmic if `wide`, with ticks that can be read, and give it its ends."""
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if wide:
-        axes.set(**{f"{which}scale": "log"})
-        decades = np.log10(ends[1] / ends[0])
-        subs = (1.0, 2.0, 5.0) if decades < _FEW_DECADES else (1.0,)
-        axis.set_major_locator(LogLocator(subs=subs))
-        axis.set_minor_formatter(NullFormatter())
-    else:
-        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+def scale_evenly(axes: Axes, which: str, ends: tuple[float, float]) -> None:
+    """Set the ends of the axis `which`, "x" or "y", with readable ticks at equal distances."""
+    _scale(axes, which, ends, MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+def scale_by_decades(axes: Axes, which: str, ends: tuple[float, float]) -> None:
+    """Make the axis `which`, "x" or "y", logarithmic, with readable ticks, and set its ends."""
+    axes.set(**{f"{which}scale": "log"})
+    subs = (1.0, 2.0, 5.0) if np.log10(ends[1] / ends[0]) < _FEW_DECADES else (1.0,)
+    _axis(axes, which).set_minor_formatter(NullFormatter())
+    _scale(axes, which, ends, LogLocator(subs=subs))
+
+
+def _scale(axes: Axes, which: str, ends: tuple[float, float], locator: Locator) -> None:
+    axis = _axis(axes, which)
+    axis.set_major_locator(locator)
     axis.set_major_formatter(PLAIN)
     axes.set(**{f"{which}lim": ends})
+
+
+def _axis(axes: Axes, which: str) -> Any:
+    return axes.xaxis if which == "x" else axes.yaxis

@@ -1,1 +1,1 @@
-"""How right each predictor of output lengths is: `servelab predictors`."""
+"""The errors of each predictor of output lengths: `servelab predictors`."""

@@ -1,10 +1,10 @@
-"""How right each predictor of output lengths is, on each trace, beside what papers publish.
+"""The errors of each predictor of output lengths, on each trace, next to published ones.
 
     python -m experiments.predictors mooncake reasoning only=lognormal,bucket
 
-Operands are traces. The first half of each is what predictors that learn have seen; errors are those of the second
-half, when 0, 25, 50 and 75 % of each output have been generated. `median` always expects the median output of the first
-half. Settings are those of the trace and of predictors, as `trace.limit=5000`.
+Operands are traces. Learning predictors have seen the first half of each; errors are those of the second half, when 0,
+25, 50 and 75 % of each output have been generated. `median` always expects the median output of the first half.
+Settings are those of the trace and of predictors, as `trace.limit=5000`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from framework.workload import Workload
 _TRACES = ("mooncake", "azure_conv", "azure_code", "reasoning")
 _WIDTH = 200  # tokens of a bucket
 _KEYS = {
-    "only": "predictors, joined by commas; all but none if nothing is said",
-    "width": f"tokens of a bucket of output lengths, {_WIDTH} if nothing is said",
+    "only": "predictors, joined by commas; all but none by default",
+    "width": f"tokens of a bucket of output lengths, {_WIDTH} by default",
 }
 _REFERENCE = "median"
 
@@ -59,7 +59,7 @@ def main(arguments: Arguments) -> None:
 
 
 def published(settings: Sequence[str]) -> Iterator[str]:
-    """What papers print, next to the same with the predictor that stands for theirs."""
+    """The published figures, next to those of the predictor that models each paper's."""
     long = _made(np.random.default_rng(0).integers(30_000, 32_001, 4000))
     first, later = (mae_after(_predictor("lognormal", settings), long, tokens) for tokens in (0, 8_000))
     yield "outputs of 30,000 to 32,000 tokens (ARES, arXiv 2510.13668), MAE in tokens:"
@@ -78,7 +78,7 @@ def _shipped() -> list[str]:
 
 
 def _predictor(name: str, settings: Sequence[str]) -> Predictor:
-    """That predictor with those of the settings that it has."""
+    """The named predictor with those of the settings that it has."""
     own = [word for word in settings if word.startswith("predictor.")]
     known = Configuration((f"predictor={name}",)).config.predictor
     there = [word for word in own if word.removeprefix("predictor.").partition("=")[0] in known]

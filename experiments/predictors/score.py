@@ -15,12 +15,12 @@ PROGRESS = (0.0, 0.25, 0.5, 0.75)  # shares of a request's own output
 
 @dataclass(frozen=True)
 class Score:
-    """Errors of estimates of the remaining tokens, when so much of each output has been generated.
+    """Errors of estimates of the remaining tokens, when a given share of each output has been generated.
 
     `mae`, `bias`: means of |estimate - truth| and of estimate - truth, tokens. `rank`: Spearman's correlation of
-    estimates and truths, nan where all estimates are equal. `bucket`: the share of requests whose whole output is
-    expected in the right bucket. `within`: the share of truths within one spread of the estimate; 68 % for normal
-    errors of an honest spread.
+    estimates and truths, nan if all estimates are equal. `bucket`: the share of requests whose whole output is expected
+    in the right bucket. `within`: the share of truths within one spread of the estimate; 68 % for normal errors and a
+    correct spread.
     """
 
     mae: float
@@ -31,7 +31,7 @@ class Score:
 
 
 class Constant(Predictor):
-    """Expects the median output of the first half of the trace, whatever the request."""
+    """Expects the median output of the first half of the trace for every request."""
 
     stride = 1
 
@@ -43,7 +43,7 @@ class Constant(Predictor):
 
 
 def scores(predictor: Predictor, workload: Workload, width: int, seed: int = 0) -> list[Score]:
-    """One for each of PROGRESS, over the second half of the requests; those before have finished.
+    """The scores for each of PROGRESS, over the second half of the requests; the first half has finished.
 
     `width`: tokens of a bucket of output lengths.
     """
@@ -58,7 +58,7 @@ def scores(predictor: Predictor, workload: Workload, width: int, seed: int = 0) 
 
 
 def mae_after(predictor: Predictor, workload: Workload, generated: int, seed: int = 0) -> float:
-    """The mean absolute error over all requests, each after so many tokens."""
+    """The mean absolute error over all requests, each after `generated` tokens."""
     predictor.prepare(workload, seed)
     ids, at = np.arange(len(workload)), np.full(len(workload), generated)
     estimate = predictor.predict(ids, at)[0]
@@ -66,7 +66,7 @@ def mae_after(predictor: Predictor, workload: Workload, generated: int, seed: in
 
 
 class _Asked(Predictions):
-    """Estimates of a run in which the first half of the requests has finished, in their order."""
+    """Estimates of a run in which the first half of the requests has finished, in order."""
 
     def __init__(self, predictor: Predictor, workload: Workload) -> None:
         super().__init__(predictor, workload, lambda: np.arange(len(workload) // 2))

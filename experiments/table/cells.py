@@ -1,4 +1,4 @@
-"""The figures of a table: means, differences from a baseline, and which cells are best."""
+"""The figures of a table: means, differences from a baseline, and the best cells."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from framework.metrics.statistics import LEVEL, Comparison, Estimate, Floats, co
 from framework.run.store import Record
 
 _SETTINGS_OF_LOAD = ("trace.", "trace_source", "load.", "slo.")
-_SAME = 1e-12  # relative: means that differ by rounding alone
+_SAME = 1e-12  # relative: means that differ only by rounding
 
 
 @dataclass(frozen=True)
 class Difference:
     """A cell against its baseline, replicate by replicate.
 
-    `change`: the mean relative change in %, NaN where undefined. `p`: adjusted for the number of comparisons of the
-    metric, NaN where it is not tested. `can_tell`: whether pairs are enough for that many comparisons.
+    `change`: the mean relative change in %, NaN if undefined. `p`: adjusted for the number of comparisons of the
+    metric, NaN if it is not tested. `can_tell`: whether there are enough pairs for that many comparisons.
     """
 
     baseline: Place
@@ -41,15 +41,15 @@ class Difference:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether its interval leaves out 0 and cannot be trusted; only of what is tested."""
+        """Whether its interval excludes 0 but cannot be trusted; only for tested ones."""
         return not math.isnan(self.p) and self.comparison.is_doubtful
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One metric of the runs of a cell: `values`, one a replicate, NaN where undefined.
+    """One metric of the runs of a cell: `values`, one for each replicate, NaN if undefined.
 
-    The mean is NaN if a value is; the interval is NaN without two values that differ. `is_best` among the runs on the
+    The mean is NaN if a value is; the interval is NaN without two values that differ. `is_best`: among the runs on the
     same requests; `is_near_best`: not the best, but not distinguished from it either.
     """
 
@@ -66,14 +66,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Baseline:
-    """What others are held against: the row, or with `in_columns` the column, with `fixed` values at these places."""
+    """The baseline: the row, or with `in_columns` the column, with `fixed` values at these places."""
 
     word: str
     in_columns: bool
     fixed: Mapping[int, Any]
 
     def of(self, place: Place) -> Place:
-        """The baseline of a place; its own where it is one."""
+        """The baseline of a place; a baseline is its own."""
         row, column = place
         return (row, self._fix(column)) if self.in_columns else (self._fix(row), column)
 
@@ -98,7 +98,7 @@ class Figures:
 def read_baseline(text: str, selection: Selection) -> Baseline:
     """The baseline that `text` names: values of some keys of the rows, or else of the columns, as in "chunked".
 
-    Raises InputError where there are none.
+    Raises InputError if there are none.
     """
     texts = text.split(",")
     for in_columns, axis in ((False, selection.rows), (True, selection.columns)):
@@ -118,7 +118,7 @@ def read_baseline(text: str, selection: Selection) -> Baseline:
 
 
 def figures(selection: Selection, metrics: Sequence[Metric], baseline: Baseline | None) -> Figures:
-    """All cells. InputError for a baseline with which runs cannot be paired."""
+    """All cells. Raises InputError for a baseline with which runs cannot be paired."""
     groups = {in_columns: _comparable(selection, in_columns=in_columns) for in_columns in (False, True)}
     if baseline is not None:
         _require_pairs(selection, baseline)
@@ -130,7 +130,7 @@ def figures(selection: Selection, metrics: Sequence[Metric], baseline: Baseline 
 
 
 def pairs_needed(comparisons: int) -> int:
-    """The fewest replicates with which one of that many comparisons could come out significant."""
+    """The fewest replicates with which one of that many comparisons could be significant."""
     return next(pairs for pairs in range(2, 100) if least_p(pairs) * comparisons <= LEVEL)
 
 
@@ -170,7 +170,7 @@ def _level(values: Mapping[Any, float]) -> Estimate:
 def _differences(
     values: Mapping[Place, Mapping[Any, float]], baselines: Mapping[Place, Place], sampled: Collection[Place]
 ) -> dict[Place, Difference]:
-    """Each place against its baseline, where there is one and they share replicates; tested where these are samples."""
+    """Each place compared with its baseline, if there is one and they share replicates; tested if these are samples."""
     found: dict[Place, tuple[Place, Floats, Floats]] = {}
     for place, other in baselines.items():
         own = values[place]
@@ -220,7 +220,7 @@ def _load(record: Record, replicate: str) -> tuple[Any, ...]:
 
 
 def _best(places: Sequence[Place], levels: Mapping[Place, Estimate], better: int) -> list[Place]:
-    """The place with the best mean, and those that have the same one."""
+    """The place with the best mean, and those with the same one."""
     highest = max((better * levels[place].mean for place in places), default=math.nan)
     return [place for place in places if better * levels[place].mean >= highest - _SAME * abs(highest)]
 
@@ -231,7 +231,7 @@ def _is_near(difference: Difference) -> bool:
 
 
 def _require_pairs(selection: Selection, baseline: Baseline) -> None:
-    """Raise InputError if a cell and its baseline had other requests, load or SLO, unless an axis says so."""
+    """Raise InputError if a cell and its baseline had other requests, load or SLO, unless an axis states that."""
     axes = {*selection.rows.keys, *selection.columns.keys}
     for place, runs in selection.cells.items():
         others = selection.cells.get(baseline.of(place), {})

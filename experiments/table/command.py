@@ -40,12 +40,12 @@ _FILE_COLUMNS = 100
 
 
 _KEYS = {
-    "store": "the directory of the store, results if nothing is said",
-    "rows": "what tells rows apart, policy if nothing is said: groups and keys of the configuration, joined by commas",
-    "columns": "the same of columns, trace if nothing is said; columns=metric has no columns but the metrics",
-    "metric": f"keys of summary.json, joined by commas, {HEADLINE} if nothing is said; p99_ttft_ms@batch: of one class",
+    "store": "the directory of the store, results by default",
+    "rows": "what tells rows apart, policy by default: groups and keys of the configuration, joined by commas",
+    "columns": "the same of columns, trace by default; columns=metric has no columns but the metrics",
+    "metric": f"keys of summary.json, joined by commas, {HEADLINE} by default; p99_ttft_ms@batch: of one class",
     "baseline": "the row, or column, whose paired differences are tested, as in baseline=chunked",
-    "replicate": "the key in which the runs of a cell differ, seed if nothing is said",
+    "replicate": "the key in which the runs of a cell differ, seed by default",
     "format": f"one of {', '.join(_FORMATS)}",
     "out": "a file, written whole, whose name may say the format (.md .tex .csv .txt)",
 }
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def format(self) -> str:
-        """As given, else by the name of the file. Raises InputError for none of them."""
+        """The given format, else that of the file name. Raises InputError for any other."""
         name, suffix = self.own["format"], Path(self.own["out"]).suffix
         if name in _FORMATS:
             return name
@@ -75,7 +75,7 @@ class Request:
 
 
 def read_request(arguments: Arguments) -> Request:
-    """The request that `arguments` make. Raises InputError for a filter without a value, or given twice."""
+    """The request of `arguments`. Raises InputError for a filter without a value, or given twice."""
     return Request({**_DEFAULTS, **arguments.own}, filters(arguments.settings))
 
 
@@ -93,7 +93,7 @@ def filters(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def tabulate(request: Request, records: Sequence[Record]) -> Figures:
-    """The figures that are asked for. Raises InputError for what the records do not have."""
+    """The requested figures. Raises InputError for what the records do not have."""
     own, filters = request.own, request.filters
     rows, columns = own["rows"].split(","), own["columns"].split(",")
     columns = [] if columns == ["metric"] else columns
@@ -109,7 +109,7 @@ def tabulate(request: Request, records: Sequence[Record]) -> Figures:
 
 
 def read_store(directory: Path) -> list[Record]:
-    """All runs of a store. Raises InputError where there are none."""
+    """All runs of a store. Raises InputError if there are none."""
     records = Store(directory).read() if directory.is_dir() else []
     if not records:
         found = "holds no runs" if directory.is_dir() else "is no directory"

@@ -1,4 +1,4 @@
-"""The figures of a table as CSV, one line a cell and metric."""
+"""The figures of a table as CSV, one line for each cell and metric."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROVENANCE = ("trace", "trace_source")
 
 
 def as_csv(figures: Figures) -> str:
-    """In the units of summary.json, in long form; empty where there is no figure.
+    """They are in the units of summary.json, in long form; empty without a figure.
 
     A cell without a run has n = 0. `half_width`s are of 95 % intervals; `p` is of the difference, `p_holm` adjusted for
     the comparisons of the metric. `load_state` is the worst of its runs; `window_is_short`: that of one of them is.

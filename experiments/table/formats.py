@@ -49,7 +49,7 @@ def print_table(sheet: Sheet) -> None:
 
 
 def as_text(sheet: Sheet, width: int) -> str:
-    """What a terminal of that width shows, without colours."""
+    """The text on a terminal of that width, without colours."""
     text = io.StringIO()
     _print(sheet, Console(width=width, file=text, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
@@ -64,7 +64,7 @@ def _print(sheet: Sheet, console: Console) -> None:
 
 
 def _as_rich(sheet: Sheet, width: int) -> RenderableType:
-    """Columns that do not fit stand in tables of their own below."""
+    """Columns that do not fit go into further tables below."""
     title = Styled(sheet.title, "bold")
     if sheet.is_fitted:
         title.append("  ").append(f" {_FITTED} ", _WARNING)
@@ -74,7 +74,7 @@ def _as_rich(sheet: Sheet, width: int) -> RenderableType:
 
 
 def _label_widths(sheet: Sheet, width: int) -> list[int]:
-    """The widths of the columns of labels; the widest is folded where all would take more than half of the terminal."""
+    """The widths of the columns of labels; the widest is folded if all would take more than half of the terminal."""
     rows = [row for section in sheet.sections for row in section.rows]
     widths = [
         max(cell_len(text) for text in (heading, *(row[0][place] for row in rows)))
@@ -88,7 +88,7 @@ def _label_widths(sheet: Sheet, width: int) -> list[int]:
 
 
 def _panels(sheet: Sheet, width: int) -> list[list[int]]:
-    """Which columns stand side by side."""
+    """The columns that fit next to each other, table by table."""
     rows = [row for section in sheet.sections for row in section.rows]
     labels = sum(own + _BETWEEN for own in _label_widths(sheet, width))
     panels: list[list[int]] = [[]]

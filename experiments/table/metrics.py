@@ -1,4 +1,4 @@
-"""The figures that a command line asks for, of all requests or of one class of them."""
+"""The figures of a command line, for all requests or for one class of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.run.store import Record
 
 
 def read_metrics(text: str, records: Sequence[Record]) -> list[Metric]:
-    """Metrics given as "a,b" or "a@class". InputError for one that no summary has, or that is given twice."""
+    """The metrics of "a,b" or "a@class". Raises InputError for one that no summary has, or that is given twice."""
     summaries = [record.summary for record in records]
     keys = text.split(",")
     for key in keys:
@@ -27,13 +27,13 @@ def read_metrics(text: str, records: Sequence[Record]) -> list[Metric]:
 
 
 def figure_of(summary: Mapping[str, Any], key: str) -> Any:
-    """The figure of a key of `read_metrics`; None where the summary has none."""
+    """The figure of a key of `read_metrics`; None if the summary has none."""
     name, is_of_class, slo_class = key.partition("@")
     return (_classes(summary).get(slo_class, {}) if is_of_class else summary).get(name)
 
 
 def _of_class(slo_class: str, summaries: Sequence[Mapping[str, Any]], key: str) -> list[Mapping[str, Any]]:
-    """The figures of a class in each run that has it. InputError where none has."""
+    """The figures of a class in each run that has it. Raises InputError if none has."""
     names = sorted({name for summary in summaries for name in _classes(summary)})
     if not names:
         raise InputError(f"metric={key}: requests have no classes in these runs; metric={key.partition('@')[0]}")

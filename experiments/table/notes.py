@@ -1,4 +1,4 @@
-"""What a reader must know next to a table: where its figures come from, and what its marks mean."""
+"""What a reader must know next to a table: the sources of its figures, and the meaning of its marks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framework.run.store import Record
 
 MISSING, UNDEFINED = "–", "n/a"
 NEAR, DIFFERS, DOUBTFUL, OVERLOAD = "†", "*", "?", MARKS[OVERLOADED]
-_FEW = 6  # pairs, below which nobody sees whether differences are near normal
+_FEW = 6  # pairs below which a plot cannot show whether differences are near normal
 _PER_CENT = f"{100 * LEVEL:.0f} %"
 
 
@@ -33,7 +33,7 @@ def notes(figures: Figures, filters: Mapping[str, str]) -> Iterator[str]:
 
 
 def _replicates(figures: Figures) -> Iterator[str]:
-    """How many, of which kind, and why a cell has no interval."""
+    """The number and kind of replicates, and why a cell has no interval."""
     selection = figures.selection
     counts = {place: len(runs) for place, runs in selection.cells.items()}
     fewest, most = min(counts.values()), max(counts.values())
@@ -70,7 +70,7 @@ def best_note(figures: Figures) -> str:
 
 
 def _differences(figures: Figures) -> Iterator[str]:
-    """What is compared with the baseline, how it is tested, and whether that could tell anything."""
+    """What is compared with the baseline, how it is tested, and whether that could show anything."""
     if figures.baseline is None:
         return
     found = {
@@ -105,7 +105,7 @@ def _differences(figures: Figures) -> Iterator[str]:
 
 
 def _gaps(figures: Figures) -> Iterator[str]:
-    """Cells without a figure, and figures of less than all requests."""
+    """Cells without a figure, and figures of fewer than all requests."""
     selection = figures.selection
     missing = [
         _name((row, column))
@@ -133,7 +133,7 @@ def _gaps(figures: Figures) -> Iterator[str]:
 
 
 def _arms(selection: Selection) -> Iterator[str]:
-    """In what else than the policy, and the keys of the table, the runs that stand side by side differ."""
+    """How compared runs differ besides the policy and the keys of the table."""
     given = tuple(key for key in (*selection.rows.keys, *selection.columns.keys) if key != "policy")
     runs = [next(iter(replicates.values())) for replicates in selection.cells.values()]
     arms = [Arm(shown(value_of(run, "policy")), run.config, label(run, given), given) for run in runs]
@@ -173,7 +173,7 @@ def _sources(selection: Selection) -> Iterator[str]:
 
 
 def _requests(trace: str, source: str, records: Collection[Record], axes: Collection[str]) -> str:
-    """A trace, where it comes from and how it was changed."""
+    """A trace, its source and its changes."""
     own = [one for one in records if (one.summary.get("trace"), one.summary.get("trace_source")) == (trace, source)]
     return f"{trace} ({', '.join(filter(None, [source, transforms(own, axes)]))})"
 

@@ -1,4 +1,4 @@
-"""What the replicates of a cell are samples of, and with which transforms their requests were made."""
+"""What the replicates of a cell are samples of, and the transforms that made their requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ _KINDS = {"twin": "fresh samples of the fitted trace", "synthetic": "fresh sampl
 
 
 def sampling(runs: Runs) -> str | None:
-    """What each replicate is, for a reader; None where all have the same requests, so that they tell of no others."""
+    """The kind of each replicate, for a reader; None if all have the same requests, and therefore no
+    information on others.
+    """
     records = list(runs.values())
     if len({value_of(record, "trace.seed") for record in records}) < max(2, len(records)):
         return None
@@ -36,7 +38,9 @@ def trace_of(runs: Runs) -> str:
 
 
 def transforms(records: Collection[Record], apart: Collection[str]) -> str:
-    """What was done to a trace in some of `records`, as in "limit 2000", keys `apart` left out; empty if nothing."""
+    """The changes to a trace in some of `records`, as in "limit 2000", without keys `apart`; empty if there are
+    none.
+    """
     parts = []
     for key, default in _defaults().items():
         found = {value_of(record, f"trace.{key}") for record in records} - {ABSENT}
@@ -46,7 +50,7 @@ def transforms(records: Collection[Record], apart: Collection[str]) -> str:
 
 
 def _is_recorded(record: Record) -> bool:
-    """Whether requests are read one by one, wherever they once came from."""
+    """Whether requests are read one by one, for any origin."""
     path = value_of(record, "trace.path")
     return value_of(record, "trace.format") == "parquet" or str(path).endswith(".parquet")
 

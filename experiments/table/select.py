@@ -1,4 +1,4 @@
-"""Which runs of a store a table is made of, and which of them share a cell."""
+"""The runs of a store that a table is made of, and which of them share a cell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from framework.run.store import Record
 Label = tuple[Any, ...]  # the values of an axis' keys
 Place = tuple[Label, Label]  # row, column
 _PROVENANCE = ("version", "gpus", "load", "trace_source", "trace_sha256", "timing_source", "git_revision")
-_OF_ONE_SAMPLE = re.compile(r", this run: [^);]*|(?<=calibration left out): [^);]*")  # how far its load lies
+# how far its load lies from the fit's
+_OF_ONE_SAMPLE = re.compile(r", this run: [^);]*|(?<=calibration left out): [^);]*")
 _DIFFERENT_RUNS = ("trace_source", "timing_source")  # keys whose values must not be averaged over
 _TOLD = 6  # keys, and values, that an error lists
 ABSENT = "–"  # a key that a run does not have
@@ -24,7 +25,7 @@ ABSENT = "–"  # a key that a run does not have
 
 @dataclass(frozen=True)
 class Axis:
-    """The keys whose values tell rows, or columns, apart, and these values in order. No keys: one row or column."""
+    """The keys whose values distinguish rows, or columns, and these values in order. No keys: one row or column."""
 
     keys: tuple[str, ...]
     labels: tuple[Label, ...]
@@ -48,9 +49,9 @@ class Selection:
 
 
 def value_of(record: Record, key: str) -> Any:
-    """A run's option of a config group, else its setting, else what its summary says of where it comes from.
+    """A run's option of a config group, else its setting, else its summary's word on its origin.
 
-    Of the group `trace` it is the trace that was played, where settings name another than the option does.
+    For the group `trace` it is the trace that was played, if settings name another one than the option.
     """
     if key == "trace" and _names_its_trace(record):
         return record.summary.get("trace")
@@ -73,7 +74,7 @@ def _names_its_trace(record: Record) -> bool:
 
 
 def timing_of(record: Record) -> str:
-    """Where a run's step times came from, without where its own load lies, which differs from sample to sample."""
+    """The source of a run's step times, without the place of its own load, which differs between samples."""
     return _OF_ONE_SAMPLE.sub("", str(record.summary.get("timing_source")))
 
 
@@ -83,7 +84,7 @@ def label(record: Record, keys: Iterable[str]) -> Label:
 
 
 def shown(value: Any) -> str:
-    """A value as it is written in a command line."""
+    """A value in the form of a command line."""
     if isinstance(value, tuple):
         return f"[{','.join(shown(inner) for inner in value)}]"
     if value is None or isinstance(value, bool):
@@ -99,14 +100,14 @@ def nearest(word: str, known: Collection[str]) -> str:
 
 
 def keys_of(records: Iterable[Record]) -> set[str]:
-    """All that rows, columns and filters can name."""
+    """All names for rows, columns and filters."""
     return {"key", *_PROVENANCE} | {key for record in records for key in (*record.choices, *record.config)}
 
 
 def kept(records: Sequence[Record], filters: Mapping[str, str]) -> list[Record]:
     """The records that have one of the values of each filter, as in {"policy": "ares,distserve"}.
 
-    Raises InputError for a key that no run has, and for a value of which there is none among those left.
+    Raises InputError for a key that no run has, and for a value that none of the remaining runs has.
     """
     left = list(records)
     for key, text in filters.items():
@@ -143,7 +144,7 @@ def select(
     """The runs that `filters` keep, by cell.
 
     Values of an axis are in the filter's order, else in that of numbers or letters. Raises InputError for keys that no
-    run has, or if runs of a cell are more than replicates of each other.
+    run has, or if the runs of a cell are not replicates of each other.
     """
     chosen = kept(records, filters)
     for word, keys in (("rows", rows), ("columns", columns), ("replicate", [replicate])):
@@ -169,7 +170,7 @@ def _axis(records: Sequence[Record], keys: Sequence[str], filters: Mapping[str, 
 
 
 def rank(value: Any) -> tuple[Any, ...]:
-    """Numbers by size, then all else by its letters."""
+    """A sort key: numbers by size, then all else by its letters."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, value, "") if is_number else (1, 0, shown(value))
 
@@ -215,9 +216,9 @@ def _require_replicates(cells: Sequence[tuple[Place, list[Record]]], keys: Seque
 
 
 def _varying(runs: Sequence[Record], replicates: Collection[str]) -> list[str]:
-    """Keys that vary among runs, without those of `replicates`: groups first, and then not what an option implies.
+    """Keys that vary among runs, without those of `replicates`: groups first, and then nothing that an option implies.
 
-    Of runs that several versions made, the version alone.
+    For runs of several versions, the version alone.
     """
 
     def column(key: str) -> tuple[Any, ...]:

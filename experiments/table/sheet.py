@@ -1,9 +1,9 @@
-"""A table as it is laid out, whatever it is written in: headings, sections of marked cells, notes."""
+"""The layout of a table for any format: headings, sections of marked cells, notes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -27,7 +27,7 @@ FITTED = "(fitted)"
 
 @dataclass(frozen=True)
 class Text:
-    """A cell for a reader. `marks` stand raised behind it."""
+    """A cell for a reader. `marks` are raised behind it."""
 
     text: str
     is_bold: bool = False
@@ -36,7 +36,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows, below a heading if it is not empty: the labels of each, and its cells."""
+    """Rows, below a heading unless it is empty: the labels of each, and its cells."""
 
     heading: str
     rows: tuple[tuple[tuple[str, ...], tuple[Text, ...]], ...]
@@ -44,10 +44,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Sheet:
-    """`row_headings` stand over the labels, `columns` over the cells. `is_fitted`: every run is on a fitted trace.
+    """`row_headings` are above the labels, `columns` above the cells. `is_fitted`: every run is on a fitted trace.
 
-    `best` says what is in bold, empty if nothing is.
-    """
+    `best` names the figures in bold; empty: none."""
 
     title: str
     row_headings: tuple[str, ...]
@@ -60,7 +59,7 @@ class Sheet:
 
 @dataclass(frozen=True)
 class _Block:
-    """One section before it is text: the cell of each row at each of `across`."""
+    """One section before it becomes text: the cell of each row at each of `across`."""
 
     heading: str
     metrics: Sequence[Metric]
@@ -72,14 +71,11 @@ class _Block:
 
 
 def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
-    """Columns across and a section for each metric; or, where there is one column, metrics across."""
+    """The layout: columns across and a section for each metric; with a single column, metrics across."""
     selection = figures.selection
     metrics = [_in_readable_unit(metric, figures) for metric in figures.metrics]
     fitted_places = _fitted_places(selection)
-    columns = [
-        _column_label(selection.columns, one, is_fitted=one in fitted_places.columns)
-        for one in selection.columns.labels
-    ]
+    columns = [_column_label(selection.columns, one, fitted_places.columns) for one in selection.columns.labels]
     if len(columns) == 1:
         title = f"{columns[0] or 'figures'} by {_named(selection.rows)}"
         headings = [metric.in_table for metric in metrics]
@@ -102,7 +98,7 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
 
 def _sections(figures: Figures, block: _Block, fitted_places: _FittedPlaces) -> Iterator[Section]:
     rows = figures.selection.rows.labels
-    labels = {row: _row_label(row, is_fitted=row in fitted_places.rows) for row in rows}
+    labels = {row: _row_label(row, fitted_places.rows) for row in rows}
     yield Section(
         block.heading,
         tuple(
@@ -156,7 +152,7 @@ def _difference(figures: Figures, metric: Metric, place: Place) -> Text:
 
 
 def with_interval(mean: float, half_width: float, sign: str = "") -> str:
-    """A mean ± half its interval, where there is one, with the digits that it deserves."""
+    """A mean ± half its interval, if there is one, with significant digits only."""
     has_interval = math.isfinite(half_width) and half_width > 0
     size, significant = (half_width, 2) if has_interval else (mean, 3 if sign else 4)
     digits = 0 if size == 0 else max(0, min(6, significant - 1 - math.floor(math.log10(abs(size)))))
@@ -184,7 +180,7 @@ def _in_readable_unit(metric: Metric, figures: Figures) -> Metric:
 
 @dataclass(frozen=True)
 class _FittedPlaces:
-    """Where fitted traces are named: in the title, at whole columns or rows, and at what cells are left."""
+    """The places that name fitted traces: the title, whole columns or rows, and remaining cells."""
 
     are_all: bool
     columns: frozenset[Label]
@@ -211,16 +207,16 @@ def _fitted_places(selection: Selection) -> _FittedPlaces:
     )
 
 
-def _row_label(row: Label, *, is_fitted: bool) -> tuple[str, ...]:
+def _row_label(row: Label, fitted: Collection[Label]) -> tuple[str, ...]:
     parts = [shown(value) for value in row]
-    return (*parts[:-1], f"{parts[-1]} {FITTED}") if is_fitted else tuple(parts)
+    return (*parts[:-1], f"{parts[-1]} {FITTED}") if row in fitted else tuple(parts)
 
 
-def _column_label(axis: Axis, column: Label, *, is_fitted: bool) -> str:
-    """An option of a group says what it is, a number needs the name of its key."""
+def _column_label(axis: Axis, column: Label, fitted: Collection[Label]) -> str:
+    """A label: an option speaks for itself, a number needs the name of its key."""
     named = zip(axis.keys, _short(axis.keys), column, strict=True)
     parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
-    return " ".join([", ".join(parts), *([FITTED] if is_fitted else [])])
+    return " ".join([", ".join(parts), *([FITTED] if column in fitted else [])])
 
 
 def _named(axis: Axis) -> str:

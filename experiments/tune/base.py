@@ -1,4 +1,4 @@
-"""What all trials of a study share: a configuration, what its overrides choose, and what its load asks for."""
+"""What all trials of a study share: a configuration, the parts that its overrides choose, and the needs of its load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from framework.run.job import chosen, flattened
 
 @dataclass(frozen=True)
 class Configuration:
-    """conf/config.yaml with `overrides`. Raises Hydra's errors where it cannot be composed."""
+    """conf/config.yaml with `overrides`. Raises Hydra's errors if it cannot be composed."""
 
     overrides: tuple[str, ...]
 
@@ -48,9 +48,9 @@ class Configuration:
 
 
 def with_demand(space: Space, base: Configuration) -> Space:
-    """`space` with the numbers that its starts need of the load.
+    """`space` with the numbers of the load that its starts need.
 
-    `load_prefill_gpus`, a name in `start` of conf/space/NAME.yaml: those of `gpus` GPUs that prefill where
+    `load_prefill_gpus`, a name in `start` of conf/space/NAME.yaml: the number of `gpus` GPUs that prefill if
     `cluster.prefill=auto` divides them into instances of one. Raises what `framework.run.compose` raises.
     """
     if not any(PREFILL_GPUS in value.names for start in space.starts for value in start.values()):

@@ -1,4 +1,4 @@
-"""The points among which the next trial is chosen: all feasible ones of a finite space, some of a continuum."""
+"""The points for the next trial: all feasible ones of a finite space, some of a continuum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.tune.space import Point, Space
 from experiments.tune.surrogate import Surrogate, Tried
 
 _DRAWS = 500  # draws from a continuum
-_BEST, _NEARBY = 5, 40  # points that others are looked for around, and how many of these
+_BEST, _NEARBY = 5, 40  # points around which others are searched, and the number of those
 
 
 class Candidates:
@@ -24,12 +24,12 @@ class Candidates:
 
     @functools.cached_property
     def surrogate(self) -> Surrogate:
-        """Its ranges are those of the space's points."""
+        """The model, whose ranges are those of the space's points."""
         return Surrogate(self._space, self.sample)
 
     @functools.cached_property
     def sample(self) -> Sequence[Point]:
-        """All feasible points of a finite space, else some points of the continuum; one at least."""
+        """All feasible points of a finite space, else some points of the continuum; at least one."""
         rng = np.random.default_rng(0)
         return self.feasible.pool or [self._space.random_point(rng) for _ in range(_DRAWS)]
 

@@ -2,9 +2,8 @@
 
     python -m experiments.tune policy=distserve trace=mooncake space=pd trials=100 seed=0
 
-Arguments are KEY=VALUE. What is no key of this command is a setting of every run, as for run.py; one that the space
-would search is left as it is given. A study goes on where it was left, and processes that name the same one share its
-work.
+Arguments are KEY=VALUE. Keys that are not this command's own are settings of every run, as for run.py; a given setting
+is not searched. A study continues where it stopped, and processes that name the same one share its work.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _TRIALS = 100
 _NAME = re.compile(r"[\w][\w.-]*")
 _OWN = {
     "space": "file of conf/space; its constants as space.gpus=16",
-    "trials": f"configurations to be run, {_TRIALS} if nothing is said; sampler=grid: all",
+    "trials": f"configurations to run, {_TRIALS} by default; sampler=grid: all",
     "seed": "of the search; that of the runs is set by ++seed=N",
     "sampler": ", ".join(SAMPLERS),
     "objectives": f"keys of the summary, as {HEADLINE},cost_usd: their Pareto front; a sign says which way is better "
@@ -53,14 +52,14 @@ _OWN = {
     "prefixes": "the parts, as [0.125,0.25,0.5]",
     "workers": "trials at a time; the number of cores with hydra/launcher=joblib, else 1",
     "name": "of the study",
-    "storage": "a journal file, studies/NAME.journal if nothing is said, or the URL of a database",
-    "out": "directory of the results, outputs/tune/NAME if nothing is said",
+    "storage": "a journal file, studies/NAME.journal by default, or the URL of a database",
+    "out": "directory of the results, outputs/tune/NAME by default",
 }
 
 
 @command(__doc__, keys=_OWN, settings=ANY, interrupted="interrupted; the same command goes on from here")
 def main(arguments: Arguments) -> None:
-    """Search as the command line says and print what was found."""
+    """Search as the command line says and print the result."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
     warnings.filterwarnings("ignore", message="Constraints have been set")  # the proposer keeps them for CmaEsSampler
@@ -78,7 +77,7 @@ def _with_storage(arguments: Arguments) -> None:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of what the database itself said; Optuna's own words are a guess."""
+    """The first line of the database's own message; Optuna's is a guess."""
     causes = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
         causes.append(cause)
@@ -87,7 +86,7 @@ def _said(error: BaseException) -> str:
 
 
 def tune(arguments: Arguments) -> None:
-    """Search, print what was found, write it. Raises InputError, and Hydra's errors, for what cannot be done."""
+    """Search, print the result, write it. Raises InputError, and Hydra's errors, for impossible arguments."""
     own, (constants, overrides) = arguments.own, _constants(arguments.settings)
     base = Configuration(tuple(overrides))
     space = _space(own, constants, base)
@@ -176,7 +175,7 @@ def _study(own: Mapping[str, str], base: Configuration, space: Space, goals: Seq
 
 
 def _unusual(own: Mapping[str, str], base: Configuration) -> list[str]:
-    """What a study of other than the usual search is called by, in addition to what it searches."""
+    """The additional name of a study with other than the usual search."""
     parts = [base.choices["objective"]] if base.choices["objective"] != "goodput" else []
     parts += [own["sampler"]] if own.get("sampler", DEFAULT) != DEFAULT else []
     return parts + ([f"seed{own['seed']}"] if own.get("seed", "0") != "0" else [])

@@ -1,4 +1,4 @@
-"""Arithmetic expressions over named numbers, as spaces of settings use them: no eval(), nothing but arithmetic."""
+"""Arithmetic expressions over named numbers, for spaces of settings: no eval(), nothing but arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max}
 class Expression:
     """Names (with dots, as of settings), numbers, + - * / //, parentheses, min(...) and max(...).
 
-    `names`: those that it needs. Raises InputError for anything else.
+    `names`: the names that it needs. Raises InputError for anything else.
     """
 
     def __init__(self, text: Any) -> None:
@@ -38,7 +38,9 @@ class Expression:
             ) from error
 
     def __call__(self, values: Mapping[str, Any]) -> Number:
-        """What it comes to. Raises InputError for a name without a number, and for what has no finite value."""
+        """The value of the expression. Raises InputError for a name without a number, and for a value that is not
+        finite.
+        """
         try:
             value = _value(self._tree, values)
         except (ZeroDivisionError, OverflowError) as error:
@@ -49,7 +51,7 @@ class Expression:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether `value` can be calculated with: a number that is not a truth value."""
+    """Whether `value` can be used in calculations: a number that is not a truth value."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

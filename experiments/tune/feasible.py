@@ -1,4 +1,4 @@
-"""Which points of a space can be launched at all, known before anything is."""
+"""Which points of a space can be launched, known before any run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from framework.cli.launch import explain
 from framework.run.compose import fitting_parts
 from framework.system.model import TooLargeError
 
-LARGEST_POOL = 50_000  # points that are looked at one by one, a few seconds
+LARGEST_POOL = 50_000  # points that are checked one by one, in a few seconds
 _SHAPING = ("model", "gpu", "cluster", "timing", "engine.kv_fraction")  # settings that decide whether a model fits
 
 
 class Feasibility:
-    """The amount by which a point is infeasible: what it misses of the space's requirements, or of memory.
+    """The amount by which a point is infeasible: by the space's requirements, or by memory.
 
-    A model that does not fit counts 1 + the share of the usable memory that is missing; whatever else an experiment
-    refuses about its model, GPUs and cluster counts 1. `base`: what all points share.
+    A model that does not fit counts 1 + the share of the usable memory that is missing; any other refusal of an
+    experiment about its model, GPUs and cluster counts 1. `base`: what all points share.
     """
 
     def __init__(self, space: Space, base: Configuration) -> None:
@@ -33,7 +33,7 @@ class Feasibility:
         return point.shortfall if point.shortfall > 0 else self._of_shape(point)[0]
 
     def reason(self, point: Point) -> str:
-        """Why it cannot be launched, in one line; empty where it can."""
+        """Why it cannot be launched, in one line; empty if it can."""
         return "it misses what the space requires" if point.shortfall > 0 else self._of_shape(point)[1]
 
     def is_feasible(self, point: Point) -> bool:
@@ -48,7 +48,7 @@ class Feasibility:
         return [point for point in distinct.values() if self.is_feasible(point)]
 
     def nearest_miss(self) -> str:
-        """Why the point of a finite space that misses least cannot be launched."""
+        """Why the point of a finite space that is nearest to feasible cannot be launched."""
         return self.reason(min(self._space.points(), key=self.violation))
 
     def _of_shape(self, point: Point) -> tuple[float, str]:

@@ -23,7 +23,9 @@ _NOT_OF_THE_RUN = ("output", "report", "diagnose", "store", "force")
 
 
 def write_trials(found: Findings, path: Path) -> None:
-    """One row a trial: its outcome, its goals, other figures, each setting, and why it could not be run, if so."""
+    """One row for each trial: its outcome, its goals, other figures, each setting, and why it could not be run,
+    if so.
+    """
     rows = []
     for row in found.rows:
         values = dict(zip((goal.key for goal in found.goals), row.values, strict=False))
@@ -38,19 +40,21 @@ def write_trials(found: Findings, path: Path) -> None:
 def write_tuned(name: str, best: Configuration, title: str) -> Path:
     """Write `best` as conf/tuned/NAME.yaml, which `run.py +tuned=NAME` takes; returns the path.
 
-    Raises InputError where that does not come to the same: it cannot say that a setting was removed.
+    Raises InputError if the file would give another configuration: it cannot say that a setting was removed.
     """
     path = CONF / "tuned" / f"{name}.yaml"
     write_whole(path, _tuned(best, title).encode())
     directories = filter(is_config_dir, best.overrides)
     if Configuration((f"+tuned={name}", *directories)).settings != best.settings:
         path.unlink()
-        raise InputError(f"{path}: the best configuration cannot be written as one, for a setting was removed with ~")
+        raise InputError(
+            f"{path}: the best configuration cannot be written as one, because a setting was removed with ~"
+        )
     return path
 
 
 def _tuned(best: Configuration, title: str) -> str:
-    """The options that `best` chooses, then the settings that these have otherwise."""
+    """The options that `best` chooses, then the settings that differ from them."""
     directories = filter(is_config_dir, best.overrides)
     options = (f"{group}={option}" for group, option in best.choices.items() if "@" not in group)
     chosen = Configuration((*options, *directories))
@@ -67,7 +71,7 @@ def _plain(configuration: Configuration) -> dict[str, Any]:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any], into: dict[str, Any]) -> None:
-    """Put into `into` what `other` has otherwise than `one`."""
+    """Put into `into` the parts of `other` that differ from `one`."""
     for name, value in other.items():
         if name in one and isinstance(one[name], dict) and isinstance(value, dict):
             inner: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a study is for: keys of the summary, and which way is better."""
+"""The goals of a study: keys of the summary, and which way is better."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Goal:
         return StudyDirection.MAXIMIZE if self.maximize else StudyDirection.MINIMIZE
 
     def value(self, record: Record) -> float | None:
-        """The figure of a run, None where it is undefined. Raises InputError for a key that no summary has."""
+        """The figure of a run, None if undefined. Raises InputError for a key that no summary has."""
         value = record.summary.get(self.key)
         if value is None and self.key in record.summary:
             return None
@@ -41,10 +41,10 @@ class Goal:
 
 
 def read_goals(text: str | None, config: DictConfig) -> tuple[Goal, ...]:
-    """The goals in `KEY,KEY,...`, each perhaps with a sign: + for the more the better, - for the less.
+    """The goals in `KEY,KEY,...`, each optionally with a sign: + if higher is better, - if lower is.
 
-    Without a sign `framework.metrics.figures` tells. None: the figure of the config's objective alone, the more the
-    better. Raises InputError for a key that is named twice, and for one without a sign of which neither is better.
+    Without a sign `framework.metrics.figures` decides. None: only the figure of the config's objective, higher is
+    better. Raises InputError for a key that is named twice, and for one without a sign and without a better side.
     """
     if text is None:
         key = getattr(get_class(config.objective._target_), "key", None)

@@ -1,4 +1,4 @@
-"""A Gaussian process over settings: what a configuration not yet run would come to, and how sure that is."""
+"""A Gaussian process over settings: the expected result of a configuration, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCALINGS = (0.5, 1.0, 2.0)  # factors of the length scales: few observations do
 class GaussianProcess:
     """Matérn 5/2 with a length scale for each group of columns, fitted to observations (maximum a posteriori).
 
-    `x`: (n, d) in widths of the range; `y`: (n,), the more the better; `groups`: (d,), each column's group, from 0.
+    `x`: (n, d) in widths of the range; `y`: (n,), higher is better; `groups`: (d,), each column's group, from 0.
     Reference: Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4 and 5.
     """
 
@@ -44,13 +44,13 @@ class GaussianProcess:
         self._variance, self._noise = np.exp(found.x[count:])
 
     def expected(self, at: Floats) -> Floats:
-        """What the function is expected to be, (m,) at (m, d), as deviations of the observations from their mean."""
+        """The expected value of the function, (m,) at (m, d), as deviations of the observations from their mean."""
         return self._predicted(at, self._lengths, self._x, self._z)[0]
 
     def improvement(self, candidates: Floats, pending: Floats) -> Floats:
         """Expected improvement on the best observation, (m,) for `candidates` (m, d), over smoother and rougher models.
 
-        Those `pending`, (p, d), are taken to come to what is expected of them.
+        Those `pending`, (p, d), are assumed to have their expected values.
         """
         total = np.zeros(len(candidates))
         for scaling in _SCALINGS:

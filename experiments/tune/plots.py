@@ -25,7 +25,7 @@ _FAR = 30.0  # highest / lowest, from which the axis of another goal is logarith
 
 
 def draw(found: Findings, folder: Path) -> list[Path]:
-    """Draw what there is to be seen of a study with at least one trial that was run; returns the pictures' paths."""
+    """Draw a study with at least one completed trial; returns the pictures' paths."""
     pictures: dict[str, Callable[[Findings], Any]] = {"history": _history, "slices": _slices}
     if found.importances:
         pictures["importances"] = _importances
@@ -148,7 +148,7 @@ def _grids(found: Findings) -> list[Dimension]:
 
 
 def _place(dimension: Dimension, row: Row) -> float:
-    """Where on an axis a trial lies: by its index among what can be drawn, by its value in a continuum."""
+    """The place of a trial on an axis: its index among the possible values, or its value in a continuum."""
     drawn = row.point.drawn[dimension.label]
     everything = dimension.all()
     return float(drawn) if everything is None else float(list(everything).index(drawn))

@@ -27,7 +27,7 @@ class Rung:
 
 
 def read_prefixes(text: str | None) -> tuple[float, ...]:
-    """The shares of the trace in `[0.125,0.25]`, in increasing order; InputError for anything else."""
+    """The shares of the trace in `[0.125,0.25]`, in increasing order. Raises InputError for anything else."""
     if text is None:
         return _PREFIXES
     try:
@@ -42,7 +42,7 @@ def read_prefixes(text: str | None) -> tuple[float, ...]:
 
 
 def make_pruner(name: str, prefixes: Sequence[float], goals: int) -> BasePruner:
-    """One of PRUNERS. Raises InputError for another, and where Optuna allows none: with several goals."""
+    """One of PRUNERS. Raises InputError for another, and with several goals, for which Optuna allows none."""
     require_choice("pruner", name, PRUNERS)
     if name == "none":
         return NopPruner()
@@ -54,5 +54,5 @@ def make_pruner(name: str, prefixes: Sequence[float], goals: int) -> BasePruner:
 
 
 def rungs(prefixes: Sequence[float], requests: int) -> list[Rung]:
-    """The parts of a trace of so many requests."""
+    """The parts of a trace of `requests` requests."""
     return [Rung(step, math.ceil(share * requests)) for step, share in enumerate(prefixes, start=1)]

@@ -1,4 +1,4 @@
-"""What a study has found, for a terminal of 100 columns."""
+"""The results of a study, for a terminal of 100 columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME_COLUMNS = 12
 
 
 def report(found: Findings, replay: Sequence[str], columns: int) -> Iterator[RenderableType]:
-    """What was run, the best of it and how to run that again (`replay`: command lines), what made the difference."""
+    """What was run, the best result and the commands to run it again (`replay`), and what made the difference."""
     yield _extent(found)
     yield Text()
     yield from _best(found, [line for command in replay for line in _continued(command, columns)])
@@ -93,7 +93,7 @@ def _importances(found: Findings) -> Table:
 
 
 def _table(found: Findings, columns: int) -> Iterator[RenderableType]:
-    """The front, or the best trials; settings that matter least are left out where they find no room."""
+    """The front, or the best trials; the least important settings are left out if they find no room."""
     several = len(found.goals) > 1
     rows = found.front[:_FRONT] if several else found.ranked[:_TOP]
     shown = [_Column("trial", [str(row.number) for row in rows]), *_figures(found, rows)]
@@ -127,7 +127,7 @@ class _Column:
 
 
 def _figures(found: Findings, rows: Sequence[Row]) -> list[_Column]:
-    """The goals, and what else is known of the trials where it differs."""
+    """The goals, and other figures that differ between the trials."""
     keys = [goal.key for goal in found.goals]
     own = {key: [row.values[place] for row in rows] for place, key in enumerate(keys)}
     known = own | {key: [row.figures.get(key) for row in rows] for key in SHOWN if key not in own}
@@ -151,7 +151,7 @@ def _settings(found: Findings, rows: Sequence[Row]) -> dict[str, _Column]:
 
 
 def _fitting(found: Findings, settings: Mapping[str, _Column], room: int) -> set[str]:
-    """The settings that find room, the most important first; what follows from others comes before them all."""
+    """The settings that find room, the most important first; derived settings precede them all."""
     fitting: set[str] = set()
     for name in sorted(settings, key=lambda name: found.importances.get(name, 1.0), reverse=True):
         if settings[name].width <= room:
@@ -193,7 +193,7 @@ def _cell(key: str, value: float | None) -> str:
 
 
 def _continued(command: str, columns: int) -> Iterator[str]:
-    """A command over as many lines as it needs, which a shell takes for one."""
+    """A command over as many lines as it needs, which a shell reads as one."""
     lines = textwrap.wrap(command, columns - _MARGIN, break_long_words=False, break_on_hyphens=False)
     for place, line in enumerate(lines):
         yield ("      " if place == 0 else "        ") + line + (" \\" if line is not lines[-1] else "")

@@ -1,4 +1,4 @@
-"""What came of a study: its trials in order, the best of them, and what made the difference."""
+"""The result of a study: its trials in order, the best of them, and what made the difference."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Findings:
-    """A study's trials in order. `feasible`: how many configurations of the space there are, None in a continuum.
+    """A study's trials in order. `feasible`: the number of configurations of the space, None in a continuum.
 
-    `importances`: which share of the variance of the first goal over the space each dimension explains alone, as far as
-    the trials tell, largest first; empty where there are too few.
+    `importances`: the share of the first goal's variance over the space that each dimension explains alone, estimated
+    from the trials, largest first; empty if there are too few.
     """
 
     name: str
@@ -62,12 +62,12 @@ class Findings:
 
     @functools.cached_property
     def front(self) -> list[Row]:
-        """The trials of `ranked` that no other is at least as good as in every goal, and better in one."""
+        """The trials of `ranked` that no other equals or beats in every goal while it beats them in one."""
         return [row for row in self.ranked if not any(self._dominates(other, row) for other in self.ranked)]
 
     @property
     def near(self) -> int:
-        """How many of `ranked` are within 1 % of the best, itself one of them."""
+        """The number of `ranked` within 1 % of the best, including itself."""
         best = self.ranked[0].values[0]
         return sum(abs(row.values[0] - best) <= _NEAR * abs(best) for row in self.ranked)
 
@@ -81,7 +81,7 @@ class Findings:
 
 
 def findings(study: Study, space: Space, feasible: Feasibility, goals: Sequence[Goal]) -> Findings:
-    """What the trials of `study` have come to so far."""
+    """The results of the trials of `study` so far."""
     rows = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
         outcome = "infeasible" if not counts(trial) else trial.state.name.lower()

@@ -1,4 +1,4 @@
-"""What to try next: one of Optuna's samplers, held to configurations that are feasible and have not been tried."""
+"""The next trial: one of Optuna's samplers, restricted to feasible and untried configurations."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from framework.errors import InputError
 SAMPLERS = ("tpe", "gp", "cmaes", "nsga", "nsgaiii", "random", "qmc", "grid")
 DEFAULT = "tpe"  # default sampler; in a space of thousands of points gp finds more in few trials
 _GENERATION = 20  # trials of a generation of NSGA
-_ATTEMPTS = 20  # draws before the nearest is taken; many would mean little: the sampler insists on what it has seen
+_ATTEMPTS = 20  # draws before the nearest is taken; more would help little, since the sampler repeats what it has seen
 
 
 @dataclass(frozen=True)
 class SamplerKind:
-    """One of SAMPLERS and a seed. Raises InputError for one that is not there, or cannot do what is asked."""
+    """One of SAMPLERS and a seed. Raises InputError for an unknown one, or one that cannot do the search."""
 
     name: str
     seed: int
@@ -44,7 +44,7 @@ class SamplerKind:
         require_choice("sampler", self.name, SAMPLERS)
 
     def check(self, space: Space, goals: int) -> None:
-        """Raises InputError where it cannot search `space` for so many goals."""
+        """Raise InputError if it cannot search `space` for that many goals."""
         if self.name == "cmaes" and goals > 1:
             raise InputError("sampler=cmaes knows one objective only; choose tpe, gp, nsga or nsgaiii")
         if self.name == "grid" and space.size > LARGEST_POOL:
@@ -54,10 +54,11 @@ class SamplerKind:
             )
 
     def optuna_sampler(self, rank: int) -> BaseSampler | None:
-        """The sampler for the trial of that rank; None for `gp`, which is ours, and for `grid`, any point that is left.
+        """The sampler for the trial of that rank; None for `gp`, which is this project's, and for `grid`, any remaining
+        point.
 
-        What samplers learn they take from the study; random numbers are those of the rank, so that a study that was
-        interrupted goes on as it would have.
+        Samplers learn from the study; random numbers are those of the rank, so an interrupted study continues as it
+        would have.
         """
         seed = int(np.random.SeedSequence((self.seed, rank)).generate_state(1)[0])
         match self.name:
@@ -77,12 +78,12 @@ class SamplerKind:
 
 
 class Proposer(BaseSampler):
-    """Names a point that is feasible and has not been tried: `first` those, then what the sampler says.
+    """Names a feasible and untried point: those of `first`, then the sampler's.
 
-    What a space requires is known before anything runs, so that no trial is spent on learning it. An Optuna sampler
-    draws until what it draws will do; if that takes long, the nearest that will do is taken. `failed`: numbers of
-    trials that do not count. Where all is tried something comes again; where a continuum seems to have no feasible
-    point, an infeasible one.
+    The requirements of a space are known before anything runs, so no trial is spent on learning them. An Optuna sampler
+    draws until a draw is usable; if that takes long, the nearest usable point is taken. `failed`: numbers of trials
+    that do not count. If all are tried a point is repeated; if a continuum seems to have no feasible point, an
+    infeasible one is named.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Spaces of configurations (conf/space): what a search draws, what follows from it, and what it must keep."""
+"""Spaces of configurations (conf/space): what a search draws, what follows from it, and its requirements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z_][\w./-]*")
 
 @dataclass(frozen=True)
 class Dimension:
-    """One thing that is drawn. A power of two is drawn as its exponent, so that every sampler sees the order."""
+    """One drawn quantity. A power of two is drawn as its exponent, so every sampler sees the order."""
 
     name: str
     distribution: Distribution
@@ -38,11 +38,11 @@ class Dimension:
 
     @property
     def label(self) -> str:
-        """What Optuna calls it."""
+        """Optuna's name for it."""
         return f"log2 {self.name}" if self.is_exponent else self.name
 
     def value(self, drawn: Any) -> Any:
-        """The value of a setting that a drawn number, or choice, stands for."""
+        """The value of a setting for a drawn number, or choice."""
         if self.is_exponent:
             return 2 ** int(drawn)
         return float(f"{drawn:.{_DIGITS}g}") if isinstance(self.distribution, FloatDistribution) else drawn
@@ -59,7 +59,7 @@ class Dimension:
         return self.at(0.5)
 
     def all(self) -> Sequence[Any] | None:
-        """Everything that can be drawn; None where that is a continuum."""
+        """All possible draws; None in a continuum."""
         if isinstance(self.distribution, CategoricalDistribution):
             return self.distribution.choices
         if isinstance(self.distribution, IntDistribution):
@@ -67,7 +67,7 @@ class Dimension:
         return None
 
     def at(self, share: float) -> Any:
-        """What lies at a share, 0 <= share < 1, of the range."""
+        """The value at a share, 0 <= share < 1, of the range."""
         if not isinstance(self.distribution, FloatDistribution):
             drawn = self.all() or ()
             return drawn[int(share * len(drawn))]
@@ -75,7 +75,7 @@ class Dimension:
         return low * (high / low) ** share if self.distribution.log else low + share * (high - low)
 
     def position(self, drawn: Any) -> float:
-        """Where in the range, 0 to 1; among choices, which must be numbers, by their order."""
+        """The position in the range, 0 to 1; among choices, which must be numbers, by their order."""
         if isinstance(self.distribution, CategoricalDistribution):
             below = [choice for choice in self.distribution.choices if is_number(choice) and choice < drawn]
             return len(below) / max(1, len(self.distribution.choices) - 1)
@@ -85,12 +85,12 @@ class Dimension:
         return (float(drawn) - low) / (high - low) if high > low else 0.0
 
     def index(self, drawn: Any) -> int:
-        """Its place among all that can be drawn, or among tenths of a continuum."""
+        """Its index among all possible draws, or among tenths of a continuum."""
         everything = self.all()
         return int(self.position(drawn) * _PARTS) if everything is None else list(everything).index(drawn)
 
     def numbers(self, drawn: Any) -> list[float]:
-        """`drawn` as its position; as one number for each choice where these are names, any two of them 1 apart."""
+        """`drawn` as its position; for names as one number for each choice, any two of them 1 apart."""
         if isinstance(self.distribution, CategoricalDistribution) and not all(
             map(is_number, self.distribution.choices)
         ):
@@ -100,7 +100,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Point:
-    """A configuration of a space: its settings, and by how much it misses what the space requires (0: not at all)."""
+    """A configuration of a space: its settings, and by how much it misses the space's requirements (0: not at all)."""
 
     drawn: Drawn
     settings: Mapping[str, Any]
@@ -118,8 +118,8 @@ class Space:
 
     `fixed` are its constants; `derived` are calculated in order, each from what came before it. Names that `settings`
     has are overrides of conf/config.yaml, the others are helpers. `required`: each at least 0. `starts`: values of
-    dimensions to be tried first. `missing`: what would be searched if the policy had it. `asked`: numbers that the
-    load asks for, by name; starts that need others are left out.
+    dimensions to try first. `missing`: what would be searched if the policy had it. `asked`: numbers of the load, by
+    name; starts that need others are left out.
     """
 
     name: str
@@ -139,7 +139,7 @@ class Space:
 
     @property
     def described(self) -> dict[str, str]:
-        """What makes it the space that it is, by name: where its points are, not which come first."""
+        """The identity of the space, by name: the places of its points, not their order."""
         constants = {f"space.{name}": str(value) for name, value in self.fixed.items()}
         ranges = {f"space.{one.name}": str(one.distribution) for one in self.dimensions}
         derived = {f"space.{name}": expression.text for name, expression in self.derived.items()}
@@ -147,7 +147,7 @@ class Space:
 
     @property
     def size(self) -> float:
-        """How many points there are, feasible or not."""
+        """The number of points, feasible or not."""
         sizes = [math.inf if (all_drawn := one.all()) is None else len(all_drawn) for one in self.dimensions]
         return math.prod(sizes)
 
@@ -158,7 +158,7 @@ class Space:
         return (self.point(dict(zip(labels, drawn, strict=True))) for drawn in itertools.product(*ranges))
 
     def point(self, drawn: Drawn) -> Point:
-        """The configuration that `drawn` stands for."""
+        """The configuration for `drawn`."""
         values = dict(self.fixed)
         for dimension in self.dimensions:
             values[dimension.name] = dimension.value(drawn[dimension.label])
@@ -185,7 +185,7 @@ class Space:
         return self.point(drawn)
 
     def first_points(self) -> list[Point]:
-        """Points to be tried first, each once: `starts`, with what they leave out as the configuration has it."""
+        """Points to try first, each once: `starts`, completed by the configuration's values."""
         known = {*self.fixed, *self.asked}
         starts = [start for start in self.starts if all(value.names <= known for value in start.values())]
         points = [self.point({one.label: self._first(one, start) for one in self.dimensions}) for start in starts]
@@ -197,7 +197,7 @@ class Space:
         return dimension.drawn(self.settings.get(dimension.name))
 
     def distance(self, one: Drawn, other: Drawn) -> float:
-        """How far apart two points are drawn, squared; each dimension is 1 from end to end and between two names."""
+        """The squared distance of two drawn points; each dimension is 1 from end to end and between two names."""
         return sum(
             (a - b) ** 2
             for dimension in self.dimensions

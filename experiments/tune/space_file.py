@@ -27,11 +27,11 @@ def read_space(
     constants: Mapping[str, str] | None = None,
     folder: Path = _FOLDER,
 ) -> Space:
-    """The space of that name; one that ends in .yaml is the path of a file.
+    """The space of that name; a name that ends in .yaml is the path of a file.
 
-    `settings`: what the configuration has, flat. `given`: names of settings that the user fixed; they are not searched.
-    `constants`: numbers instead of the file's. Raises InputError for a file that is not there or not understood, for
-    names that it uses and nothing has, and for a space in which nothing is left to search.
+    `settings`: those of the configuration, flat. `given`: names of settings that the user fixed; they are not searched.
+    `constants`: numbers that replace the file's. Raises InputError for a missing or wrong file, for unknown names in
+    it, and for a space in which nothing is left to search.
     """
     path = _file(name, folder)
     content, name = _content(path), path.stem
@@ -63,7 +63,7 @@ def read_space(
 
 
 def space_names(folder: Path = _FOLDER) -> list[str]:
-    """The spaces that there are."""
+    """The available spaces."""
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
@@ -149,14 +149,14 @@ def _exponent(where: str, bound: Number) -> int:
 
 
 def _require_own(space: str, given: Sequence[str], derived: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise InputError where the user fixed a setting that the space works out from what it draws."""
+    """Raise InputError if the user fixed a setting that the space derives from its draws."""
     fixed = [f"{key}={settings[key]}" for key in given if key in derived]
     if fixed:
         raise InputError(f"{' and '.join(fixed)}: space {space} works that out from what it draws; leave it out")
 
 
 def _check_names(space: Space, named: Sequence[str]) -> None:
-    """Every name is a setting, or a helper that is used; expressions use what has been named before."""
+    """Check that every name is a setting, or a used helper, and that expressions use earlier names only."""
     if not space.dimensions:
         raise InputError(f"space {space.name}: nothing is left to search")
     known = {*space.fixed, *(dimension.name for dimension in space.dimensions)}

@@ -1,4 +1,4 @@
-"""Where a study is kept: opened, checked to be the same study, and shared by processes that may be killed."""
+"""The storage of a study: opened, checked to be the same study, and shared by processes that may be killed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from framework.errors import InputError
 
 OWNER = "owner"  # user attribute of a trial: the process that runs it
 _IDENTITY = "identity"  # user attribute of a study: what it searches
-_ALIVE = "alive "  # prefix of user attributes of a study: how often a process has said that it is there
+_ALIVE = "alive "  # prefix of user attributes of a study: how often a process has reported
 _CONNECT_S = 10
-_BEAT_S, _SILENT_S = 10.0, 60.0  # a process elsewhere says that it is there, and is taken to be gone
-_UNOWNED_S = 60.0  # a trial that was begun but never said by whom
+_BEAT_S, _SILENT_S = 10.0, 60.0  # a process on another machine reports, and counts as gone
+_UNOWNED_S = 60.0  # a trial that was begun by an unknown process
 
 
 def open_storage(place: str) -> BaseStorage:
-    """A journal file, made if need be, or the database of a URL. Raises InputError where it cannot be reached."""
+    """A journal file, made if needed, or the database of a URL. Raises InputError if it cannot be reached."""
     if "://" not in place:
         return _journal(Path(place))
     scheme = place.split("://")[0]
@@ -43,17 +43,17 @@ def open_storage(place: str) -> BaseStorage:
         return _database(place, {"connect_args": waits, "pool_pre_ping": True})
     except ImportError as error:
         raise InputError(f"storage={masked(place)}: its driver is not installed ({error}); pip install it") from error
-    except Exception as error:  # every database has errors of its own
+    except Exception as error:  # every database has its own errors
         said = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
         reason = without(said.splitlines()[0], secrets_of(place))
         raise InputError(f"storage={masked(place)}: cannot be reached ({reason})") from error
 
 
 def open_study(storage: BaseStorage, name: str, directions: list[StudyDirection], identity: Mapping[str, Any]) -> Study:
-    """The study of that name, begun if need be.
+    """The study of that name, begun if needed.
 
-    `identity`: what is searched, flat; a study of something else is refused with InputError, unless nothing has come
-    out of it yet: then it is begun anew.
+    `identity`: what is searched, flat; a study of something else is refused with InputError, unless it has no results
+    yet: then it is begun anew.
     """
     study = optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
     known = study.user_attrs.get(_IDENTITY)
@@ -70,7 +70,7 @@ def open_study(storage: BaseStorage, name: str, directions: list[StudyDirection]
 
 
 def only_study(storage: BaseStorage, default: str) -> str:
-    """The name of the one study in `storage`; `default` where there is none, or where it is one of several.
+    """The name of the one study in `storage`; `default` if there is none, or if it is one of several.
 
     Raises InputError for several others.
     """
@@ -83,9 +83,9 @@ def only_study(storage: BaseStorage, default: str) -> str:
 
 
 class Presence:
-    """Tells which processes that share a study are still there; while it is entered, others can tell about this one.
+    """Knows which processes that share a study still run; while it is entered, others can see this one.
 
-    Processes of the same machine are looked up; others are taken to be gone when they have been silent for a minute.
+    Processes of the same machine are looked up; others count as gone after a minute without a report.
     """
 
     def __init__(self, study: Study) -> None:
@@ -107,7 +107,7 @@ class Presence:
         self._thread.join()
 
     def is_running(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """Whether a trial that has begun and not ended is in somebody's hands."""
+        """Whether a running process has a trial that has begun and not ended."""
         owner = trial.user_attrs.get(OWNER)
         if owner is not None:
             return self._is_there(str(owner))
@@ -136,12 +136,12 @@ class Presence:
             beats += 1
             try:
                 self._study.set_user_attr(_ALIVE + self.owner, beats)
-            except Exception:  # the search meets it too, and tells
+            except Exception:  # the search meets it too, and reports it
                 return
 
 
 def _started(pid: int) -> str:
-    """When a process of this machine began, as its kernel counts; empty where there is none (any more)."""
+    """The start time of a process of this machine, as its kernel counts; empty if there is none (any more)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -180,7 +180,7 @@ def _database(url: str, engine: dict[str, Any]) -> BaseStorage:
 
 
 def _drop_unfinished(path: Path) -> None:
-    """Cut off a last line that a process was killed in: what is added to it would never be read.
+    """Cut off a last line that a killed process left incomplete: further lines would never be read.
 
     Raises ValueError for a file that is no journal.
     """

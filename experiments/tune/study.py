@@ -1,4 +1,4 @@
-"""The search: asks for configurations in batches, has them run, tells what came of them, until enough have been run."""
+"""The search: asks for configurations in batches, runs them, and reports the results, until enough have been run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from framework.run.sweep import Outcome, Sweep
 OVERRIDES, REFUSAL = "overrides", "refusal"  # user attributes of a trial
 SHOWN = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "cost_usd")  # keys shown after the goals
 _VIOLATION = "violation"
-_REFUSED = 30  # refused trials in a row after which the space is hopeless
+_REFUSED = 30  # refused trials in a row after which the search ends
 _POLL_S = 0.2
 
 
@@ -32,11 +32,11 @@ Asked = tuple[Trial, Point]
 
 
 class Search:
-    """One process's part in a study, which it may share with others.
+    """One process's part in a study, which other processes may share.
 
     `rungs`: the shares of the trace before the whole, none unless there is a pruner. Trials that cannot be run are
-    reported to the sampler as infeasible, and are not counted; nor are those of a process that died, which are tried
-    again.
+    reported to the sampler as infeasible, and are not counted. Trials of a process that died are not counted either,
+    and are tried again.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Search:
         self._points: dict[int, Point] = {}
 
     def run(self, trials: float, workers: int, progress: Callable[[int, int], None] | None = None) -> None:
-        """Go on until `trials` have ended in the study, or nothing new is left; `workers` are run at a time.
+        """Continue until `trials` have ended in the study, or nothing new is left; `workers` are run at a time.
 
         Raises InputError for a space in which nothing can be run, and for goals that summaries lack.
         """
@@ -74,7 +74,7 @@ class Search:
             running = [trial for trial in known if trial.state == TrialState.RUNNING]
             self._refuse_hopeless(known)
             room = min(trials - ended - len(running), self._left(known))
-            # Batches begin where they would have begun had nothing been interrupted: so their trials are the same.
+            # Batches begin where they would have begun without interruption, so their trials are the same.
             batch = self._ask(trials, int(min(room, workers - len(known) % workers))) if room > 0 else []
             if batch:
                 self._evaluate(batch)
@@ -84,7 +84,7 @@ class Search:
                 return
 
     def _known(self) -> list[FrozenTrial]:
-        """The trials that have ended or are being run; those whose process is gone are given up."""
+        """The trials that have ended or are being run; trials of ended processes are given up."""
         known = []
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state == TrialState.RUNNING and not self._presence.is_running(trial):
@@ -128,14 +128,14 @@ class Search:
             trial.set_user_attr(OVERRIDES, " ".join(point.overrides))
             before = self._before(trial.number)
             is_known = any(point.overrides == self._point(one).overrides for one in before if self._is_drawn(one))
-            if is_known or sum(map(counts, before)) >= trials:  # others were faster
+            if is_known or sum(map(counts, before)) >= trials:  # other processes were faster
                 self._study.tell(trial, state=TrialState.FAIL)
                 break
             asked.append((trial, point))
         return asked
 
     def _before(self, number: int) -> list[FrozenTrial]:
-        """The trials before that one, all drawn: of processes that draw the same at once the first keeps it."""
+        """The trials before that one, all drawn: among processes that draw the same at once the first keeps it."""
         while True:
             before = [trial for trial in self._known() if trial.number < number]
             if all(trial.state.is_finished() or self._is_drawn(trial) for trial in before):
@@ -143,7 +143,7 @@ class Search:
             time.sleep(_POLL_S)
 
     def _gains(self, trial: FrozenTrial) -> tuple[float, ...] | None:
-        """What came of a trial, the more the better; of one that was given up, on the part of the trace that it ran."""
+        """The result of a trial, higher is better; for one that was given up, on the part of the trace that it ran."""
         if trial.state == TrialState.RUNNING:
             return None
         if not counts(trial) or trial.values is None:
@@ -167,7 +167,7 @@ class Search:
                 left = self._promoted(left, rung)
             for (trial, _), outcome in zip(left, self._sweep.run([point.overrides for _, point in left]), strict=True):
                 self._conclude(trial, outcome)
-        finally:  # an interrupt, or a bug: what was not concluded is free to be tried again
+        finally:  # after an interrupt, or a bug, unfinished trials are free to be tried again
             for trial, _ in batch:
                 self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
@@ -178,7 +178,7 @@ class Search:
         return violation > 0
 
     def _promoted(self, asked: Sequence[Asked], rung: Rung) -> list[Asked]:
-        """The points that go on after running `rung`."""
+        """The points that continue after running `rung`."""
         jobs = [(*point.overrides, f"trace.limit={rung.requests}") for _, point in asked]
         left = []
         for (trial, point), outcome in zip(asked, self._sweep.run(jobs), strict=True):
@@ -205,7 +205,7 @@ class Search:
         self._tell(trial, values)
 
     def _values(self, trial: Trial, outcome: Outcome) -> list[float] | None:
-        """The goals' figures; None, and the trial reported as infeasible, where there are none."""
+        """The goals' figures; None, with the trial reported as infeasible, if there are none."""
         if outcome.record is None:
             self._refuse(trial, 1.0, str(outcome.refusal))
             return None
@@ -225,9 +225,9 @@ class Search:
         self._tell(trial, state=TrialState.PRUNED)
 
     def _tell(self, trial: Trial, values: Sequence[float] | None = None, state: TrialState | None = None) -> None:
-        self._study.tell(trial, values, state, skip_if_finished=True)  # somebody took this process to be gone
+        self._study.tell(trial, values, state, skip_if_finished=True)  # another process counted this one as gone
 
 
 def counts(trial: FrozenTrial) -> bool:
-    """Whether a trial is one of those asked for: it could be run, or nobody knows yet."""
+    """Whether a trial counts towards the requested number: it could be run, or this is not known yet."""
     return max(trial.constraints.values(), default=0.0) <= 0

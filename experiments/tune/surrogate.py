@@ -1,4 +1,4 @@
-"""Choosing by a model of the objective: the configuration from which the largest improvement is expected."""
+"""Choice by a model of the objective: the configuration with the largest expected improvement."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from experiments.tune.space import Point, Space
 
 Floats = NDArray[np.float64]
 _STARTUP = 10  # observations before there is a model
-_SPREAD_OVER = 30  # candidates of which the one farthest from all others is tried meanwhile
+_SPREAD_OVER = 30  # candidates of which the one farthest from all others is tried until then
 _OBSERVED = 300  # observations in a model, the best and the latest: its cost grows with the cube
-_FLOOR = 0.01  # share of the best, as which anything worse counts
+_FLOOR = 0.01  # share of the best to which anything worse is raised
 _AUGMENTATION = 0.05
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A point and what came of it, by goal, the more the better; None while that is not known.
+    """A point and its result, by goal, higher is better; None while unknown.
 
-    Of a point that could not be run there are no values.
+    A point that could not be run has no values.
     """
 
     point: Point
@@ -34,7 +34,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class _Derived:
-    """A setting that follows from others, as a number: 0 to 1 by its place, in logarithms, in the range that it has."""
+    """A derived setting as a number: 0 to 1 by its place, in logarithms, in its range."""
 
     name: str
     low: float
@@ -47,8 +47,8 @@ class _Derived:
 class Surrogate:
     """Bayesian optimisation over a list of points: expected improvement by a Gaussian process over their settings.
 
-    `reference` gives the ranges of the settings. Several goals are weighed anew in each trial (ParEGO: Knowles, IEEE
-    Transactions on Evolutionary Computation, 2006). Meanwhile-running trials are taken to come to what is expected.
+    `reference` gives the ranges of the settings. Several goals get new weights in each trial (ParEGO: Knowles, IEEE
+    Transactions on Evolutionary Computation, 2006). Running trials are assumed to have their expected values.
     """
 
     def __init__(self, space: Space, reference: Sequence[Point]) -> None:
@@ -65,7 +65,7 @@ class Surrogate:
         self._known: dict[tuple[str, ...], list[float]] = {}
 
     def choose(self, tried: Sequence[Tried], candidates: Sequence[Point], rng: np.random.Generator) -> Point:
-        """The most promising of `candidates`; while little is known, one far from what has been tried."""
+        """The most promising of `candidates`; while little is known, one far from all tried ones."""
         ended = [one for one in tried if one.values is not None]
         if not any(one.values for one in tried) or not self._groups:
             return candidates[int(rng.integers(len(candidates)))]
@@ -78,10 +78,10 @@ class Surrogate:
         return candidates[int(np.argmax(model.improvement(self._numbers(candidates), pending)))]
 
     def importances(self, tried: Sequence[Tried], points: Sequence[Point]) -> dict[str, float]:
-        """Which share of the variance of the first goal over `points` each dimension explains alone, by the model.
+        """The share of the first goal's variance over `points` that each dimension explains alone, by the model.
 
-        The first-order shares of a functional ANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014); empty where little is
-        known. What is missing to 1 is explained by several dimensions together.
+        These are the first-order shares of a functional ANOVA (Hutter, Hoos and Leyton-Brown, ICML 2014); empty if
+        little is known. The rest to 1 is explained by several dimensions together.
         """
         known = [one for one in tried if one.values]
         goals = np.asarray([one.values[0] for one in known if one.values])
@@ -112,7 +112,7 @@ class Surrogate:
 
 
 def _scalar(values: Sequence[tuple[float, ...]], rng: np.random.Generator) -> Floats:
-    """One figure for each observation, (n,), the more the better; those without values are as bad as the worst."""
+    """One figure for each observation, (n,), higher is better; those without values are as bad as the worst."""
     goals = max(map(len, values))
     known = np.asarray([value for value in values if value], np.float64)
     columns = [_compressed(known[:, goal]) for goal in range(goals)]
@@ -128,7 +128,7 @@ def _scalar(values: Sequence[tuple[float, ...]], rng: np.random.Generator) -> Fl
 
 
 def _compressed(values: Floats) -> Floats:
-    """Logarithms of figures of one sign, so that differences near the best count: what is far worse is all as bad."""
+    """Logarithms of figures of one sign, so differences near the best count and far worse figures are equal."""
     best = values.max()
     if best > 0 and values.min() >= 0:
         return np.log(np.maximum(values, _FLOOR * best))

@@ -1,1 +1,1 @@
-"""The project's own validation: it is in the repository, and no part of what a wheel installs."""
+"""The project's own validation: in the repository, not in a wheel."""

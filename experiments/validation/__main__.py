@@ -1,4 +1,4 @@
-"""How far servelab is right, and how fast. A checkout has these commands, a wheel does not.
+"""How accurate servelab is, and how fast. A checkout has these commands, a wheel does not.
 
     python -m experiments.validation bench       requests simulated per CPU second
     python -m experiments.validation claims      what papers claim, next to what is simulated in their regimes

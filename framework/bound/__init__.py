@@ -1,1 +1,1 @@
-"""What no schedule can beat."""
+"""Upper bounds on goodput."""

@@ -1,8 +1,8 @@
-"""An upper bound on goodput: what no schedule can beat on the same cluster, requests, step times, engine and SLO.
+"""An upper bound on the goodput of any schedule, for the same cluster, requests, step times, engine and SLO.
 
-Of three bounds the least holds. Requests that cannot keep the SLO even alone on an idle cluster are never good
-(`bound_requests`). Prompts must be prefilled between arrival and deadline, for which the GPUs have only so much time
-(`bound_windows`). And all that good requests need must fit into the time that the run takes (`bound_fluid`).
+The bound is the least of three. Requests that miss the SLO even alone on an idle cluster are never good
+(`bound_requests`). Prompts must be prefilled between arrival and deadline, and the GPUs have limited time for this
+(`bound_windows`). All work of good requests must fit into the time that the run takes (`bound_fluid`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TIMES = {"prefill": "prefill GPU time", "decode": "decode GPU time", "mixed": "
 
 @dataclass(frozen=True)
 class Bound:
-    """What no schedule can beat.
+    """An upper bound for every schedule.
 
-    `good` of `offered` requests at most, and `goodput` a second of the clock of `framework.metrics.clock`. `alone`
-    (N,): which requests could keep the SLO alone. `limit`: what `goodput` comes from.
+    At most `good` of `offered` requests, and at most `goodput` a second of the clock of `framework.metrics.clock`.
+    `alone` (N,): which requests could keep the SLO alone. `limit`: which limit sets `goodput`.
     """
 
     good: int
@@ -51,7 +51,7 @@ class Bound:
         return self.good / self.offered
 
     def share(self, goodput: float) -> float:
-        """A goodput as a share of the bound; 1 where nothing can be good."""
+        """A goodput as a share of the bound; 1 if no request can be good."""
         return goodput / self.goodput if self.goodput > 0 else 1.0
 
     def describe(self, goodput: float) -> str:
@@ -60,16 +60,15 @@ class Bound:
 
 
 def any_plan(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster for a policy that forms steps by plans of its own: budgets without limit, prompts cut at will."""
+    """The cluster for a policy that plans its own steps: no limit on budgets, and prompts may be cut anywhere."""
     pools = [replace(pool, token_budget=_NO_BUDGET, batching="decode_first") for pool in cluster.pools]
     return replace(cluster, pools=tuple(pools))
 
 
 def any_stream(cluster: ClusterSpec) -> ClusterSpec:
-    """The cluster for a policy that lets prefills and decodes share GPUs by plan, in a stream each.
+    """The cluster for a policy whose plans let prefills and decodes share GPUs, in one stream each.
 
-    No stream is faster than alone: two instances can do all that the two streams of one do.
-    """
+    No stream is faster than alone, so two instances can do the work of the two streams of one instance."""
     return any_plan(replace(cluster, pools=tuple(_doubled(pool) for pool in cluster.pools)))
 
 
@@ -78,7 +77,7 @@ def _doubled(pool: PoolSpec) -> PoolSpec:
 
 
 def streams_apart(cluster: ClusterSpec, engine: EngineConfig) -> ClusterSpec:
-    """Two instances for each whose prefills and decodes share its GPUs as configured."""
+    """The cluster with two instances for each one whose prefills and decodes share its GPUs as configured."""
     sharing = [engine.batching_of(pool) == "concurrent" for pool in cluster.pools]
     pools = [_doubled(pool) if shares else pool for pool, shares in zip(cluster.pools, sharing, strict=True)]
     return replace(cluster, pools=tuple(pools))
@@ -87,7 +86,7 @@ def streams_apart(cluster: ClusterSpec, engine: EngineConfig) -> ClusterSpec:
 def any_role(cluster: ClusterSpec) -> ClusterSpec:
     """The cluster for a policy that changes roles: every instance may do anything at any time, by any plan.
 
-    The pool at which requests arrive comes first, as the time that they spend there is its own.
+    The pool where requests arrive comes first, because that pool's host times apply to them.
     """
     first = cluster.entrance
     pools = [cluster.pools[first], *cluster.pools[:first], *cluster.pools[first + 1 :]]
@@ -95,11 +94,11 @@ def any_role(cluster: ClusterSpec) -> ClusterSpec:
 
 
 def bound(setting: Setting) -> Bound:
-    """The bound for a cluster as the policy lays it out. Raises InputError where the model does not fit it.
+    """The bound for a cluster as the policy lays it out. Raises InputError if the model does not fit it.
 
-    It holds for every policy that leaves token budgets and batching as they are configured; for one that plans steps
-    itself (`Policy.batching`, `SetTokenBudget`) or cuts prompts (`Policy.split_at`) the cluster is to be
-    `any_plan(cluster)`, for one that changes roles `any_role(cluster)`, for one that shares GPUs `any_stream` of that.
+    It holds for every policy that keeps the configured token budgets and batching. For a policy that plans its own
+    steps (`Policy.batching`, `SetTokenBudget`) or cuts prompts (`Policy.split_at`), give `any_plan(cluster)`. For one
+    that changes roles, give `any_role(cluster)`. For one that shares GPUs, give `any_stream` of that cluster.
     """
     find, load = _search(setting), setting.load
     workload = within_context(setting.workload, setting.model.max_context)
@@ -116,8 +115,9 @@ def bound(setting: Setting) -> Bound:
 
 
 def shortest_time_s(setting: Setting) -> float:
-    """The least time from the first request to the last answer in which all of them that the engine does not reject can
-    be served; errors and the cluster as of `bound`.
+    """The least time, from first request to last answer, to serve all requests that the engine does not reject.
+
+    Errors and the cluster are those of `bound`.
     """
     return _search(setting).least()[0]
 
@@ -130,7 +130,7 @@ def _search(setting: Setting) -> _Search:
 
 
 class _Search:
-    """The best that each of the three bounds leaves."""
+    """The best result that each of the three bounds allows."""
 
     def __init__(self, setting: Setting, pools: Sequence[Pool], needs: Needs) -> None:
         self._setting, self._pools, self._needs = setting, pools, needs
@@ -139,7 +139,7 @@ class _Search:
         self._alone = int(np.count_nonzero(needs.good_alone))
 
     def of_window(self, window_s: float, counted: Flags) -> Bound:
-        """Where trace, load and SLO fix the window and what is sent in it: attainment alone counts."""
+        """The bound if trace, load and SLO fix the window and what is sent in it: attainment alone counts."""
         setting, arrival_s = self._setting, self._setting.arrival_s
         started, latest_s, limit = self._alone, np.inf, "arrivals"
         if arrival_s is not None and self._alone:
@@ -150,7 +150,7 @@ class _Search:
         return self._bound(good, good / window_s, limit)
 
     def of_load(self, window: Window | None, shortest_s: float) -> Bound:
-        """Where clients send until the window is over, or all that there is, which takes no less than `shortest_s`."""
+        """The bound if clients send until the window is over, or until all is sent: at least `shortest_s`."""
         limit = self.least()[1] if self._alone else _ALONE
         everything = self._alone / shortest_s if shortest_s > 0 else 0.0
         if window is None:
@@ -162,7 +162,7 @@ class _Search:
         return self._bound(self._alone, good / window.length_s, within)
 
     def of_run(self) -> Bound:
-        """Where the end of the run decides, which takes at least what serving all requests takes."""
+        """The bound if the end of the run decides; the run takes at least as long as serving all requests."""
         shortest_s, limit = self.least()
         arrival_s, alone = self._setting.arrival_s, self._needs.good_alone
         if not self._alone:
@@ -175,8 +175,8 @@ class _Search:
         return self._best(started, max(shortest_s, float(since_s[-1])), latest_s, limit)
 
     def _most(self, started: int, latest_s: float, limit: str) -> tuple[int, str]:
-        """Most good requests of those whose prompts can be `started`, if all have ended by `latest_s`; what they are
-        limited by, the limit given where all can be good.
+        """The most good requests, of those whose prompts can be `started`, if all have ended by `latest_s`; and what
+        limits them, which is `limit` if all can be good.
         """
         if not self._alone:
             return 0, _ALONE
@@ -192,7 +192,7 @@ class _Search:
     def _best(self, started: int, least_s: float, latest_s: float, limit: str) -> Bound:
         """The best number of good requests, of those whose prompts can be `started`, in at least `least_s`.
 
-        The limit is what costs most good requests; the one given where all can be good.
+        The limit is the one that costs the most good requests; `limit` if all can be good.
         """
         counts, good = np.arange(1.0, started + 1), started
         demand = demand_of(self._setting, self._pools, self._needs, self._needs.good_alone)
@@ -209,7 +209,7 @@ class _Search:
         return self._bound(good, float(counts[at] / needed_s[at]), self._largest(losses, limit))
 
     def _largest(self, losses: Mapping[str, float], limit: str) -> str:
-        """What costs most good requests; the limit given where nothing costs any."""
+        """The limit that costs the most good requests; `limit` if none costs any."""
         worst = max(losses, key=losses.__getitem__)
         return worst if losses[worst] > _ROUNDING * self._alone else limit
 
@@ -217,7 +217,7 @@ class _Search:
         return Bound(good, len(self._setting.workload), goodput, self._needs.good_alone, limit)
 
     def least(self) -> tuple[float, str]:
-        """Least time to serve all requests that the engine does not reject, and what it comes from."""
+        """Least time to serve all requests that the engine does not reject, and which limit sets it."""
         least_s, limit = least_chain_s(self._setting, self._needs), _ALONE
         if self._needs.served.any():
             demand = demand_of(self._setting, self._pools, self._needs, self._needs.served)
@@ -227,13 +227,13 @@ class _Search:
         return least_s, limit
 
     def _latest_s(self) -> Floats:
-        """From sending to the last token of a good request at the latest."""
+        """The latest possible time from sending to the last token of a good request."""
         later = self._setting.workload.output_tokens - 1
         decoding_s = np.where(later > 0, self._setting.limits_s("tpot_s"), 0.0) * later
         return self._setting.limits_s("ttft_s") + decoding_s
 
     def _scarce(self, fluid: Fluid) -> str:
-        """What most of the prices are paid for."""
+        """The resource with the largest part of the prices."""
         at = int(np.argmax(fluid.earned))
         if at >= len(self._pools):
             return use_names(self._setting, self._pools, self._needs)[at - len(self._pools)]

@@ -1,6 +1,7 @@
-"""From what requests need to what the bounds ask for: demand of the fluid program, work in windows, least durations.
+"""From what requests need to the input of the bounds: demand of the fluid program, work in windows, least durations.
 
-How many requests can have their first token in time: prefill work in windows from arrival to deadline.
+It also bounds how many requests can have their first token in time, by prefill work in windows from arrival to
+deadline.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ Flags = NDArray[np.bool_]
 def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Flags) -> Demand:
     """What the chosen requests need of steps, link, front end and clients.
 
-    Of requests that a cache may serve, each block of a prompt is charged to all that hold it.
+    Requests that may share cached blocks divide the cost of each block equally.
     """
     columns, uses = _columns(setting, pools, needs), _uses(setting, pools, needs)
     columns["uses"] = np.stack([use.each for use in uses])
-    for name, column in columns.items():  # one by one: of millions of requests each is large
+    for name, column in columns.items():  # one by one: with millions of requests each column is large
         columns[name] = column[..., chosen]
     prompts = setting.workload.input_tokens[chosen].astype(np.float64) if setting.caches else columns["tokens"]
     return Demand(
@@ -41,7 +42,7 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
 
 
 def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str, NDArray[Any]]:
-    """The fields of `Demand` by name, of all requests, but for a few."""
+    """The fields of `Demand` by name, for all requests, except a few fields."""
     workload, prefixes = setting.workload, needs.prefixes
     prompts, later = workload.input_tokens, setting.decode_steps
     tokens, none = prompts.astype(np.float64), np.zeros_like(prompts)
@@ -54,7 +55,7 @@ def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str,
     for k, pool in enumerate(pools):
         if pool.attention is None or pool.steps.chunks is None:
             continue
-        # Of the two attentions in one step the decodes' is charged in full: no more than this can be hidden behind it.
+        # Of the two attentions in one step the decodes' counts in full: at most this much can be hidden behind it.
         seen = 1 - setting.engine.attention.overlap if pool.steps.mixes else 1.0
         if setting.caches:
             spent_s = prefixes.charged(pool.attention.upto_s, prompts)
@@ -77,26 +78,26 @@ def _columns(setting: Setting, pools: Sequence[Pool], needs: Needs) -> dict[str,
 
 
 def use_names(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[str]:
-    """What `Demand.uses` are of, in order."""
+    """The names of `Demand.uses`, in order."""
     return [use.name for use in _uses(setting, pools, needs)]
 
 
 class _Use(NamedTuple):
     name: str
-    each: Floats  # (N,) what a request takes
+    each: Floats  # (N,) use of each request
     rate: float  # what there is a second
     lasting: bool = False
 
 
 def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
-    """What requests take in addition to steps."""
+    """What requests use in addition to steps."""
     workload, cluster = setting.workload, setting.cluster
     entrance = next(pool.row for pool in pools if pool.spec.role != "decode")
     uses = [_Use("front end", np.full(len(workload), entrance.intake_s), 1.0)]
     if setting.transfers:
         tokens = workload.input_tokens.astype(np.float64)
         recomputed = setting.first_token_recomputed
-        if setting.caches:  # a block is copied at least once for all that hold it
+        if setting.caches:  # a block is copied at least once for all requests that hold it
             tokens = needs.prefixes.charged(lambda upto: upto.astype(np.float64), workload.input_tokens)
         tokens = np.maximum(tokens - recomputed, 0.0)
         bytes_ = np.where((workload.output_tokens > 1) | recomputed, tokens * setting.copy_bytes_per_token, 0.0)
@@ -111,19 +112,19 @@ def _uses(setting: Setting, pools: Sequence[Pool], needs: Needs) -> list[_Use]:
 
 
 def _pace_s(setting: Setting, needs: Needs, chosen: Flags) -> Floats | None:
-    """The most time that the chosen requests may spend in decode steps; None where one of them may spend any."""
+    """The most time that the chosen requests may spend in decode steps; None if one of them has no limit."""
     later = setting.workload.output_tokens - 1
     spent_s = np.where(later > 0, setting.limits_s("tpot_s"), 0.0) * later - needs.transfer_s
-    if setting.engine.first_token != "prefill":  # the first of them may come before token 1 is stamped
+    if setting.engine.first_token != "prefill":  # the first decode steps may come before token 1 is stamped
         spent_s += np.where(later > 0, setting.limits_s("ttft_s"), 0.0) + needs.transfer_s
     spent_s = spent_s[chosen]
     return spent_s if np.all(np.isfinite(spent_s)) else None
 
 
 def most_started(setting: Setting, pools: Sequence[Pool], needs: Needs) -> int:
-    """Most of the requests that could be good alone whose prompts can all be prefilled between arrival and deadline.
+    """The most requests, of those good alone, whose prompts can all be prefilled between arrival and deadline.
 
-    The GPUs of all pools that prefill make one machine. A token costs it what it costs at least in any step.
+    The GPUs of all pools that prefill count as one machine. A token costs its least cost in any step.
     """
     assert setting.arrival_s is not None
     limit_s = setting.limits_s("ttft_s")
@@ -149,7 +150,7 @@ def most_started(setting: Setting, pools: Sequence[Pool], needs: Needs) -> int:
 
 
 def least_chain_s(setting: Setting, needs: Needs) -> float:
-    """Least time from the first arrival to the last completion where requests wait for others to end."""
+    """Least time from the first arrival to the last completion when requests wait for others to end."""
     workload, clients = setting.workload, setting.load.clients
     count = len(workload)
     previous = np.full(count, -1) if workload.previous is None else workload.previous
@@ -174,16 +175,16 @@ def least_chain_s(setting: Setting, needs: Needs) -> float:
 
 Integers = NDArray[np.int64]
 
-_SLACK = 1e-9  # slack of a deadline, for sums of times in another order
+_SLACK = 1e-9  # slack of a deadline, since sums of times in another order round differently
 
 
 def most_in_time(ready_s: Floats, due_s: Floats, work_s: Floats) -> int:
-    """Most jobs that one machine, which may interrupt them, can complete within [ready, due]; each array (N,).
+    """The most jobs that one machine, with interruptions, can complete within [ready, due]; each array (N,).
 
-    `ready_s` must not fall. Deadlines that do are put off until none does, which only lets more jobs pass. Then first
-    come, first served is an order that keeps all deadlines if any does, and jobs can be dropped one by one: whenever a
-    job would be late, the one without which the others end earliest (H. Kise, T. Ibaraki, H. Mine, "A solvable case of
-    the one-machine scheduling problem with ready and due times", Operations Research 26(1), 1978).
+    `ready_s` must not fall. A deadline earlier than a preceding one is put off to it, which can only let more jobs
+    pass. First come, first served then keeps all deadlines if any order does. Jobs can be dropped one by one: whenever
+    a job would be late, drop the job without which the others end earliest (H. Kise, T. Ibaraki, H. Mine, "A solvable
+    case of the one-machine scheduling problem with ready and due times", Operations Research 26(1), 1978).
     """
     due_s = np.maximum.accumulate(due_s)
     return int(_kept(ready_s, due_s + _SLACK * (1 + np.abs(due_s)), work_s))
@@ -200,7 +201,7 @@ def _kept(ready_s: Floats, due_s: Floats, work_s: Floats) -> int:
         if end_s <= due_s[job]:
             continue
         out, saved_s, slack_s = count - 1, work_s[job], np.inf
-        for k in range(count - 1, -1, -1):  # dropping k moves those behind it by what each can move
+        for k in range(count - 1, -1, -1):  # dropping k moves those behind it by as much as each can move
             if k == count - 1:
                 before_s = -np.inf if k == 0 else start_s[k - 1] + work_s[kept[k - 1]]
                 saved_s = end_s - before_s

@@ -1,11 +1,11 @@
-"""How many good requests the cluster has time for: a fluid linear program, and what its prices prove.
+"""The number of good requests for which the cluster has time: a fluid linear program, and what its prices prove.
 
-The program mixes steps at will: how many of each kind every pool takes within its time, so that together they supply
-the prefill tokens, the decodes and the tokens read that good requests need. Of its solution, which is approximate, only
-prices are used. By weak duality any prices at which no step is worth more than its time bound the number of good
-requests, each of which brings 1 and costs what it needs. Prices of seconds are raised until that holds for all steps,
-and costs are those of every single request (column generation, Lagrangian bound: Desrosiers, Lübbecke, "A primer in
-column generation", 2005).
+The program mixes steps freely. Its variables are the numbers of each kind of step that every pool takes within its
+time; together these must supply the prefill tokens, the decodes and the tokens read that good requests need. Only the
+prices of its approximate solution are used. By weak duality, any prices at which no step is worth more than its time
+bound the number of good requests, since each brings 1 and costs what it needs. Prices of seconds are raised until this
+holds for all steps, and costs are those of every single request (column generation, Lagrangian bound: Desrosiers,
+Lübbecke, "A primer in column generation", 2005).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from framework.bound.steps import PoolSteps, Prices
 
 Floats = NDArray[np.float64]
 
-_ROUNDS, _CLOSE = 10, 1e-3  # rounds of solving; how close prices of seconds must come to what all steps ask for
+_ROUNDS, _CLOSE = 10, 1e-3  # rounds of solving; tolerance of the prices of seconds against the requirement of all steps
 _FLAT = 1e-150
-_GRID = 256  # lengths of prompts for which a price is worked out
+_GRID = 256  # lengths of prompts for which a price is computed
 
 
 @dataclass(frozen=True)
 class Fluid:
-    """What prices prove of a demand: `prices` of what steps supply and `duals` behind them, `costs` (n,) of the
-    requests, `earned` (K + J,) a second by all instances of each pool and by all else that there is.
+    """The bound that prices prove for a demand: `prices` of the supply of steps and their `duals`, `costs` (n,) of the
+    requests, and `earned` (K + J,) a second by all instances of each pool and by each other resource.
     """
 
     prices: Prices
@@ -39,25 +39,25 @@ class Fluid:
 
     @property
     def rate(self) -> float:
-        """Worth of a second of the run."""
+        """The worth of a second of the run."""
         return float(self.earned.sum())
 
     @property
     def free(self) -> float:
-        """Good requests that take none of the run's time, so to say."""
+        """The number of good requests that cost none of the run's time."""
         return float(np.maximum(1 - self.costs, 0.0).sum())
 
     def most(self, duration_s: float) -> float:
-        """Most good requests within `duration_s`."""
+        """The most good requests within `duration_s`."""
         return self.free + self.rate * duration_s
 
     def least_s(self, good: Floats) -> Floats:
-        """Least time for so many good requests."""
+        """The least time for `good` good requests."""
         lacking = np.maximum(good - self.free, 0.0)
         return lacking / self.rate if self.rate > 0 else np.where(lacking > 0, np.inf, 0.0)
 
     def least_of_all_s(self) -> float:
-        """Least time for all requests, good or not."""
+        """The least time for all requests, good or not."""
         return float(self.costs.sum() / self.rate) if self.rate > 0 else 0.0
 
 
@@ -91,7 +91,7 @@ def least_duration(demand: Demand, pools: Sequence[PoolSteps], instances: Floats
 
 
 def proof(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duals: Duals) -> Fluid:
-    """What follows from prices, those of seconds being made as high as all steps ask for."""
+    """What the prices prove, after those of seconds are raised as high as all steps require."""
     prices = duals.of_steps(demand)
     duals = replace(duals, second=np.maximum(duals.second, [pool.price(pool.own(prices)) for pool in pools]))
     costs = _costs(demand, pools, prices, duals.second) + duals.use @ demand.uses
@@ -101,7 +101,7 @@ def proof(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, duals: 
 
 
 def _costs(demand: Demand, pools: Sequence[PoolSteps], prices: Prices, second: Floats) -> Floats:
-    """The least that each request's tokens cost, (n,), by steps and by seconds."""
+    """The least cost of each request's tokens, (n,), by steps and by seconds."""
     first = np.full(len(demand.tokens), np.inf)
     again, rising = first, first
     for k, pool in enumerate(pools):
@@ -125,13 +125,13 @@ def _costs(demand: Demand, pools: Sequence[PoolSteps], prices: Prices, second: F
 
 
 def _at(second: float, time_s: Floats) -> Floats:
-    """What so much time costs; inf where it cannot be."""
+    """The cost of so much time; inf if it is impossible."""
     there = np.isfinite(time_s)
     return np.where(there, second * np.where(there, time_s, 0.0), np.inf)
 
 
 def _below_zero(start: Floats, slope: Floats, count: Floats) -> Floats:
-    """Sum of those below zero among start, start + slope, ..., so many of them."""
+    """The sum of the negative numbers among start, start + slope, ..., `count` of them."""
     slope = np.where(np.abs(slope) > _FLAT, slope, _FLAT)
     zero = np.ceil(np.clip(-start / slope, 0.0, count))
     first, last = np.where(slope > 0, 0.0, zero), np.where(slope > 0, zero, count)
@@ -140,7 +140,7 @@ def _below_zero(start: Floats, slope: Floats, count: Floats) -> Floats:
 
 
 def _whole(pool: PoolSteps, tokens: Floats, second: float, prices: Prices) -> Floats:
-    """What a step for each prompt costs; of many lengths the next shorter one's that has been worked out."""
+    """The cost of a step for each prompt; each length uses the next shorter one whose cost was computed."""
     lengths = np.unique(tokens)
     lengths = lengths[:: -(-len(lengths) // _GRID)]
     costs = pool.whole_prompts(lengths, second, prices)

@@ -1,7 +1,7 @@
 """Linear programs, by HiGHS.
 
-Its own package `highspy` is imported in a twentieth of the time that `scipy.optimize.linprog` takes, which calls the
-same solver; that time would be a sixth of a whole run's.
+It calls HiGHS through `highspy`, which is imported in a twentieth of the time of `scipy.optimize.linprog`, a caller of
+the same solver; the difference would be a sixth of a whole run's time.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ Floats = NDArray[np.float64]
 
 
 class Solution(NamedTuple):
-    """The best values (n,), and by how much the objective would change for each unit more of a limit (m,): 0 or less,
-    as more room makes it no larger.
+    """The best values (n,), and the change of the objective for each unit added to a limit (m,): 0 or less, since a
+    wider limit cannot make the objective larger.
     """
 
     values: Floats
@@ -25,7 +25,7 @@ class Solution(NamedTuple):
 
 
 def minimised(objective: Floats, rows: Floats, limits: Floats, bounds: Floats) -> Solution | None:
-    """The x (n,) of least `objective @ x` with `rows @ x <= limits` and `bounds[:, 0] <= x <= bounds[:, 1]`; None where
+    """The x (n,) with the least `objective @ x`, `rows @ x <= limits` and `bounds[:, 0] <= x <= bounds[:, 1]`; None if
     the solver finds none.
 
     `objective` (n,), `rows` (m, n), `limits` (m,), `bounds` (n, 2); inf and -inf are no bound.

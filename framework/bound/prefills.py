@@ -1,4 +1,4 @@
-"""What the prefill of each request costs at least: tokens that no cache can save, and attention however it is cut."""
+"""The least cost of each request's prefill: the tokens that no cache can save, and attention for any way to cut it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Flags = NDArray[np.bool_]
 Names = NDArray[np.integer[Any]]
 Small = NDArray[np.int32]
 Held = tuple[Integers, Integers, Names]  # `blocks`, `begins` and `names` of Prefixes
-Found = tuple[Small, Small, Small, Flags]  # for each name: how many hold it, the first two of them, whether it is free
+# for each name: the number of its holders, the first two of them, whether it is free
+Found = tuple[Small, Small, Small, Flags]
 
 
 @dataclass(frozen=True)
 class Attention:
     """Least seconds of prefill attention in one pool.
 
-    A chunk from token a to token b costs g(b) (b^2 - a^2) or more, so token x costs (2 x - 1) g(b) or more with b the
-    end of its chunk. `tokens_s` (X + 1,): sum over the first x tokens of the least that each can cost; `least` (X +
-    1,): the least g up to x; `last` (X + 1,): g itself, the least for each token of a prompt of x that is not cut
-    (`whole`).
+    A chunk from token a to token b costs at least g(b) (b^2 - a^2), so token x costs at least (2 x - 1) g(b), with b
+    the end of its chunk. `tokens_s` (X + 1,): sum over the first x tokens of the least cost of each; `least` (X + 1,):
+    the least g up to x; `last` (X + 1,): g itself, the least for each token of an uncut prompt of x tokens (`whole`).
     """
 
     tokens_s: Floats
@@ -39,11 +39,11 @@ class Attention:
     whole: bool
 
     def upto_s(self, tokens: Integers) -> Floats:
-        """The least that so many first tokens of any prompt cost."""
+        """The least cost of the first `tokens` tokens of any prompt."""
         return self.tokens_s[np.minimum(tokens, len(self.tokens_s) - 1)]
 
     def prompt_s(self, cached: Integers, tokens: Integers) -> Floats:
-        """The seconds of prompts of so many tokens, of which the first `cached` are there already."""
+        """Seconds for prompts of `tokens` tokens, of which the first `cached` are cached."""
         tokens, cached = (np.minimum(which, len(self.last) - 1) for which in (tokens, cached))
         squares = tokens.astype(np.float64) ** 2 - cached.astype(np.float64) ** 2
         if self.whole:
@@ -52,10 +52,10 @@ class Attention:
 
 
 def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Attention:
-    """The attention of targets of up to `longest` tokens, in chunks of up to `chunk` where they are cut."""
+    """The attention of targets of up to `longest` tokens, in chunks of up to `chunk` tokens if they are cut."""
     ends = np.arange(1.0, longest + 1)
     rate = row.prefill_quadratic_s + curve_at(row.attention, ends) / (ends * ends)
-    if row.waste is not None:  # A chunk that ends there has waste, whatever its length.
+    if row.waste is not None:  # A chunk of any length that ends there has waste.
         rate *= min(row.waste.values) / curve_at(row.waste, ends)
     ahead = _least_ahead(rate, longest if whole else int(min(chunk, longest)))
     tokens_s = np.cumsum((2 * ends - 1) * ahead)
@@ -64,7 +64,7 @@ def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Atten
 
 
 def _least_ahead(values: Floats, width: int) -> Floats:
-    """The least of each value and the width - 1 that follow it: minima over blocks from either end meet in a window.
+    """The least of each value and the width - 1 after it: minima over blocks from either end meet in a window.
 
     M. van Herk, "A fast algorithm for local minimum and maximum filters", Pattern Recognition Letters 13(7), 1992.
     """
@@ -79,9 +79,9 @@ def _least_ahead(values: Floats, width: int) -> Floats:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """What an unbounded cache could save: `cached` (N,) prompt tokens that others may have computed for a request in
-    time. Each of the first `blocks` (N,) blocks of a prompt is charged to all that hold it, in equal parts: block j of
-    request r, whose name is `names[begins[r] + j]`, by `part[name]`; `begins` (N,).
+    """What an unbounded cache could save: `cached` (N,) prompt tokens that others may have computed in time. All
+    holders of a block share its cost equally. This applies to the first `blocks` (N,) blocks of a prompt: block j of
+    request r has the name `names[begins[r] + j]` and r's share is `part[name]`; `begins` (N,).
     """
 
     cached: Integers
@@ -93,13 +93,13 @@ class Prefixes:
 
     @property
     def held_by_others(self) -> Integers:
-        """Tokens of the leading blocks of each prompt that others hold too, at whatever time, (N,)."""
+        """Tokens of the leading blocks of each prompt that other prompts also hold, at any time, (N,)."""
         run = self.blocks.copy()
         _cut_alone(self.blocks, self.begins, self.names, self.part, run)
         return run * self.block_tokens
 
     def charged(self, upto: Callable[[Integers], Floats], tokens: Integers) -> Floats:
-        """The part of each request in a cost of which the first x tokens of any prompt make `upto(x)`, (N,)."""
+        """The part of each request in a cost `upto(x)` of the first x tokens of any prompt, (N,)."""
         edges = upto(np.arange(int(self.blocks.max(initial=0)) + 1) * self.block_tokens)
         parts = np.zeros(len(tokens))
         _add_parts((self.blocks, self.begins, self.names), self.part, np.diff(edges), parts)
@@ -107,16 +107,16 @@ class Prefixes:
 
 
 def no_prefixes(workload: Workload) -> Prefixes:
-    """Nothing is saved."""
+    """No prefixes: nothing is saved."""
     none = np.zeros(len(workload), np.int64)
     return Prefixes(none, none, 1, none, np.zeros(0, np.int64), np.zeros(0))
 
 
 def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
-    """What whole blocks of the trace save.
+    """The prefixes of whole blocks of the trace.
 
-    `due_s` (N,): when each request must have its first token, in recorded time; None where arrivals are not known. The
-    first to hold a block finds it only if another comes in time to compute it.
+    `due_s` (N,): when each request must have its first token, in recorded time; None if arrivals are not known. The
+    first holder of a block finds it cached only if another holder comes in time to compute it.
     """
     assert workload.hash_spans is not None
     size = workload.hash_block_tokens
@@ -127,7 +127,7 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
 
 
 def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:
-    """The prefixes of KV blocks shared from their allocation on; those that a turn before generates are free."""
+    """The prefixes of KV blocks shared from their allocation on; those that an earlier turn generates are free."""
     own, offsets = block_names(workload, block_tokens)
     names = dense(own)
     blocks = np.minimum(np.diff(offsets), workload.input_tokens // block_tokens)
@@ -137,11 +137,11 @@ def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -
 
 
 def _saved(workload: Workload, due_s: Floats | None, size: int, held: Held, free: Flags) -> Prefixes:
-    """What blocks of `size` tokens save. `free`: whether one is there without having been prefilled, by its name."""
+    """What blocks of `size` tokens save. `free`: by name, whether a block exists without a prefill."""
     blocks, begins, names = held
     holders, first, second = (np.zeros(len(free), np.int32) for _ in range(3))
     _count_holders(blocks, begins, names, holders, first, second)
-    run = np.minimum(blocks, (workload.input_tokens - 1) // size)  # one token at least is left to compute
+    run = np.minimum(blocks, (workload.input_tokens - 1) // size)  # at least one token is left to compute
     due_s = np.full(len(blocks), np.inf) if due_s is None else due_s
     _cut_missing(held, (holders, first, second, free), workload.arrival_s, due_s, run)
     del first, second  # There may be as many names as blocks.
@@ -152,14 +152,14 @@ def _saved(workload: Workload, due_s: Floats | None, size: int, held: Held, free
     return Prefixes(run * size, blocks, size, begins, names, part)
 
 
-# --- over the blocks of all prompts, of which there may be a thousand times as many as prompts ------------------------
+# --- over the blocks of all prompts, which may be a thousand times as many as prompts ---------------------------------
 
 
 @compiled
 def _count_holders(
     blocks: Integers, begins: Integers, names: Names, holders: Small, first: Small, second: Small
 ) -> None:
-    """How many hold each name, and the first two of them."""
+    """Count the holders of each name, and note the first two of them."""
     for r in range(len(blocks)):
         for at in range(begins[r], begins[r] + blocks[r]):
             name = names[at]
@@ -172,7 +172,7 @@ def _count_holders(
 
 @compiled
 def _cut_missing(held: Held, found: Found, arrival_s: Floats, due_s: Floats, run: Integers) -> None:
-    """Let the run of each prompt end before the first block that nobody has computed for it in time."""
+    """Let each prompt's run end before the first block that no request has computed in time."""
     blocks, begins, names = held
     holders, first, second, free = found
     for r in range(len(blocks)):
@@ -186,7 +186,7 @@ def _cut_missing(held: Held, found: Found, arrival_s: Floats, due_s: Floats, run
 
 @compiled
 def _cut_alone(blocks: Integers, begins: Integers, names: Names, part: Floats, run: Integers) -> None:
-    """Let the run of each prompt end before the first block that it holds alone."""
+    """Let each prompt's run end before the first block that no other prompt holds."""
     for r in range(len(blocks)):
         for j in range(blocks[r]):
             if part[names[begins[r] + j]] == 1.0:
@@ -196,7 +196,7 @@ def _cut_alone(blocks: Integers, begins: Integers, names: Names, part: Floats, r
 
 @compiled
 def _add_parts(held: Held, part: Floats, each: Floats, parts: Floats) -> None:
-    """Add to `parts` what each prompt has of `each` block."""
+    """Add to `parts` each prompt's part of `each` block."""
     blocks, begins, names = held
     for r in range(len(blocks)):
         for j in range(blocks[r]):

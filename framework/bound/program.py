@@ -1,4 +1,4 @@
-"""The fluid linear program behind the bound on goodput, for classes of like requests and a growing set of steps."""
+"""The fluid linear program of the bound on goodput, for classes of similar requests and a growing set of steps."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
 _PROMPT_CLASSES, _OUTPUT_CLASSES = 12, 8
-_STARTS, _ADDED = 24, 16  # steps of a kind to begin with, and most that a round adds
-# Rows of the program, then one for each pool and one for each use. `_AGAIN`: tokens of pools that compute prompts again
-# alone.
+_STARTS, _ADDED = 24, 16  # steps of a kind to begin with, and the most that a round adds
+# Rows of the program; one for each pool and one for each use follow. `_AGAIN`: tokens of pools that only recompute
+# prompts.
 _TOKENS, _AGAIN, _DECODES, _CONTEXT, _PACE, _POOLS = range(6)
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What n requests need, each array (n,) unless said otherwise.
+    """What n requests need, each array (n,) unless stated otherwise.
 
-    `tokens`, `decodes`, `context`: prefill tokens, decode steps, and tokens that these read; the first of them reads
-    `first_context`. `pace_s`: most time to spend in decode steps, None: any. `extra_s` (K, n): prefill seconds in pool
-    k on top of those of tokens, inf: not there. `alone` (K, n): the prompt of `computed` tokens has a step of its own
-    in pool k. Where preemption `recomputes`, a later token may come from another prefill, of all tokens so far but the
-    `known`, with `again_s` (K, n) on top, inf: not there. `uses` (J, n) of other things, had at `rates` (J,) a second;
-    `lasting` (J,): time in decode steps uses them too.
+    `tokens`, `decodes`, `context`: prefill tokens, decode steps, and the tokens that these read; the first of them
+    reads `first_context`. `pace_s`: most time to spend in decode steps, None: no limit. `extra_s` (K, n): prefill
+    seconds in pool k in addition to those of tokens, inf: not possible there. `alone` (K, n): the prompt of `computed`
+    tokens has its own step in pool k. With preemption that `recomputes`, a later token may come from another prefill,
+    of all tokens so far but the `known` ones, with `again_s` (K, n) in addition, inf: not possible there. `uses` (J,
+    n): uses of other resources, of which there are `rates` (J,) a second; `lasting` (J,): time in decode steps also
+    uses them.
     """
 
     tokens: Floats
@@ -55,8 +56,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Duals:
-    """Prices of a prefill token, a decode, a token that it reads, a second of `Demand.pace_s`, a second of an instance
-    of each pool (K,), of each use (J,), and of a prefill token where prompts are computed again alone.
+    """Prices of a prefill token, of a decode, of a token that it reads, of a second of `Demand.pace_s`, of a second of
+    an instance of each pool (K,), of each use (J,), and of a prefill token in pools that only recompute prompts.
     """
 
     token: float
@@ -68,13 +69,13 @@ class Duals:
     again: float = 0.0
 
     def of_steps(self, demand: Demand) -> Prices:
-        """The prices as steps see them: each second that a request decodes uses what lasts."""
+        """The prices as steps see them: each second in which a request decodes uses the lasting resources."""
         pace = self.pace + float(self.use[demand.lasting].sum())
         return Prices(self.token, self.decode, self.context, pace, self.again)
 
 
 class Program:
-    """How many requests can be served in a time, or in how little time all."""
+    """The program: how many requests can be served in a time, or the least time for all."""
 
     def __init__(self, demand: Demand, pools: Sequence[PoolSteps], instances: Floats) -> None:
         """`instances` (K,) of each pool."""
@@ -92,7 +93,7 @@ class Program:
             self._add(guess, _STARTS, None)
 
     def solve(self, duration_s: float | None) -> Duals:
-        """The prices of serving most requests within `duration_s` (None: all, in the least time)."""
+        """The prices for serving the most requests within `duration_s` (None: all requests, in the least time)."""
         blocks = [self._requests, self._again, *self._steps, self._time]
         columns, classes = np.concatenate(blocks, axis=1), self._requests.shape[1]
         sign = 1.0 if duration_s is not None else -1.0
@@ -111,7 +112,7 @@ class Program:
         kept[_PACE] = self._demand.pace_s is not None
         found = minimised(objective, rows[kept], limits[kept], bounds)
         prices = np.zeros(len(rows))
-        if found is None:  # the solver gave up: any prices prove something, these that time is no limit
+        if found is None:  # if the solver gave up, any prices prove something; these state that time is no limit
             return Duals(0.0, 0.0, 0.0, 0.0, prices[_POOLS : self._uses], prices[self._uses : len(columns)])
         prices[kept] = np.maximum(-found.marginals, 0.0)
         token, again, decode, context, pace = (float(price) for price in prices[:_POOLS])
@@ -119,7 +120,7 @@ class Program:
         return Duals(token, decode, context, pace, second, use, again)
 
     def extend(self, duals: Duals, slack: float) -> bool:
-        """Add steps that are worth more than their time by a share of more than `slack`; whether there are any."""
+        """Add steps whose worth exceeds their time by a share of more than `slack`; whether there are any."""
         return self._add(duals.of_steps(self._demand), _ADDED, duals.second * (1 + slack))
 
     def _add(self, prices: Prices, most: int, second: Floats | None) -> bool:
@@ -146,9 +147,10 @@ class Program:
         return columns
 
     def _columns(self, *, again: bool) -> tuple[Floats, Integers]:
-        """A column for each class and each pool that may prefill it, and its class: means of what requests need.
+        """A column for each class and each pool that may prefill it, with means of what requests need; and its class.
 
-        `again`: not of requests but of one token each that comes from another prefill instead of a decode.
+        `again`: the columns are not of requests, but of one token each that comes from another prefill instead of a
+        decode.
         """
         demand, columns, class_of = self._demand, [], []
         needed = demand.tokens
@@ -161,7 +163,7 @@ class Program:
             own_s = demand.again_s[k] if again else demand.extra_s[k]
             there = np.isfinite(own_s)
             extra_s = np.where(there, own_s, 0.0)
-            own = demand.alone[k] & (not pool.mixes)  # Otherwise steps that decode ride along with would be missed.
+            own = demand.alone[k] & (not pool.mixes)  # Otherwise steps that also decode would be missed.
             tokens = np.where(own, 0.0, needed)
             extra_s[own] += pool.chunks.step_s(demand.computed[own])
             column = np.zeros((len(self._time), len(self._sizes)))
@@ -184,7 +186,7 @@ class Program:
 
 
 def _classes(demand: Demand) -> Integers:
-    """A number for requests of like prompts and outputs that can go to the same pools; all numbers are used."""
+    """A number for each group of similar prompts and outputs that can go to the same pools; every number is used."""
     numbers = np.zeros(len(demand.computed), np.int64)
     for values, count in ((demand.computed, _PROMPT_CLASSES), (demand.decodes, _OUTPUT_CLASSES)):
         edges = np.unique(np.quantile(values, np.linspace(0, 1, count + 1)[1:-1]))
@@ -195,13 +197,13 @@ def _classes(demand: Demand) -> Integers:
 
 
 def _ranks(numbers: Integers) -> Integers:
-    """Each of these small numbers by its rank among those there are."""
+    """The rank of each of these small numbers among those present."""
     there = np.bincount(numbers) > 0
     return (np.cumsum(there) - 1)[numbers]
 
 
 def _guesses(demand: Demand, pools: Sequence[PoolSteps]) -> list[Prices]:
-    """Prices to begin with: of one thing alone, and of all together."""
+    """First prices: of each single thing, and of all together."""
     token = max((pool.chunks.least_token_s for pool in pools if pool.chunks is not None), default=0.0)
     reads = max(float(demand.context.sum() / max(demand.decodes.sum(), 1.0)), 1.0)
     decodes = [pool.decodes for pool in pools if pool.decodes is not None]

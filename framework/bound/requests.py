@@ -1,4 +1,4 @@
-"""What each request needs at least, alone on an idle cluster that knows all: time to first token, time per token."""
+"""The least needs of each request, alone on an idle cluster that knows all: time to first token, time per token."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
-_SLACK = 1e-9  # sums of times in another order
-_ROUNDED_S = 2.0**-31  # seconds that a copy may take less, as times of copies are rounded
+_SLACK = 1e-9  # sums of times in another order round differently
+_ROUNDED_S = 2.0**-31  # a copy may take this much less, as times of copies are rounded
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What the steps of a pool take at least, and which requests its memory can hold, (N,)."""
+    """The least times of a pool's steps, and which requests its memory can hold, (N,)."""
 
     spec: PoolSpec
     row: StepRow
@@ -39,7 +39,7 @@ class Pool:
         return self.attention is not None and not self.steps.again_only
 
     def prefill_s(self, cached: Integers, tokens: Integers) -> Floats:
-        """Least time from the start of prompts' prefill to its token, (N,)."""
+        """The least time from the start of each prompt's prefill to its token, (N,)."""
         assert self.attention is not None
         assert self.steps.chunks is not None
         stages = self.spec.parallelism.pp
@@ -50,11 +50,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Needs:
-    """Each array (N,), and a lower bound for any schedule.
+    """Lower bounds for any schedule; each array (N,).
 
-    `served`: the engine does not reject it; `good_alone`: it could keep its SLO. From a client's sending a request
-    `ready_s` pass until the scheduler sees it, then `prefill_s` until its first token, then `transfer_s` and `decode_s`
-    until its last.
+    `served`: the engine does not reject it; `good_alone`: it could keep its SLO. A request takes `ready_s` from its
+    client to the scheduler, then `prefill_s` to its first token, then `transfer_s` and `decode_s` to its last token.
     """
 
     served: Flags
@@ -71,7 +70,7 @@ class Needs:
 
 
 def make_pools(setting: Setting) -> list[Pool]:
-    """The pools of the cluster, in order. Raises InputError where the model does not fit a pool."""
+    """The pools of the cluster, in order. Raises InputError if the model does not fit a pool."""
     workload, model, engine = setting.workload, setting.model, setting.engine
     kv_blocks = [setting.kv_blocks(pool) for pool in setting.cluster.pools]
     holds = [setting.peak_blocks <= engine.largest_request(blocks) for blocks in kv_blocks]
@@ -100,13 +99,13 @@ def make_pools(setting: Setting) -> list[Pool]:
         batching = engine.batching_of(spec)
         budget = engine.budget_of(spec) + stages - 1
         whole = batching not in ("decode_first", "unified", "concurrent", "chunks_first")
-        if ranks > 1 and not whole:  # Where one rank has decodes beyond its share, others have all of theirs.
+        if ranks > 1 and not whole:  # If one rank has decodes beyond its share, others have all of theirs.
             budget += batch
         if not engine.chunked_prefill and not whole:  # a prompt may be longer than the budget
             budget = max(budget, stages * extent.kv_tokens)
         if (setting.caches or stages > 1) and whole:
-            # How much of a prompt is left to compute, and so how many fit, is not known; nor how many micro-batches
-            # have one that is longer.
+            # It is not known how much of a prompt is left to compute, and so neither how many fit nor how many
+            # micro-batches have a longer one.
             budget = stages * extent.kv_tokens
         steps = least_steps(spec, row, extent, budget, batching, again=setting.recomputes_there)
         of_prompts = None
@@ -133,7 +132,7 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
     prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.prefills], axis=0)
     again_s = np.full(len(workload), np.inf)
     recomputes = setting.recomputes
-    if recomputes:  # After the first prefill a cache may save all but one token of another.
+    if recomputes:  # After the first prefill a cache may save all but one token of a later one.
         again_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
@@ -151,7 +150,7 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
             first_token_s += decodes.total_s(prompts, np.ones(len(later), np.int64), again_s)
         good = _within(first_token_s, ttft_limit_s) & _within(decode_s, limit_s)
     if setting.engine.first_token == "decode":
-        # Token 1 is stamped with the first decode after a transfer, if that is where token 2 comes from.
+        # Token 1 is stamped with the first decode after a transfer, if that step also gives token 2.
         second_s = decodes.total_s(prompts + 1, np.minimum(steps, 1), np.full(len(later), np.inf))
         rest_s = decodes.total_s(prompts + 2, np.maximum(steps - 1, 0), again_s)
         stamped = _within(first_s + transfer_s + second_s, ttft_limit_s) & _within(rest_s, limit_s)
@@ -162,10 +161,10 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
 
 
 class _LoneDecodes:
-    """Least times of decoding a request alone, over the tokens that a step reads."""
+    """The least times to decode a request alone, by the tokens that a step reads."""
 
     def __init__(self, pools: list[Pool], prompts: Integers, later: Integers) -> None:
-        """Prepare for the requests with those prompts and numbers of tokens after the first."""
+        """Prepare for requests with these prompts and numbers of tokens after the first."""
         self._low = int(prompts.min()) + 1 if len(prompts) else 1
         contexts = np.arange(self._low, int((prompts + later).max(initial=self._low)) + 1, dtype=np.float64)
         steps = [pool.steps.decodes for pool in pools if pool.steps.decodes is not None]
@@ -174,7 +173,7 @@ class _LoneDecodes:
         self._sum_s = np.concatenate([[0.0], np.cumsum(self._least_s)])
 
     def total_s(self, context: Integers, tokens: Integers, again_s: Floats) -> Floats:
-        """Seconds of so many tokens, the first of which reads `context`, each in `again_s` if that is less, (N,)."""
+        """Seconds of `tokens` tokens, the first of which reads `context`; at most `again_s` each; (N,)."""
         first = np.clip(context - self._low, 0, len(self._least_s))
         last = np.clip(first + tokens, 0, len(self._least_s))
         change = np.clip(np.searchsorted(self._least_s, again_s), first, last)
@@ -183,7 +182,7 @@ class _LoneDecodes:
 
 
 def _served(setting: Setting, pools: list[Pool]) -> Flags:
-    """Which requests fit the model's context, and the memory of pools for each phase that they have."""
+    """Whether each request fits the model's context, and the memory of a pool for each of its phases."""
     workload = setting.workload
     served = workload.input_tokens + workload.output_tokens <= setting.model.max_context
     served &= np.any([pool.holds for pool in pools if pool.spec.role != "decode"], axis=0)
@@ -192,7 +191,7 @@ def _served(setting: Setting, pools: list[Pool]) -> Flags:
 
 
 def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
-    """From sending to being seen by the scheduler: the way to the front end, the queue there and its own time."""
+    """Seconds until the scheduler sees a request: the way to the front end, its queue and its own time."""
     row = next(pool.row for pool in pools if pool.spec.role != "decode")
     arrival_s = setting.arrival_s
     taken_s = np.full(len(setting.workload), row.intake_s)
@@ -204,7 +203,7 @@ def _ready_s(setting: Setting, pools: list[Pool]) -> Floats:
 
 
 def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
-    """The seconds of the KV that each prompt has alone, or of its last layer, over the best links."""
+    """Seconds to send the KV that only this prompt has, or its last layer, over the best links."""
     pools = setting.cluster.pools
     of_instance, bandwidth = setting.cluster.pool_of_instance, setting.cluster.link_bytes_s
     best = [max(bandwidth[[pools[k].role != other for k in of_instance]]) for other in ("decode", "prefill")]
@@ -215,7 +214,7 @@ def _transfer_s(setting: Setting, prefixes: Prefixes) -> Floats:
     )
     tokens = setting.workload.input_tokens
     copied = tokens - setting.first_token_recomputed
-    if setting.caches:  # others may have brought the rest to where it goes
+    if setting.caches:  # other requests may have brought the rest to its destination
         copied = np.maximum(copied - prefixes.held_by_others, 0)
     bytes_, link = copied * setting.copy_bytes_per_token, setting.cluster.link
     fastest = min(best) if link.fabric_bytes_s is None else min(*best, link.fabric_bytes_s)

@@ -1,4 +1,4 @@
-"""What a run is given and the limits that it shall keep, as a bound asks for them."""
+"""What a run is given and the limits that it should keep, in the form that a bound needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting(config.Setting):
-    """What a run is given, and the SLO by which it is judged. What follows here holds on a cluster that is laid out."""
+    """What a run is given, and its SLO. The properties hold for a cluster that is laid out."""
 
     slo: Slo
 
@@ -33,22 +33,23 @@ class Setting(config.Setting):
         pools = [pool for pool in self.cluster.pools if pool.role != "prefill"]
         seats = sum(pool.instances * self.engine.seats_of(pool) for pool in pools)
         peaks = -np.sort(-self.peak_blocks)
-        # Whoever holds memory of a decode instance has a seat in its pool or, leaving it, where it goes. On a mixed
-        # instance a request may also wait for another to have room. Where KV is pulled it comes before there is a seat.
+        # A request with memory on a decode instance has a seat in its pool or, while it leaves, at its destination. On
+        # a mixed instance a request may also wait for another instance to have room. Pulled KV comes before there is a
+        # seat.
         holders = [len(peaks) if pool.role == "mixed" or self.engine.pulls else seats for pool in pools]
         most = [int(peaks[:count].sum()) for count in holders]
         return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
 
     @property
     def recomputes_there(self) -> bool:
-        """Whether instances that only decode may compute a prompt again, with what was emitted."""
+        """Whether instances that only decode may compute a prompt and its emitted tokens again."""
         return self.recomputes and self.engine.recompute == "there"
 
     @cached_property
     def decode_steps(self) -> Integers:
-        """Decode steps after token 1 that each request needs at least, (N,): each may emit a token and all it drafted.
+        """The least decode steps after token 1 of each request, (N,), if each step emits a token and all drafts.
 
-        A step that drafts takes no less time than one that does not; in its place the bound has the latter.
+        A step that drafts takes at least as long as one that does not, so the bound uses the latter.
         """
         most, elsewhere = 1 + self.engine.speculation.most, sum(pool.instances for pool in self.cluster.pools) > 1
         if self.engine.first_token == "recomputed" and elsewhere:  # the step that emits token 1 may emit drafts, too
@@ -57,7 +58,7 @@ class Setting(config.Setting):
 
     @property
     def first_token_recomputed(self) -> bool:
-        """Whether token 1 of every request comes from a decode step where its KV was sent."""
+        """Whether token 1 of every request comes from a decode step at the destination of its KV."""
         return self.transfers and self.engine.first_token == "recomputed"
 
     @cached_property
@@ -68,12 +69,12 @@ class Setting(config.Setting):
 
     @property
     def transfers(self) -> bool:
-        """Whether every request of more than one token has to be moved from where it was prefilled."""
+        """Whether every request of more than one token moves away from where it was prefilled."""
         return all(pool.role != "mixed" for pool in self.cluster.pools)
 
     @property
     def arrival_s(self) -> Floats | None:
-        """When clients send, (N,); None where that depends on the run."""
+        """When clients send, (N,); None if that depends on the run."""
         previous = self.workload.previous
         if self.load.clients is not None or (previous is not None and np.any(previous >= 0)):
             return None

@@ -1,8 +1,8 @@
-"""The least time of any step of a pool, whatever else is in it: what the bound on goodput rests on.
+"""The least time of any step of a pool, independent of its other content: the basis of the bound on goodput.
 
-Measured step times may fall where a step grows, so that a step which does more can be faster. The times here are lower
+Measured step times may fall as a step grows, so that a step which does more can be faster. The times here are lower
 envelopes: a step of p prefill tokens and d decodes that read C tokens in all takes at least T(p, d, C), and so does
-every step that does more. T is interpolated between grids, so that linear prices have their extremes on them.
+every step that does more. T is interpolated on grids, so linear prices have their extremes at grid points.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Floats = NDArray[np.float64]
 
 _ROUNDS, _EXACT = 40, 1e-12  # rounds and accuracy of the search for a largest ratio
 _ROUNDING = 1e-9
-_PAYING = 1 - 1e-4  # share of their time that steps are worth which pay
+_PAYING = 1 - 1e-4  # steps pay if they are worth this share of their time
 
 
 @dataclass(frozen=True)
 class Prices:
-    """Worth of a prefill token, a decode, a token that it reads; `pace`: price of a second that a request decodes;
-    `again`: worth of a prefill token where prompts are computed again alone.
+    """Prices of a prefill token, a decode, and a token that it reads; `pace`: of a second in which a request decodes;
+    `again`: of a prefill token in pools that only recompute prompts.
     """
 
     token: float
@@ -35,7 +35,7 @@ class Prices:
 @dataclass(frozen=True)
 class Steps:
     """Steps as columns, each (n,): prefill tokens, decodes, tokens they read, least seconds; `paced`: decodes that the
-    price of pace counts, which is lower where the grid of batches is coarse.
+    price of pace counts, fewer if the grid of batches is coarse.
     """
 
     tokens: Floats
@@ -50,11 +50,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class Chunks:
-    """What chunks of prompts cost, attention apart: `start_s` a step, `token_s` a token of theirs, and `linear_s` (T,)
+    """The cost of chunks without attention: `start_s` a step, `token_s` for each of their tokens, and `linear_s` (T,)
     over all tokens of a step, `tokens` (T,).
 
-    A step holds at most `budget` tokens, decodes included. `whole`: a prompt is not cut, and may then be longer, in a
-    step of its own. `ending_s`: on top of a step that ends a prompt.
+    A step holds at most `budget` tokens, decodes included. `whole`: a prompt is not cut; a longer one has its own step.
+    `ending_s`: additional seconds of a step that ends a prompt.
     """
 
     start_s: float
@@ -69,7 +69,7 @@ class Chunks:
         return np.interp(tokens, self.tokens, self.linear_s)
 
     def step_s(self, tokens: Floats) -> Floats:
-        """The seconds of a step with so many prefill tokens and nothing else, also beyond the budget."""
+        """Seconds of a step with `tokens` prefill tokens and nothing else, also beyond the budget."""
         return self.start_s + self.token_s * tokens + self.linear(tokens)
 
     @property
@@ -79,11 +79,11 @@ class Chunks:
 
     @property
     def least_token_s(self) -> float:
-        """The least that a token can cost in such a step."""
+        """The least cost of a token in such a step."""
         return float((self.step_s(self.batched) / self.batched).min())
 
     def prompts_s(self, tokens: Floats) -> Floats:
-        """The least time to compute so many tokens of one prompt, in one step or in several.
+        """The least time to compute `tokens` tokens of one prompt, in one step or several.
 
         n steps take at least n times the lower convex hull at tokens / n, which is convex in n.
         """
@@ -99,10 +99,10 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Decodes:
-    """What decodes cost, over `batches` (D,) and the tokens they read, `contexts` (D, C): `pure_s` (D, C) in a step of
-    their own, `beside_s` (D, C) in one with chunks, whose linear layers are counted there.
+    """The cost of decodes, over `batches` (D,) and the tokens they read, `contexts` (D, C): `pure_s` (D, C) in a step
+    of their own, `beside_s` (D, C) in a step with chunks, whose linear layers are counted there.
 
-    `paced` (D,): as in `Steps`. `full_context`: what fills the memory.
+    `paced` (D,): as in `Steps`. `full_context`: the context that fills the memory.
     """
 
     batches: Floats
@@ -113,7 +113,7 @@ class Decodes:
     full_context: float
 
     def alone_s(self, batch: float, context: float) -> float:
-        """The seconds of a step of the largest batch on the grid that is not larger."""
+        """The seconds of a step of the largest batch on the grid that does not exceed `batch`."""
         at = max(int(np.searchsorted(self.batches, batch, side="right")) - 1, 0)
         return float(np.interp(context, self.contexts[at], self.pure_s[at]))
 
@@ -123,8 +123,8 @@ class Decodes:
 
 @dataclass(frozen=True)
 class PoolSteps:
-    """Least times of the steps of an instance of a pool; None: it has no such steps. `mixes`: chunks and decodes may
-    share a step. `again_only`: its chunks are of prompts that are computed again.
+    """The least times of the steps of a pool's instance; None: it has no such steps. `mixes`: chunks and decodes may
+    share a step. `again_only`: it only recomputes prompts.
     """
 
     chunks: Chunks | None
@@ -133,11 +133,11 @@ class PoolSteps:
     again_only: bool = False
 
     def own(self, prices: Prices) -> Prices:
-        """The prices of what its steps supply."""
+        """The prices of the supply of its steps."""
         return replace(prices, token=prices.again) if self.again_only else prices
 
     def best(self, prices: Prices) -> list[Steps]:
-        """Of each kind and size of step, those that are worth most a second. Prices are its own here and below."""
+        """The steps with the highest worth a second, of each kind and size. Prices are its own here and below."""
         found = []
         if self.chunks is not None:
             tokens = self.chunks.batched
@@ -158,11 +158,10 @@ class PoolSteps:
         return max(0.0, *(float(rate.max()) for rate in rates), 0.0) * (1 + _ROUNDING)
 
     def scarce(self, prices: Prices, second: float) -> str | None:
-        """What keeps the steps that are worth their time from being better still; None: nothing but time.
+        """What keeps the steps that pay from being better still; None: only time.
 
-        That is the case where decodes are what pays, and half as many of them would take more than 3/4 of the time.
-        """
-        if self.decodes is None or second <= 0.0:  # time costs nothing where all can be served
+        It is the batch size if decodes pay, and half of them would take more than 3/4 of the time."""
+        if self.decodes is None or second <= 0.0:  # time costs nothing if all requests can be served
             return None
         paying = [
             (float(steps.decodes[i]), float(steps.context[i]))
@@ -181,9 +180,9 @@ class PoolSteps:
         return "KV memory" if full else "batch size"
 
     def whole_prompts(self, tokens: Floats, second: float, prices: Prices) -> Floats:
-        """What a step for one whole prompt of so many tokens costs at least, what decodes in it are worth deducted.
+        """The least cost of a step for one whole prompt of `tokens` tokens, less the worth of decodes in it.
 
-        `second`: price of an instance's second. Attention comes on top.
+        `second`: price of an instance's second. Attention is added separately.
         """
         assert self.chunks is not None
         left = second * self.chunks.step_s(tokens)
@@ -198,7 +197,7 @@ class PoolSteps:
 
 
 def _best_mixed(chunks: Chunks, decodes: Decodes, prices: Prices) -> Steps:
-    """The step with chunks that is worth most a second for each batch of decodes, by Dinkelbach's iteration.
+    """For each batch of decodes, the step with chunks of highest worth a second, by Dinkelbach's iteration.
 
     W. Dinkelbach, "On nonlinear fractional programming", Management Science 13(7), 1967. For given tokens of a step its
     time is affine in the decodes among them.

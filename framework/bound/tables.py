@@ -1,4 +1,4 @@
-"""From the step times of a pool to lower envelopes of them, on grids between which they are affine."""
+"""Lower envelopes of a pool's step times, on grids between which they are affine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from framework.timing.table import Curve, StepRow, Surface
 
 Floats = NDArray[np.float64]
 
-_EVERY_BATCH, _RATIO = 256, 1.02  # batches on the grid: all up to here, then each so many times the one before
-_LEAST_S = 1e-15  # stands for no time at all
+_EVERY_BATCH, _RATIO = 256, 1.02  # batches on the grid: all up to here, then a geometric sequence with this ratio
+_LEAST_S = 1e-15  # replaces zero time
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How large steps can be: `prompt_tokens` of the longest prompt, `kv_tokens` and `batch` of an instance, and for
-    requests that may be good the least and the most tokens that one decode reads, of which `shared_tokens` may be held
-    once for several requests. With `stages` a step is as long as one of so many copies of its slowest micro-batch, with
-    `ranks` as one of so many copies of its slowest rank.
+    """How large steps can be: `prompt_tokens` of the longest prompt, `kv_tokens` and `batch` of an instance; for
+    requests that may be good, the least and the most tokens that one decode reads, of which several requests may share
+    `shared_tokens`. With `stages` a step takes as long as that many copies of its slowest micro-batch, with `ranks` as
+    that many copies of its slowest rank.
     """
 
     prompt_tokens: int
@@ -40,7 +40,7 @@ def least_steps(
 ) -> PoolSteps:
     """The least step times of `pool`, whose steps hold up to `budget` tokens formed as `batching` says.
 
-    `again`: instances that only decode compute prompts again.
+    `again`: instances that only decode recompute prompts.
     """
     chunks = decodes = None
     again_only = again and pool.role == "decode"
@@ -60,12 +60,12 @@ def _chunks(row: StepRow, extent: Extent, budget: int, *, whole: bool, mixes: bo
     last = extent.ranks * max(limit, (extent.prompt_tokens if extent.stages == 1 else most) + extent.batch)
     knots = np.zeros(0) if row.linear is None else np.asarray(row.linear.knots)
     tokens = np.unique(np.concatenate([[1.0, limit, last], knots[knots > 1]]))
-    ends_prompts = whole and not mixes  # each of its steps does, and nothing else emits there
+    ends_prompts = whole and not mixes  # each of its steps ends prompts, and nothing else emits there
     logits_s = float(curve_at(row.logits, np.arange(1.0, extent.batch + 1)).min())
     start_s = row.base_s + row.prefill_step_s + (logits_s if ends_prompts else 0.0)
     ending_s = row.per_sampled_s + (0.0 if ends_prompts else logits_s)
     linear_s = _monotone(curve_at(row.linear, tokens))
-    if extent.stages > 1 or extent.ranks > 1:  # the slowest takes no less than all do on average, which a hull is below
+    if extent.stages > 1 or extent.ranks > 1:  # the slowest takes at least the average, and a hull lies below that
         linear_s = np.interp(tokens, *lower_hull(tokens, linear_s))
     return Chunks(max(start_s, _LEAST_S), row.per_prefill_token_s, ending_s, tokens, linear_s, limit, whole)
 
@@ -80,15 +80,15 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
         pure_s, beside_s = _times_on_ranks(row, batches, contexts, extent.ranks)
     else:
         pure_s, beside_s = _times_of_decodes(row, batches, contexts)
-    if chunks is not None:  # a step with chunks that do not count may be the faster one
+    if chunks is not None:  # a step with chunks that do not count may be faster
         pure_s = np.minimum(pure_s, _monotone(chunks.start_s + chunks.linear(batches)[:, None] + beside_s))
     pure_s = np.maximum(pure_s, _LEAST_S)
     gaps = np.diff(batches)
     steepest = np.maximum(np.diff(pure_s, axis=0), np.diff(beside_s, axis=0)) / pure_s[:-1]
-    # Seconds times decodes are convex between two batches: this is how far they sag, as a share of the seconds.
+    # Seconds times decodes are convex between two batches; this is their sag, as a share of the seconds.
     sag = np.where(gaps > 1, 0.25 * gaps * steepest.max(axis=1), 0.0)
     paced = batches - np.maximum(np.append(sag, 0.0), np.insert(sag, 0, 0.0))
-    # Of one size of batch requests read so much at least and at most; on a coarse grid those of adjacent sizes count.
+    # The least and the most that requests of one batch size read; on a coarse grid adjacent sizes count too.
     below = np.where(np.insert(gaps, 0, 1.0) > 1, np.insert(batches[:-1], 0, 0.0), batches)
     above = np.where(np.append(gaps, 1.0) > 1, np.append(batches[1:], 0.0), batches)
     read = np.clip(contexts, low * below[:, None], np.minimum(high * above, room)[:, None])
@@ -100,7 +100,7 @@ def _decodes(row: StepRow, extent: Extent, chunks: Chunks | None) -> Decodes | N
 
 
 def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats) -> tuple[Floats, Floats]:
-    """Seconds of steps of decodes, and what decodes add to one with chunks, its linear layers apart; each (D, C)."""
+    """Seconds of steps of decodes, and what decodes add to steps with chunks except linear layers; each (D, C)."""
     attention_s = _surface(row.decode, batches, contexts) + row.per_context_token_s * contexts
     logits_s, each_s = curve_at(row.logits, batches), _each_s(row) * batches
     beside_s = np.minimum.accumulate(logits_s[::-1])[::-1] + each_s
@@ -109,15 +109,15 @@ def _times_of_decodes(row: StepRow, batches: Floats, contexts: Floats) -> tuple[
 
 
 def _each_s(row: StepRow) -> float:
-    """Seconds that a decode costs by itself, without its context."""
+    """Seconds per decode, without its context."""
     return row.per_sequence_s + row.between_sequence_s + row.per_sampled_s
 
 
 def _times_on_ranks(row: StepRow, batches: Floats, contexts: Floats, ranks: int) -> tuple[Floats, Floats]:
-    """The times where the slowest rank counts, from what is convex below each part: it is no less than the mean.
+    """The times if the slowest rank counts, from a convex lower bound of each part: it takes at least the mean.
 
-    A rank's part is that of as many ranks like it, so that the grids go up to so many times the largest step. With
-    chunks some ranks may have no decodes.
+    A rank's part is that of as many ranks like it, so the grids go up to that many times the largest step. With chunks
+    some ranks may have no decodes.
     """
     wide = _batches(row, ranks * float(batches[-1]), batches)
     long = _contexts(row, float(contexts[0]), ranks * float(contexts[-1]))
@@ -151,7 +151,7 @@ def _contexts(row: StepRow, low: float, high: float) -> Floats:
 
 
 def _surface(surface: Surface | None, batches: Floats, contexts: Floats) -> Floats:
-    """The decode surface at each batch and context, (D, C); its last segments go on."""
+    """The decode surface at each batch and context, (D, C); its last segments continue."""
     if surface is None:
         return np.zeros((len(batches), len(contexts)))
     lines = np.stack([curve_at(Curve(surface.contexts, values), contexts) for values in surface.values])
@@ -162,7 +162,7 @@ def _surface(surface: Surface | None, batches: Floats, contexts: Floats) -> Floa
 
 
 def curve_at(curve: Curve | None, xs: Floats) -> Floats:
-    """The curve's values at xs not below its first knot; the last segment goes on."""
+    """The curve's values at xs not below its first knot; the last segment continues."""
     if curve is None:
         return np.zeros(len(xs))
     slope = (curve.values[-1] - curve.values[-2]) / (curve.knots[-1] - curve.knots[-2])
@@ -170,7 +170,7 @@ def curve_at(curve: Curve | None, xs: Floats) -> Floats:
 
 
 def rising(row: StepRow) -> StepRow:
-    """The row, its times over tokens of a step lowered to the least of as many or more."""
+    """The row with its times over tokens of a step lowered to the least of as many or more."""
     return replace(row, linear=_rising(row.linear), logits=_rising(row.logits))
 
 
@@ -181,7 +181,7 @@ def _rising(curve: Curve | None) -> Curve | None:
 
 
 def _monotone(values: Floats) -> Floats:
-    """The largest array not above `values` that falls nowhere, along every axis."""
+    """The largest array not above `values` that never falls along any axis."""
     for axis in range(values.ndim):
         values = np.flip(np.minimum.accumulate(np.flip(values, axis), axis=axis), axis)
     return values

@@ -1,8 +1,8 @@
-"""A few terms of the step times, fitted to a server that was measured: `python -m framework.calibration`.
+"""A few terms of the step times, fitted to a measured server: `python -m framework.calibration`.
 
 `benchmark_files` reads measured requests, and `replay` sends them again to the simulated server. `fit` compares the
-two, and `optimise` searches for the best terms on the quadratic `surfaces` that it lays through simulated times.
-What is known of each term before, `prior` says, and `held_out` tests a fit on what it has not seen.
-`apply` lays terms over step times of any source, `tables` shows the result, and `command` does all of it. The terms
-themselves, and the file that holds them, are framework.timing.calibration_terms.
+two. `optimise` fits quadratic `surfaces` to simulated times and searches for the best terms on them. `prior` states
+what is known of each term before, and `held_out` tests a fit on requests that it has not seen. `apply` puts terms over
+step times of any source, `tables` shows the result, and `command` runs all of it. framework.timing.calibration_terms
+has the terms, and the file that holds them.
 """

@@ -1,4 +1,4 @@
-"""A calibration laid over step times of any source, to try it out before it is written."""
+"""A calibration over step times of any source, to try it before it is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Calibrated:
     _known: list[tuple[tuple[Model, Gpu, Parallelism], StepRow]] = field(default_factory=list, repr=False)
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """The step times of one instance. Raises InputError where the source has none."""
+        """The step times of one instance. Raises InputError if the source has none."""
         asked = (model, gpu, parallelism)
         row = next((row for known, row in self._known if known == asked), None)
         if row is None:
@@ -38,8 +38,8 @@ class Calibrated:
 def calibrations_of(timing: Timing, server: Server | None = None) -> Callable[[Calibration], Timing]:
     """A function that makes `timing` under any calibration, instead of the one that it would find.
 
-    A source that is not made of measured parts does not distinguish communication from kernels: there `communication`
-    does nothing, `kernel` multiplies every time of a step, and steps run on `server`, None: a synchronous one.
+    A source without measured parts does not distinguish communication from kernels. There `communication` has no
+    effect, `kernel` multiplies every time of a step, and steps run on `server`, None: a synchronous one.
     """
     if isinstance(timing, Measured):
         rows = _of_parts(timing)
@@ -53,7 +53,7 @@ def calibrations_of(timing: Timing, server: Server | None = None) -> Callable[[C
 
 
 def _of_parts(timing: Measured) -> Rows:
-    """Reads each profile once, however many calibrations are tried."""
+    """The timing by calibration; reads each profile once for all calibrations."""
     known: dict[tuple[str, str, Parallelism], Entry] = {}
 
     def rows(calibration: Calibration, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
@@ -66,9 +66,9 @@ def _of_parts(timing: Measured) -> Rows:
 
 
 def apply(calibration: Calibration, row: StepRow, work: StepRow) -> StepRow:
-    """The step times `row` with every time of a step multiplied by `kernel`, and what a server adds, `work`, added.
+    """The step times `row` with every time of a step multiplied by `kernel`, plus `work`, what a server adds.
 
-    Prefill attention, and what linear layers take longer than for COMPUTE_TOKENS, are multiplied by `compute` besides.
+    Prefill attention, and the additional time of linear layers beyond COMPUTE_TOKENS, are also multiplied by `compute`.
     """
     scaled = row.times(calibration.kernel)
     if calibration.compute != 1.0:

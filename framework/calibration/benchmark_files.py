@@ -1,11 +1,11 @@
-"""Measured requests of a real server: what a benchmark client or a log wrote down of each.
+"""Measured requests of a real server, as a benchmark client or a log recorded them.
 
-Three formats. The JSON that `vllm bench serve --save-result --save-detailed` writes (SGLang's bench_serving with
---output-details has the same keys): `input_lens`, `output_lens`, `ttfts`, `itls`, `errors`, `start_times` by request,
-and `request_rate`, `burstiness`, `max_concurrency`, `duration`, `model_id`. Or a CSV with a header, or JSONL, with one
-line a request: `input_tokens`, `output_tokens`, `ttft_s`, one of `e2e_s` and `tpot_s`, if known `start_s` (or
-`arrival_s`), `error`, not empty for a request that failed, and `hash_ids`: a number for each full block of the prompt,
-equal where the prompts are equal up to and including that block.
+There are three formats. One is the JSON of `vllm bench serve --save-result --save-detailed` (SGLang's bench_serving
+with --output-details has the same keys): `input_lens`, `output_lens`, `ttfts`, `itls`, `errors`, `start_times` by
+request, and `request_rate`, `burstiness`, `max_concurrency`, `duration`, `model_id`. The others are a CSV with a
+header, and JSONL, with one line a request: `input_tokens`, `output_tokens`, `ttft_s`, one of `e2e_s` and `tpot_s`; if
+known, `start_s` (or `arrival_s`), `error` (not empty for a failed request) and `hash_ids`: a number for each full block
+of the prompt, equal if the prompts are equal up to and including that block.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _JSON_COLUMNS = ("input_lens", "output_lens", "ttfts", "itls")
 
 @dataclass(frozen=True)
 class Benchmark:
-    """N requests that were served, in the order in which they were sent; those that failed are only counted.
+    """N requests that were served, in the order of their sending; failed ones are only counted.
 
-    Arrays have shape (N,). What the file does not say is None.
+    Arrays have shape (N,). What the file does not state is None.
 
     `ttft_s`: from sending to the first token.
     `tpot_s`: the mean gap after it, NaN for a single token and if all tokens came at once.
@@ -76,7 +76,7 @@ class Benchmark:
 def read_benchmark(path: str | Path) -> Benchmark:
     """The requests in a file: JSONL, JSON if it begins with a brace or a bracket, else a CSV.
 
-    Raises InputError, naming the request or the line that cannot be.
+    Raises InputError, naming the wrong request or line.
     """
     path = Path(path).expanduser()
     data = read_file(path, "benchmark")
@@ -130,7 +130,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 
 def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """The lists with an entry a request, all equally long; `errors` and `start_times` filled in where missing."""
+    """The lists with an entry for each request, all of one length; missing `errors` and `start_times` are filled in."""
     missing = [name for name in _JSON_COLUMNS if not isinstance(result.get(name), list)]
     if missing:
         raise InputError(
@@ -162,7 +162,7 @@ def _from_lists(where: str, entry: Mapping[str, Any]) -> ServedRequest:
 
 
 def _benchmark(path: Path, sha256: str, served: Sequence[ServedRequest], failed: int, **known: Any) -> Benchmark:
-    """Columns from requests, in the order of their sending."""
+    """The columns of requests, in the order of their sending."""
     if not served:
         raise InputError(f"{path}: none of its {failed} requests was served; there is nothing to compare with")
     notes = [f"{failed} of {failed + len(served)} requests failed; they are left out"] if failed else []

@@ -1,4 +1,4 @@
-"""Benchmarks with a line for each request: a CSV with a header, or JSONL, an object a line with the same names."""
+"""Benchmarks with a line for each request: a CSV with a header, or JSONL with the same names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from framework.errors import InputError, shown
 _NEEDED = ("input_tokens", "output_tokens", "ttft_s")
 _LAST = ("e2e_s", "tpot_s")
 _START = ("start_s", "arrival_s")
-_Line = tuple[str, Mapping[str, Any]]  # place of a row, and its values by name
+_Line = tuple[str, Mapping[str, Any]]  # place of the row, and its values by name
 
 
 def is_jsonl(text: str) -> bool:
@@ -30,9 +30,9 @@ def is_jsonl(text: str) -> bool:
 
 
 def requests_of(path: Path, text: str) -> tuple[list[ServedRequest], int]:
-    """The requests that were served, in the order of the file, and how many failed.
+    """The requests that were served, in the order of the file, and the number of failed ones.
 
-    Raises InputError, naming the line that cannot be.
+    Raises InputError, naming the wrong line.
     """
     served, failed = [], 0
     for where, row in _jsonl_lines(path, text) if is_jsonl(text) else _csv_lines(path, text):

@@ -24,7 +24,7 @@ class ServedRequest:
 
 
 def number(where: str, value: Any, least: float = -math.inf, most: float = _MOST) -> float:
-    """A finite number, given as such or, in a CSV, as text."""
+    """A finite number, given as a number or, in a CSV, as text."""
     try:
         found = float("nan" if isinstance(value, bool) else value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Calibration to a server of one's own: observe, replay, fit.
+"""Calibration to a user's own server: observe, replay, fit.
 
     python -m framework.calibration FILE... model=llama3_8b gpu=h100 tp=1 backend=vllm
 
@@ -9,8 +9,9 @@ FILE: the JSON of `vllm bench serve --save-result --save-detailed`, a CSV or JSO
 Settings of run.py describe the deployment: model= and gpu=, policy=, server=, engine.max_batch=128, ...
 The file that is written holds a calibration for each model and data type that was fitted; only this one's is replaced.
 
-How: framework/calibration/fit.py. Of several runs each is predicted by a fit to the others; of a single one the last
-third is, by a fit to the rest. The last lines say for which loads nothing was held out, and nothing is known.
+How: framework/calibration/fit.py. With several runs, each is predicted by a fit to the others; with a single one, its
+last third by a fit to the rest. The last lines name the loads for which nothing was held out, so that the fit is
+untested there.
 """
 
 from __future__ import annotations
@@ -51,21 +52,21 @@ _SET = {
 _OF_A_RUN = ("concurrency", "rate", "hash_block_tokens")
 _KEYS = {
     **dict.fromkeys(_SET, "of the deployment"),
-    "load": "recorded, closed or drawn; what the file tells if nothing is said",
+    "load": "recorded, closed or drawn; what the file tells by default",
     "concurrency": "requests in flight, of all files that do not say",
     "rate": "requests/s, of all files that do not say",
     "hash_block_tokens": "tokens of a block of a prompt, of all files that do not say",
-    "seed": "of drawn arrivals, 0 if nothing is said",
-    "out": "a directory, the user's cache, where runs find it, if nothing is said",
+    "seed": "of drawn arrivals, 0 by default",
+    "out": "a directory, the user's cache, where runs find it, by default",
     "dry": "true: nothing is written",
 }
 _GROUPS = ("model", "gpu", "timing", "engine", "server", "cluster", "policy", "predictor")
-_FARTHEST = 20.0  # times that a measured TPOT may be off the kernels'
+_FARTHEST = 20.0  # times by which a measured TPOT may differ from the kernels'
 
 
 @dataclass(frozen=True)
 class _Command:
-    """What a command line asks for; `known` has by file what its benchmark does not say."""
+    """The content of a command line; `known` has, by file, what its benchmark does not state."""
 
     files: Mapping[str, Mapping[str, Any]]
     parts: Mapping[str, Any]
@@ -77,7 +78,7 @@ class _Command:
 
 @command(__doc__, operands="FILE ...", keys=_KEYS, settings=_GROUPS)
 def main(arguments: Arguments) -> None:
-    """Run the command line. Raises InputError, or an error of Hydra's, for what cannot be."""
+    """Run the command line. Raises InputError, or an error of Hydra's, for wrong arguments."""
     command = _understood(arguments)
     deployment = _deployment(command.parts)
     observed = [
@@ -115,7 +116,7 @@ def _deployment(parts: Mapping[str, Any]) -> Deployment:
 
 
 def _require_same_unit(observed: Observed, deployment: Deployment) -> None:
-    """Raise InputError where tokens came so much slower or faster than kernels allow that something is mixed up."""
+    """Raise InputError if tokens came so much slower or faster than kernels allow that units must be wrong."""
     unfitted = calibration_of({}, deployment.server)
     measured_s, replayed_s = observed.times.tpot_s, replay(observed.sent, deployment, unfitted).tpot_s
     finite = np.isfinite(measured_s) & np.isfinite(replayed_s)
@@ -130,7 +131,7 @@ def _require_same_unit(observed: Observed, deployment: Deployment) -> None:
 
 
 def _another(policy: Policy) -> Policy:
-    """A policy like one that has not run; compiled hooks, which keep nothing, are shared, for they copy slowly."""
+    """A copy of a policy that has not run; compiled hooks, which keep nothing, are shared, because they copy slowly."""
     return copy.deepcopy(policy, {id(part): part for part in vars(policy).values() if isinstance(part, Decision)})
 
 

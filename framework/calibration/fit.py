@@ -1,11 +1,11 @@
 """The terms of a calibration fitted to the requests of measured benchmarks.
 
-The requests are replayed through the simulator, and the few terms of a `Calibration` are fitted so that the replay's
-TTFT and TPOT meet the measured ones. What is compared are group means of log times: requests in groups of equal size,
-once by the length of their prompts (which tells a cost per token from one per request) and once by the order of their
-sending (which tells a cost per sequence from one per step, as the load varies). Group means, for one request's time
-hangs on what the scheduler decided just then; interquartile means, so that a few hiccups of a client do not pull. Tails
-are not fitted: they are left to check the fit.
+The requests are replayed through the simulator, and the terms of a `Calibration` are fitted so that the replay's TTFT
+and TPOT meet the measured ones. The fit compares group means of log times. Requests form groups of equal size twice: by
+prompt length, which separates a cost per token from one per request, and by the order of sending, which separates a
+cost per sequence from one per step as the load varies. Means are used because the time of one request depends on single
+decisions of the scheduler. They are interquartile means, so that a few slow moments of a client do not count. Tails are
+not fitted; they serve to check the fit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 Chosen = NDArray[np.int64]
 
 LEAST_REQUESTS = 12
-_GROUP = 10  # requests at least
+_GROUP = 10  # requests of a group, at least
 _GROUPS = 8  # most groups of one kind
 _POINTS = 4  # simulations for each coefficient of a surface
 
@@ -41,12 +41,12 @@ class Observed:
 
     @cached_property
     def times(self) -> Served:
-        """The times that were measured."""
+        """The measured times."""
         return measured(self.benchmark)
 
 
 def observe(benchmark: Benchmark, load: str | None = None, seed: int = 0) -> Observed:
-    """The benchmark prepared for replays; `load` is one of LOADS, by default what `load_of` says.
+    """The benchmark prepared for replays; `load` is one of LOADS, by default that of `load_of`.
 
     `seed` is that of drawn sending times. Raises InputError for too few requests, and for a load that the benchmark
     does not state.
@@ -58,15 +58,15 @@ def observe(benchmark: Benchmark, load: str | None = None, seed: int = 0) -> Obs
 
 
 class Groups:
-    """Groups of requests of one benchmark, by whose mean log times a replay is compared with it.
+    """Groups of one benchmark's requests; their mean log times are compared with a replay's.
 
-    `chosen` are the indices of the requests that count. `weights` says how much each group counts, shape (groups,).
+    `chosen` are the indices of the requests that count. `weights` is the weight of each group, shape (groups,).
     """
 
     def __init__(self, observed: Observed, chosen: Chosen) -> None:
         tpot_s = observed.times.tpot_s
         kinds = [observed.benchmark.input_tokens]
-        if observed.sent.by != "drawn":  # Otherwise the load at one time is not the load that was.
+        if observed.sent.by != "drawn":  # Otherwise the load at one time differs from the measured load.
             kinds.append(np.arange(len(observed.benchmark)))
         self._ttft = [group for kind in kinds for group in _split(chosen, kind)]
         finite = chosen[np.isfinite(tpot_s[chosen])]
@@ -97,8 +97,8 @@ def _middle_mean(values: Floats) -> float:
 def calibrate(observed: Sequence[Observed], deployment: Deployment, until: float = 1.0) -> Fitted:
     """Fit the terms of the deployment's server to the first requests of each benchmark, the share `until` of them.
 
-    All benchmarks are replayed whole, so that the requests that are compared meet the load that they met. Raises
-    InputError where the simulated server does not serve all requests.
+    Each benchmark is replayed whole, so the compared requests meet the load that they met. Raises InputError if the
+    simulated server does not serve all requests.
     """
     groups = [Groups(each, np.arange(round(until * len(each.benchmark)))) for each in observed]
 

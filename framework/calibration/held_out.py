@@ -1,4 +1,4 @@
-"""What a calibration is worth where it was not fitted: requests that are held out, and the loads that none are of."""
+"""Tests of a calibration on requests that it was not fitted to, and the loads without such requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHARE = 1 / 3  # share of a single run
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Requests of a run, by index, and terms that were fitted without them, to what `fitted_to` says."""
+    """The indices of a run's requests, and terms that were fitted without them, to what `fitted_to` says."""
 
     observed: Observed
     requests: NDArray[np.int64]
@@ -29,7 +29,7 @@ class HeldOut:
 
 
 def held_out(observed: Sequence[Observed], deployment: Deployment) -> Iterator[HeldOut]:
-    """Each of several runs, held out as a whole; of a single one its last third."""
+    """Each of several runs, held out as a whole; of a single run, its last third."""
     for each in observed:
         others = [other for other in observed if other is not each]
         count = len(each.benchmark)
@@ -41,7 +41,7 @@ def held_out(observed: Sequence[Observed], deployment: Deployment) -> Iterator[H
 
 
 def place_of(observed: Observed, deployment: Deployment) -> Place:
-    """Where the load of a run lies: a client that kept a number of requests in flight counts by that."""
+    """The load of a run; if a client kept a number of requests in flight, that number."""
     concurrency = observed.benchmark.concurrency
     load = Open() if concurrency is None else Closed(concurrency)
     workload, cluster = observed.sent.workload, deployment.cluster
@@ -51,7 +51,7 @@ def place_of(observed: Observed, deployment: Deployment) -> Place:
 
 
 def untested(places: Sequence[Place]) -> tuple[str, ...]:
-    """In words, for which loads nothing was held out: what a fit says of them was never tested."""
+    """The loads for which nothing was held out, in words: the fit is untested there."""
     domain = Domain.around(places)
     lacking = [
         *(["closed loops"] if domain.in_flight is None else []),

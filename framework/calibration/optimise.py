@@ -1,15 +1,16 @@
-"""Fits a few parameters of a simulator to measured times; where the data say little, the prior holds them.
+"""Fits a few parameters of a simulator to measured times; the prior decides where the data say little.
 
-A simulated time is not a smooth function of the parameters: a step that ends a little later lets the scheduler decide
-otherwise, and single times jump. So the simulator is run at points spread over a box around the estimate, a quadratic
-surface is laid through each predicted log time, and the estimate moves to the best point of the surfaces (Box, Wilson,
-"On the experimental attainment of optimum conditions", J. R. Stat. Soc. B 13(1), 1951); then the box shrinks. The
-scatter around a surface is the simulator's own; the measured time, one draw of the same kind, has it too.
+A simulated time is not a smooth function of the parameters: if a step ends a little later, the scheduler may decide
+otherwise, and single times jump. So the simulator runs at points spread over a box around the estimate, a quadratic
+surface is fitted to each predicted log time, and the estimate moves to the best point of the surfaces (Box, Wilson, "On
+the experimental attainment of optimum conditions", J. R. Stat. Soc. B 13(1), 1951); then the box shrinks. The scatter
+around a surface is the simulator's own. The measured time has it too, as one draw of the same kind.
 
-Best is the maximum of the posterior: residuals over their standard deviation, with a loss that outliers pull on only
-linearly (soft L1), and a normal prior for each parameter. In addition to the scatter, residuals have a noise that is
+The best point is the maximum of the posterior: residuals over their standard deviation, with a loss that is linear in
+outliers (soft L1), and a normal prior for each parameter. Residuals have, in addition to the scatter, a noise that is
 estimated from them. Standard errors come from the slopes of the surfaces and the prior, by the sandwich formula (White,
-"Maximum likelihood estimation of misspecified models", Econometrica 50(1), 1982): scatter is correlated among times.
+"Maximum likelihood estimation of misspecified models", Econometrica 50(1), 1982), because scatter is correlated among
+times.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ Predict = Callable[[Mapping[str, float]], Floats]  # values of the terms -> pred
 _FIRST_RADIUS, _LAST_RADIUS = 1.0, 0.5  # radii of the box, in widths of the prior
 _MOVES = 8  # most moves of the box
 POINTS = 6  # points of a box for each coefficient of a surface
-_FIRST_NOISE = 0.02  # noise of a log time while the box is large: the prior must not hold back the search
-_MARGIN = 0.25  # share of a box's width within which earlier simulations count for it
-_FAR = 0.9  # share of the radius beyond which a best point is on the edge, so that the box has to move on
+_FIRST_NOISE = 0.02  # noise of a log time while the box is large, so that the prior does not stop the search
+_MARGIN = 0.25  # share of a box's width within which earlier simulations count
+_FAR = 0.9  # share of the radius beyond which a best point counts as on the edge, so the box moves
 _NOISE_SETTLED = 0.2
-_KNOWN = 0.5  # share of the prior's width: a larger standard error means that the prior determined the term
-_ALIKE = 0.95  # correlation of two terms that the data hardly tell apart
+_KNOWN = 0.5  # share of the prior's width: with a larger standard error the prior determined the term
+_ALIKE = 0.95  # correlation of two terms that the data hardly separate
 
 
 @dataclass(frozen=True)
 class Term:
     """A parameter, and what is known of it before any data: a normal prior around `centre`, cut at the bounds.
 
-    `width` is the standard deviation of the prior: that of the logarithm where `factor` is true (a multiplier), else in
-    the term's own unit. Raises InputError for bounds that do not hold the centre.
+    `width` is the standard deviation of the prior: that of the logarithm if `factor` is true (a multiplier), else in
+    the term's own unit. Raises InputError for bounds that exclude the centre.
     """
 
     name: str
@@ -64,24 +65,23 @@ class Term:
         return float(np.clip(value, self.lowest, self.highest))
 
     def z(self, value: float) -> float:
-        """How many widths of the prior a value lies from the centre."""
+        """The distance of a value from the centre, in widths of the prior."""
         return float((np.log(value / self.centre) if self.factor else value - self.centre) / self.width)
 
     def error(self, value: float, z_error: float) -> float:
-        """The standard error in the term's own unit, from `z_error`, that in widths of the prior."""
+        """The standard error in the term's own unit, from `z_error` in widths of the prior."""
         return float(z_error * self.width * (value if self.factor else 1.0))
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit of K terms to M log times found, with the terms in the order of the prior.
+    """The result of a fit of K terms to M log times, with the terms in the order of the prior.
 
     `values` and `errors` are by term, in its unit; errors are standard errors, at most the prior's width. `known` says
-    by term whether the data determined it, and not the prior. `idle` has the names of the terms that change nothing.
-    `before` and `after` are predicted - measured log times at the prior's centres and at `values`, shape (M,).
-    `scatter` is the standard deviation of each log time among simulations that hardly differ, shape (M,), and `noise`
-    is the standard deviation that residuals have in addition to it. `correlation` is that of the errors, shape (K, K).
-    `evaluations` counts how often the times were predicted.
+    by term whether the data, not the prior, determined it. `idle` has the names of the terms without effect. `before`
+    and `after` are predicted - measured log times at the prior's centres and at `values`, shape (M,). `scatter` is the
+    standard deviation of each log time among similar simulations, shape (M,), and `noise` is the additional standard
+    deviation of residuals. `correlation` is that of the errors, shape (K, K). `evaluations` counts the predictions.
     """
 
     values: Mapping[str, float]
@@ -96,7 +96,7 @@ class Fitted:
     evaluations: int
 
     def warnings(self) -> tuple[str, ...]:
-        """One line on each term that the data do not determine, and on each pair that they hardly distinguish."""
+        """One line on each term that the data do not determine, and on each pair that they hardly separate."""
         names = list(self.values)
         lines = [f"{name}: has no effect here and stays what it was" for name in self.idle]
         unknown = [name for name, known in self.known.items() if not known and name not in self.idle]
@@ -119,10 +119,10 @@ def fit(
     """Fit the terms of `prior` so that `predict` meets the `measured` log times, shape (M,).
 
     `predict` takes the value of every term and returns M log times. It is called some hundred times: for three to ten
-    boxes, `points` times for each of the (K + 1) (K + 2) / 2 coefficients of a surface. With more points less scatter
-    passes for effects, and weak effects are seen better. `weights`, shape (M,), says how many independent measurements
-    each time stands for, by default 1. A term without any effect keeps its centre. The same arguments give the same
-    fit. Raises InputError where there is nothing to fit, and for times that are not finite.
+    boxes, `points` times for each of the (K + 1) (K + 2) / 2 coefficients of a surface. More points mistake less
+    scatter for effects, and show weak effects better. `weights`, shape (M,), says how many independent measurements
+    each time stands for, by default 1. A term without effect keeps its centre. The same arguments give the same fit.
+    Raises InputError if there is nothing to fit, and for times that are not finite.
     """
     measured = np.asarray(measured, np.float64)
     if len(measured) == 0 or len(prior) == 0:
@@ -154,7 +154,9 @@ def fit(
 
 
 class _Simulator:
-    """Predictions against measurements in widths of the prior (z): terms have one scale, the prior is unit normal."""
+    """Predictions against measurements in widths of the prior (z): all terms have one scale, and the prior is unit
+    normal.
+    """
 
     def __init__(self, predict: Predict, measured: Floats, prior: Sequence[Term]) -> None:
         self._predict, self._measured, self._prior = predict, measured, prior
@@ -177,12 +179,12 @@ class _Simulator:
         return residuals
 
     def within(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """All points between two corners that were simulated so far, (N, K), and their residuals, (N, M)."""
+        """All simulated points between two corners, (N, K), and their residuals, (N, M)."""
         known = [(z, residuals) for z, residuals in self._known if np.all((low <= z) & (z <= high))]
         return np.stack([z for z, _ in known]), np.stack([residuals for _, residuals in known])
 
     def active(self, origin: Floats, residuals: Floats) -> NDArray[np.int64]:
-        """Indices of the terms that change anything."""
+        """Indices of the terms that have an effect."""
         steps = np.minimum(self.highest - origin, 1.0) * np.eye(len(origin))
         return np.flatnonzero([np.any(self.residuals(origin + step) != residuals) for step in steps])
 
@@ -198,7 +200,7 @@ class _Estimate:
 
 
 class _Search:
-    """Boxes that move and shrink, over the terms that are active."""
+    """The search: boxes that move and shrink, over the active terms."""
 
     def __init__(self, simulator: _Simulator, active: NDArray[np.int64], weights: Floats, points: int) -> None:
         self._simulator, self._active, self._weights = simulator, active, weights
@@ -206,7 +208,7 @@ class _Search:
         self._seed = 0
 
     def estimate(self) -> _Estimate:
-        """Where the search ends, and how sure that is."""
+        """The end of the search, and its uncertainty."""
         z = np.zeros(len(self._simulator.lowest))
         if len(self._active) == 0:
             residuals = self._simulator.residuals(z)
@@ -215,7 +217,9 @@ class _Search:
         return self._settled(z)
 
     def _settled(self, z: Floats) -> _Estimate:
-        """From the centre of the prior until the box is small, holds the best point, and the noise is known."""
+        """The estimate, from the prior's centre until the box is small, holds the best point, and the noise is
+        known.
+        """
         radius, noise = _FIRST_RADIUS, _FIRST_NOISE
         for _ in range(_MOVES):
             found = self._in_box(z, radius, noise)
@@ -231,7 +235,7 @@ class _Search:
         return found
 
     def _in_box(self, z: Floats, radius: float, noise: float) -> _Estimate:
-        """The best point of a box around z, under that noise; the noise that it leaves."""
+        """The best point of a box around z under that noise, and the noise that it leaves."""
         active = self._active
         box = Box.around(z[active], radius, self._simulator.lowest[active], self._simulator.highest[active])
         surfaces = self._surfaces(z, box)
@@ -243,7 +247,7 @@ class _Search:
         return _Estimate(found, covariance, surfaces.scatter, left)
 
     def _surfaces(self, z: Floats, box: Box) -> Surfaces:
-        """Through new simulations all over the box and earlier ones not far from it; other terms stay as in `z`."""
+        """Surfaces through new simulations all over the box and earlier ones near it; other terms stay as in `z`."""
         active = self._active
         self._seed += 1
         for point in box.points(self._count, self._seed):

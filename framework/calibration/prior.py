@@ -1,9 +1,8 @@
 """The terms of a calibration, and what is known of each before a server was measured.
 
-Kernels run nearly as they were measured alone, communication is half as sure. What each of the server's terms is,
-framework.timing.server says: the server that was named gives their centres, and widths leave room for one that is three
-times as slow, for the data to overrule. Where the host works between steps its time cannot be distinguished from any
-other time of a step, so that `step_s` stays what it is.
+Kernels run nearly as they were measured alone; communication is half as certain. framework.timing.server explains the
+server's terms: the named server gives their centres, and the widths allow for one that is three times as slow. If the
+host works between steps, its time cannot be separated from other time of a step, so `step_s` stays as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _FACTORS = (
     Term("compute", 1.0, width=0.15, lowest=0.5, highest=2.0, factor=True),
     Term("communication", 1.0, width=0.3, lowest=0.2, highest=5.0, factor=True),
 )
-_WIDTHS = {  # terms, and the most that they can be, in seconds
+_WIDTHS = {  # terms, and the largest value of each, in seconds
     "step_s": (1e-3, 0.05),
     "message_s": (4e-6, 1e-4),
     "host_s": (2e-3, 0.05),
@@ -31,13 +30,13 @@ _WIDTHS = {  # terms, and the most that they can be, in seconds
 
 
 def prior(server: Server) -> tuple[Term, ...]:
-    """The terms to fit to a server that is thought to be like this one."""
+    """The terms to fit to a server that is assumed to be like this one."""
     terms = [name for name in SERVER_TERMS if server.asynchronous or name != "step_s"]
     return (*_FACTORS, *(_term(name, getattr(server, name)) for name in terms))
 
 
 def calibration_of(values: Mapping[str, float], server: Server) -> Calibration:
-    """The calibration with these terms, by name, in which the server's other terms stay what they are."""
+    """The calibration with these terms, by name; the server's other terms stay as they are."""
     return Calibration(**({name: getattr(server, name) for name in SERVER_TERMS} | dict(values)))
 
 

@@ -1,4 +1,4 @@
-"""The requests of a measured benchmark once more, on the simulated server that they were measured on."""
+"""The requests of a measured benchmark, sent again to the simulated server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LOADS = ("recorded", "closed", "drawn")
 class Deployment:
     """The simulated server. `timing` makes its step times under a calibration, `policy` a policy for each replay.
 
-    `server` is the software that is thought to run it, and `predictor` makes a predictor for each replay.
+    `server` is the software that is assumed to run it, and `predictor` makes a predictor for each replay.
     """
 
     model: Model
@@ -47,7 +47,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Sent:
-    """The requests of a benchmark, to be sent again as `load` says; `by` is the one of LOADS that it carries out."""
+    """The requests of a benchmark, to be sent again by `load`; `by` is its name in LOADS."""
 
     workload: Workload
     load: Load
@@ -59,8 +59,8 @@ class Served:
     """The times of N requests in seconds, each of shape (N,), in the order of their sending.
 
     `ttft_s` runs from sending to the first token; `tpot_s` is the mean gap after it, NaN for a single token; `e2e_s`
-    runs from sending to the last token. `duration_s` runs from the first sending to the last token, None where it is
-    unknown. `extrapolated` is the share of the busy time in steps beyond those that were measured.
+    runs from sending to the last token. `duration_s` runs from the first sending to the last token, None if it is
+    unknown. `extrapolated` is the share of the busy time in steps beyond the measured ones.
     """
 
     ttft_s: Floats
@@ -87,13 +87,12 @@ def measured(benchmark: Benchmark) -> Served:
 
 
 def load_of(benchmark: Benchmark) -> str:
-    """How the requests should be sent again, one of LOADS, by what the benchmark says.
+    """The kind of load that replays the requests, one of LOADS, from the benchmark's own statements.
 
-    That is "recorded" where it says when each was sent, "closed" where a client kept a fixed number in flight, else
-    "drawn", from the distribution that the client drew its gaps from. Recorded times come first for a closed loop too:
-    they tie the replay to what was measured, so that a fit scatters less. They make a server that is simulated too slow
-    look worse than it is, for it falls behind a client that in truth would have waited. Raises InputError where nothing
-    is known.
+    This is "recorded" if it states when each was sent, "closed" if a client kept a fixed number in flight, else
+    "drawn", from the client's distribution of gaps. Recorded times come first for a closed loop too: they tie the
+    replay to the measurement, so a fit scatters less. They make a server that is simulated too slow look worse than it
+    is, since it falls behind a client that would have waited. Raises InputError if nothing is known.
     """
     if benchmark.start_s is not None:
         return "recorded"
@@ -108,9 +107,9 @@ def load_of(benchmark: Benchmark) -> str:
 
 
 def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
-    """The requests, to be sent as `by` (one of LOADS) says; `seed` is that of drawn sending times.
+    """The requests, to be sent by `by` (one of LOADS); `seed` is that of drawn sending times.
 
-    Raises InputError where the benchmark lacks what that needs.
+    Raises InputError if the benchmark lacks what that needs.
     """
     require_choice("load", by, LOADS)
     load: Load = Open()
@@ -140,7 +139,7 @@ def sent_again(benchmark: Benchmark, by: str, seed: int = 0) -> Sent:
 
 
 def _prefixes(benchmark: Benchmark) -> dict[str, Any]:
-    """What the benchmark says of the blocks of its prompts, as columns of a workload."""
+    """The blocks of the benchmark's prompts, as columns of a workload."""
     if benchmark.hash_ids is None:
         return {}
     lengths = [len(ids) for ids in benchmark.hash_ids]
@@ -166,7 +165,7 @@ def _drawn_s(benchmark: Benchmark, seed: int) -> tuple[Floats, str]:
 
 
 def replay(sent: Sent, deployment: Deployment, calibration: Calibration) -> Served:
-    """The times of the requests on the simulated server. Raises UnservedError where it does not serve them all."""
+    """The times of the requests on the simulated server. Raises UnservedError if it does not serve them all."""
     result = simulate(
         sent.workload,
         deployment.cluster,

@@ -1,7 +1,7 @@
-"""Quadratic surfaces through what a simulator with scatter predicts, and the best point on them.
+"""Quadratic surfaces through the predictions of a simulator with scatter, and the best point on them.
 
-The estimate is a maximum of the posterior with a unit normal prior: everything is in widths of the prior (z). Shapes
-are in terms of K active terms, C coefficients of a surface, M measured log times and N simulations.
+The estimate is the maximum of the posterior with a unit normal prior, in widths of the prior (z). In shapes, K is the
+number of active terms, C of coefficients of a surface, M of measured log times and N of simulations.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scipy.optimize import lsq_linear
 
 Floats = NDArray[np.float64]
 
-_STEPS, _STILL = 50, 1e-3  # Gauss-Newton steps on the surfaces, and the last one's length
+_STEPS, _STILL = 50, 1e-3  # Gauss-Newton steps on the surfaces, and the length of the last one
 _ON_BOUND = 1e-6
 _CUT_VARIANCE = 0.9205  # variance of a unit normal whose values beyond 2 count as 2
 _LEAST_NOISE = 0.002  # least noise of a log time
@@ -29,7 +29,7 @@ class Box:
 
     @classmethod
     def around(cls, centre: Floats, radius: float, lowest: Floats, highest: Floats) -> Box:
-        """A box of that radius around the centre, shifted where it would cross a bound; arrays have shape (K,)."""
+        """A box of that radius around the centre, shifted if it would cross a bound; arrays have shape (K,)."""
         low = np.clip(centre - radius, lowest, np.maximum(highest - 2 * radius, lowest))
         return cls(low, np.minimum(low + 2 * radius, highest))
 
@@ -73,11 +73,11 @@ class Surfaces:
         return self._row(z) @ self.coefficients
 
     def noise(self, z: Floats, weights: Floats) -> float:
-        """The noise of the residuals at a point z of the box, as `added_noise` has it."""
+        """The noise of the residuals at a point z of the box, as `added_noise` defines it."""
         return added_noise(self.residuals(z), self.scatter, weights, len(z))
 
     def optimum(self, box: Box, weights: Floats, noise: float) -> Floats:
-        """The best point of the box, shape (K,): Gauss-Newton steps, in which outliers are reweighted for the loss."""
+        """The best point of the box, shape (K,), by Gauss-Newton steps that reweight outliers for the loss."""
         z = np.clip(self.centre, box.low, box.high)
         for _ in range(_STEPS):
             known, slope, _ = self._information(z, weights, noise)
@@ -87,10 +87,10 @@ class Surfaces:
             moved, z = np.abs(following - z).max(), following
             if moved < _STILL:
                 break
-        return np.where(z - box.low < _ON_BOUND, box.low, z)  # lsq_linear stays just inside
+        return np.where(z - box.low < _ON_BOUND, box.low, z)  # lsq_linear stays just inside the bound
 
     def covariance(self, z: Floats, noise: float, weights: Floats) -> Floats:
-        """The covariance of the active z, shape (K, K), with the prior in it."""
+        """The covariance of the active z, shape (K, K), including the prior."""
         known, _, pull = self._information(z, weights, noise)
         bread = np.linalg.inv(known + np.eye(len(z)))
         leverage = self._row(z) @ self.spread @ self._row(z)
@@ -100,9 +100,9 @@ class Surfaces:
     def _information(self, z: Floats, weights: Floats, noise: float) -> tuple[Floats, Floats, Floats]:
         """What the data say at z: information (K, K), gradient (K,), and weighted slopes (M, K).
 
-        A surface itself has scatter: its expected square is too large by the scatter squared times the leverage of z.
-        Slopes that are only scatter would separate terms that nothing separates, and the centre of the box, where
-        the leverage is least, would attract. So both are taken off (errors in variables: Fuller, "Measurement Error
+        A surface has scatter: its expected square is too large by the scatter squared times the leverage of z. Slopes
+        that are only scatter would separate terms that nothing separates, and the centre of the box, with the least
+        leverage, would attract the estimate. So both are subtracted (errors in variables: Fuller, "Measurement Error
         Models", 1987, chapter 2).
         """
         residuals, row, change = self.residuals(z), self._row(z), self._change(z)

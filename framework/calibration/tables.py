@@ -36,10 +36,10 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Replayed:
-    """One benchmark of N requests: its times as measured, and as replayed without and with the fitted terms.
+    """One benchmark of N requests: its measured times, and its replays without and with the fitted terms.
 
-    `checked` has the times with terms that were fitted without the requests `held_out`, which are indices, to what
-    `fitted_to` says. `title` is a line on the benchmark, and `output_tokens` has shape (N,).
+    `checked` has the times with terms that were fitted without the requests `held_out` (indices), to what `fitted_to`
+    says. `title` is a line on the benchmark, and `output_tokens` has shape (N,).
     """
 
     title: str
@@ -54,7 +54,7 @@ class Replayed:
 
 
 def report(replays: Sequence[Replayed], fitted: Fitted, untested: Sequence[str]) -> RenderableType:
-    """What came of a calibration, for `rich.console.Console.print`; `untested` are lines on what it is known for."""
+    """The result of a calibration, for `rich.console.Console.print`; `untested` are lines on the untested loads."""
     parts: list[RenderableType] = []
     for replayed in replays:
         parts += [Text(replayed.title, style="bold"), _times(replayed), _check(replayed)]
@@ -68,7 +68,7 @@ def report(replays: Sequence[Replayed], fitted: Fitted, untested: Sequence[str])
 def figures(served: Served, output_tokens: NDArray[np.int64], chosen: Chosen | None = None) -> dict[str, float | None]:
     """Latencies in milliseconds of all requests, or of those `chosen` by index, and throughputs per second of all.
 
-    They are None where they are not known, and throughputs are left out for chosen requests.
+    They are None if unknown; throughputs are left out for chosen requests.
     """
     latencies = {"TTFT": served.ttft_s, "TPOT": served.tpot_s, "E2E": served.e2e_s}
     found: dict[str, float | None] = {}
@@ -101,7 +101,7 @@ def _times(replayed: Replayed) -> Table:
 
 
 def _check(replayed: Replayed) -> Table:
-    """The requests that the terms in the last column were not fitted to."""
+    """The requests to which the terms in the last column were not fitted."""
     served = replayed.measured, replayed.before, replayed.checked
     measured, before, checked = (figures(each, replayed.output_tokens, replayed.held_out) for each in served)
     chosen = "all" if len(replayed.held_out) == len(replayed.output_tokens) else f"last {len(replayed.held_out)}"

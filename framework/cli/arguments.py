@@ -1,9 +1,9 @@
 """Command lines of `key=value` arguments, and the parts of the configuration that they choose.
 
-Options that name a file: `engine.attention=pod` is short for `engine/attention=pod`.
+An option that names a file has a short form: `engine.attention=pod` stands for `engine/attention=pod`.
 
-Hydra tells groups of files (`/`) from settings (`.`). A group within a group is both: what is written as a setting, but
-with a name as its value, chooses the file of that name, so that settings of the file can still be given with it.
+Hydra distinguishes groups of files (`/`) from settings (`.`). A group within a group is both: written as a setting with
+a name as its value, it chooses the file of that name, and settings of the file can still be given with it.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from framework.cli.conf import CONF
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # no text
-_NO_NAME = "{$['\""  # settings written out, a reference to another setting, a list, a quoted name
+_OTHER_THAN_TEXT = re.compile(r"[-+]?[\d._]+(e[-+]?\d+)?|[-+]?(inf|nan)|true|false|null", re.IGNORECASE)  # not text
+_NO_NAME = "{$['\""  # a reference to another setting, a list, or a quoted name is no bare name
 _QUOTES = ("'", '"')
 _OF_HYDRA = "hydra/"
 _TOO_LONG = re.compile(r"\d{1000}")
 
 
 def program() -> str:
-    """How a run is started where this process is: by the script of a checkout, or by the command of the package."""
+    """How a run is started in this process: by the script of a checkout, or by the command of the package."""
     script = Path(sys.argv[0])
     is_command = script.name.startswith("servelab") or script.parent.name == "servelab"
     return "servelab" if is_command or not (CONF.parent / "run.py").is_file() else "python run.py"
 
 
 def name_files(overrides: Sequence[str], conf: Path = CONF) -> list[str]:
-    """The overrides as Hydra takes them; several names for a sweep may stand where one may.
+    """The overrides as Hydra takes them; for a sweep, several names may replace one.
 
-    Raises InputError for one that cannot be meant.
+    Raises InputError for an override without a meaning.
     """
     _refuse_unread(overrides, conf)
     return [_name_file(word, conf) for word in overrides]
 
 
 def _refuse_unread(overrides: Sequence[str], conf: Path) -> None:
-    """Raise InputError for an added setting that nothing reads. YAMLs of the user's own may read any."""
+    """Raise InputError for an added setting that nothing reads. A user's own YAMLs may read any."""
     if any(is_config_dir(word) for word in overrides):
         return
     for word in overrides:
@@ -62,7 +62,7 @@ def _refuse_unread(overrides: Sequence[str], conf: Path) -> None:
 
 @functools.cache
 def _settings(conf: Path) -> tuple[str, ...]:
-    """The settings of conf/config.yaml that are not of a group."""
+    """The settings of conf/config.yaml that belong to no group."""
     return tuple(re.findall(r"^(\w+):", (conf / "config.yaml").read_text(), re.MULTILINE))
 
 
@@ -83,7 +83,7 @@ def _name_file(word: str, conf: Path) -> str:
 
 
 def _as_name(choice: str) -> str:
-    """A name that reads as a number or a truth value too, in quotes."""
+    """A name that also reads as a number or a truth value, in quotes."""
     return f"'{choice}'" if _OTHER_THAN_TEXT.fullmatch(choice) else choice
 
 
@@ -91,16 +91,17 @@ def _as_name(choice: str) -> str:
 
 
 _SEARCH_PATH = "hydra.searchpath"
-ANY = ("*",)  # groups: settings of every run, whatever their key
-FILTERS = ("*=",)  # groups: settings by which finished runs are chosen
+ANY = ("*",)  # groups: settings of every run, with any key
+FILTERS = ("*=",)  # groups: settings that select finished runs
 DIRECTORIES = (_SEARCH_PATH,)  # groups: none, but directories of YAMLs may be added
 _CONFIG_DIR = ("--config-dir", "-cd")
 
 
 def with_config_dirs(arguments: Sequence[str]) -> list[str]:
-    """The arguments with `--config-dir DIR` as the setting by which Hydra and `configured` look for YAMLs in DIR too.
+    """The arguments with `--config-dir DIR` as the setting that makes Hydra and `configured` also look for YAMLs in
+    DIR.
 
-    Raises InputError where DIR is missing, is no directory, or has a config.yaml, which nothing would read.
+    Raises InputError if DIR is missing, is no directory, or has a config.yaml, which nothing would read.
     """
     kept: list[str] = []
     found: list[Path] = []
@@ -116,7 +117,7 @@ def with_config_dirs(arguments: Sequence[str]) -> list[str]:
         if (path / "config.yaml").exists():
             raise InputError(f"{path / 'config.yaml'}: conf/ has the one that is read; give it another name")
         found.append(path.resolve())
-    if found:  # next to the other settings, which argparse wants together
+    if found:  # next to the other settings, since argparse needs them together
         first = next((at for at, word in enumerate(kept) if "=" in word and not word.startswith("-")), 0)
         kept.insert(first, f"{_SEARCH_PATH}=[{','.join(f'file://{path}' for path in found)}]")
     return kept
@@ -145,8 +146,8 @@ def split_arguments(
 ) -> tuple[dict[str, str], list[str]]:
     """The values of the keys `own`, and the arguments that choose from, or override, the config groups.
 
-    A key of `repeated` may be given several times: the last value counts here. InputError for a word that is neither,
-    for one that is given twice, and for a key of `own` without a value.
+    A key of `repeated` may be given several times: the last value counts here. Raises InputError for a word that is
+    neither, for one that is given twice, and for a key of `own` without a value.
     """
     values: dict[str, str] = {}
     overrides: list[str] = []
@@ -176,14 +177,16 @@ def _is_setting(word: str, groups: Sequence[str]) -> bool:
 
 
 def configured(overrides: Sequence[str], groups: Sequence[str]) -> Mapping[str, Any]:
-    """What `overrides` of conf/config.yaml choose from `groups`, built. Hydra's errors where they cannot be."""
+    """The parts that `overrides` of conf/config.yaml choose from `groups`, built. Raises Hydra's errors for
+    wrong ones.
+    """
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = compose("config", overrides=name_files(overrides))
     return {group: instantiate(config[group], _convert_="all") for group in groups}
 
 
 def whole(name: str, text: str, largest: int = _LARGEST, least: int = 1) -> int:
-    """A whole number from `least` to `largest`, underscores and commas allowed; InputError for anything else."""
+    """A whole number from `least` to `largest`, underscores and commas allowed. Raises InputError for anything else."""
     digits = text.replace("_", "").replace(",", "")
     is_whole = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
     if not is_whole or not least <= int(digits) <= largest:
@@ -192,7 +195,7 @@ def whole(name: str, text: str, largest: int = _LARGEST, least: int = 1) -> int:
 
 
 def number(name: str, text: str) -> float:
-    """A finite number; InputError for anything else."""
+    """A finite number. Raises InputError for anything else."""
     try:
         value = float(text)
     except ValueError:
@@ -203,7 +206,7 @@ def number(name: str, text: str) -> float:
 
 
 def truth(name: str, text: str) -> bool:
-    """True or false; InputError for anything else."""
+    """True or false. Raises InputError for anything else."""
     if text.lower() not in ("true", "false"):
         raise InputError(f"{name} must be true or false, got {text!r}")
     return text.lower() == "true"

@@ -1,7 +1,7 @@
 """One grammar of commands, `NAME OPERAND ... KEY=VALUE ...`, and one way to start them.
 
-A word with `=` sets something: a key of the command's own, or a setting of every run. A word without `=` is an operand:
-a file, a directory, a name. Flags are `--help` and, where settings are taken, `--config-dir DIR`.
+A word with `=` sets a key of the command's own, or a setting of every run. A word without `=` is an operand: a file, a
+directory, a name. Flags are `--help` and, if settings are taken, `--config-dir DIR`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from framework.cli.suggest import nearest
 from framework.errors import InputError
 
 _HELP = ("-h", "--help")
-_WIDTH = 100  # columns of the explanation of a key
+_WIDTH = 100  # columns for the explanation of a key
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Arguments:
         return truth(key, self.own.get(key, "false"))
 
     def several(self, key: str) -> list[str]:
-        """What stands between commas; nothing by default."""
+        """The values between commas; none by default."""
         return [one.strip() for one in self.own.get(key, "").split(",") if one.strip()]
 
     def path(self, key: str) -> Path | None:
@@ -55,11 +55,11 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it does with its arguments, and which arguments it takes.
+    """A command: its function, and the arguments that it takes.
 
-    `text`: the docstring of its module. `operands`: as help shows them, [OPTIONAL] or SEVERAL ...; `keys`: of its own,
-    each with what it means; `repeated`: those of them that may be given several times. `settings`: as the groups of
-    `split_arguments`. `interrupted` answers an interrupt.
+    `text`: the docstring of its module. `operands`: as help shows them, [OPTIONAL] or SEVERAL ...; `keys`: its own
+    keys, each with its meaning; `repeated`: keys that may be given several times. `settings`: as the groups of
+    `split_arguments`. `interrupted` handles an interrupt.
     """
 
     work: Callable[[Arguments], int | None]
@@ -71,18 +71,20 @@ class Command:
     interrupted: str = ""
 
     def __call__(self, arguments: Sequence[str], typed: str = "") -> int:
-        """Do it; the exit code. Raises InputError, or an error of Hydra's, for arguments that cannot be meant."""
+        """Run the command; returns the exit code. Raises InputError, or an error of Hydra's, for arguments without a
+        meaning.
+        """
         if set(_HELP) & set(arguments):
             print(self.help(typed))
             return 0
         return self.work(self.read(arguments)) or 0
 
     def finish(self, arguments: Sequence[str], typed: str) -> int:
-        """Do it as its user should see it end: the exit code; mistakes are reported in one line."""
+        """Run the command as its user sees it; returns the exit code, and reports a mistake in one line."""
         return guard(lambda: self(arguments, typed), self.interrupted)
 
     def start(self) -> None:
-        """Do what the command line of this process says, and end the process."""
+        """Run the command line of this process, and end the process."""
         sys.exit(self.finish(sys.argv[1:], _typed()))
 
     def read(self, arguments: Sequence[str]) -> Arguments:
@@ -101,7 +103,7 @@ class Command:
         return Arguments(tuple(operands), own, tuple(settings), tuple(arguments))
 
     def help(self, typed: str) -> str:
-        """What `--help` prints, with the command as it was typed."""
+        """The output of `--help`, with the command as it was typed."""
         module = self.work.__module__
         typed = typed or f"python -m {module.removesuffix('.command')}"
         ends = [self.operands, "[KEY=VALUE ...]" if self.keys or self.settings else ""]
@@ -140,19 +142,19 @@ class Command:
 
 
 def command(text: str | None, **grammar: Any) -> Callable[[Callable[[Arguments], int | None]], Command]:
-    """Make a function a command whose other fields are `grammar`."""
+    """A decorator that makes a function a command; `grammar` are the other fields."""
     return lambda work: Command(work, text, **grammar)
 
 
 @dataclass(frozen=True)
 class Menu:
-    """Several commands under one name: `modules` has the module of each, whose `main` it is."""
+    """Several commands under one name; `modules` has the module of each, whose `main` it is."""
 
     text: str | None
     modules: Mapping[str, str]
 
     def finish(self, arguments: Sequence[str], typed: str) -> int:
-        """Hand the arguments after the first to the command that it names; the exit code."""
+        """Hand the arguments after the first to the command that the first one names; returns the exit code."""
         if not arguments or arguments[0] in _HELP:
             print((self.text or "").strip())
             return 0
@@ -163,7 +165,7 @@ class Menu:
         return code
 
     def start(self) -> None:
-        """Do what the command line of this process says, and end the process."""
+        """Run the command line of this process, and end the process."""
         sys.exit(self.finish(sys.argv[1:], _typed()))
 
     def _refuse(self, name: str) -> int:

@@ -1,6 +1,6 @@
-"""Hydra's composition of a configuration, with what configurations of one process share read and composed once.
+"""Hydra's composition of a configuration, faster: shared parts are read and composed once in a process.
 
-`composing_once` makes every Hydra of this process compose so, and a sweep's launcher asks for it with `hasten`.
+`composing_once` makes every Hydra of this process compose this way; a sweep's launcher asks for it with `hasten`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from framework.cli.reading import leads_too_far, parsed_yaml, read_text
 from framework.cli.suggest import instead_of
 from framework.errors import InputError, shown
 
-# Of Hydra's own settings, those that decide neither which files are read nor what the others become.
+# The settings of Hydra's own that decide neither which files are read nor what other settings become.
 _HYDRA_SETTINGS = ("hydra.launcher.", "hydra.mode", "hydra.run.", "hydra.sweep.")
 
 _TURN = threading.RLock()
 
 
 class Loader(ConfigLoaderImpl):
-    """Composes what Hydra's own loader composes, ten times as fast where only settings differ.
+    """Composes what Hydra's own loader composes, ten times as fast if only settings differ.
 
     The choices of config groups decide which files are read; the rest are settings, applied one after the other. So a
     configuration without its settings is kept, pickled, for all that have the same choices and read the same files.
@@ -77,13 +77,13 @@ class Loader(ConfigLoaderImpl):
         compose = functools.partial(_compose, places, folders, config_name, mode, choices)
         depends_on = (places, JobRuntime().get("name"), config_name, mode, choices)
         config: DictConfig = pickle.loads(kept_or_composed(depends_on, folders, compose))
-        OmegaConf.clear_cache(config)  # it was kept with the time at which it was composed
+        OmegaConf.clear_cache(config)  # it was kept with the time of its composition
         self._apply(settings, config)
         _note_overrides(config, parsed)
         return config
 
     def _apply(self, settings: list[Override], config: DictConfig) -> None:
-        """Change these settings. Raises InputError for one that there is not, with what there is instead."""
+        """Change these settings. Raises InputError for one that does not exist, with the nearest one that does."""
         for setting in settings:
             key = setting.key_or_group
             is_change = not (setting.is_add() or setting.is_force_add() or setting.is_delete())
@@ -95,7 +95,7 @@ class Loader(ConfigLoaderImpl):
 
 
 class _Repository(ConfigRepository):
-    """Reads a file again only when it has changed."""
+    """Reads a file again only if it has changed."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Repository:
         """Hydra copies it to give the copy other sources; the sources themselves never change."""
@@ -113,7 +113,7 @@ class _Repository(ConfigRepository):
 
 
 class _Recorder(_Repository):
-    """Notes what it, or a copy of it, is asked for, each lookup once."""
+    """Records each lookup of it and of its copies, once."""
 
     def __init__(self, config_search_path: Any) -> None:
         super().__init__(config_search_path)
@@ -127,7 +127,7 @@ class _Recorder(_Repository):
 
 @contextmanager
 def composing_once() -> Iterator[None]:
-    """A context in which every Hydra that is created composes with a `Loader`."""
+    """A context in which every new Hydra composes with a `Loader`."""
     internals: Any = hydra_internals
     before = internals.ConfigLoaderImpl
     internals.ConfigLoaderImpl = Loader
@@ -138,14 +138,14 @@ def composing_once() -> Iterator[None]:
 
 
 def hasten(context: HydraContext) -> None:
-    """Have a sweep compose its jobs with a `Loader`."""
+    """Let a sweep compose its jobs with a `Loader`."""
     if type(context.config_loader) is ConfigLoaderImpl:
         context.config_loader = Loader(context.config_loader.get_search_path())
 
 
 @contextmanager
 def composing(directory: Path) -> Iterator[None]:
-    """Let `hydra.compose` read from `directory`; threads take turns, for Hydra keeps one state for a process."""
+    """Let `hydra.compose` read from `directory`; threads take turns, since Hydra keeps one state for a process."""
     with _TURN, composing_once(), initialize_config_dir(str(directory), version_base="1.3"):
         yield
 
@@ -157,7 +157,7 @@ def _compose(
     run_mode: RunMode,
     choices: tuple[str, ...],
 ) -> Composition:
-    """A configuration with nothing but choices."""
+    """A configuration from choices alone, without settings."""
     path = ConfigSearchPathImpl()
     for provider, place in places:
         path.append(provider, place)
@@ -174,10 +174,10 @@ def _compose(
 
 @contextmanager
 def _mapping_choices_where_asked() -> Iterator[None]:
-    """A context in which Hydra writes down the choices made so far only for defaults lists that interpolate them.
+    """A context in which Hydra records the choices made so far only for defaults lists that interpolate them.
 
-    It does so for each file that it reads, a quarter of its time. Another thread may meet either function: what they
-    lead to is the same.
+    Hydra does so for each file that it reads, in a quarter of its time. Another thread may call either function: the
+    results are the same.
     """
     internals: Any = defaults_list
     every = internals._create_interpolation_map
@@ -200,7 +200,7 @@ def _is_interpolated(default: InputDefault) -> bool:
 
 @functools.lru_cache(None)
 def _require_settings(file: Path, state: tuple[int, int] | None) -> None:
-    """Raise InputError for a YAML of the user's that holds no settings, or more than anybody would write."""
+    """Raise InputError for a user's YAML that holds no settings, or more than anybody would write."""
     if state is None:
         return
     try:
@@ -213,14 +213,14 @@ def _require_settings(file: Path, state: tuple[int, int] | None) -> None:
 
 @functools.lru_cache(None)
 def _read(provider: str, place: str, config_path: str, state: tuple[int, int] | None) -> bytes:
-    """What the file of a configuration holds, pickled."""
+    """The content of a configuration's file, pickled."""
     path = ConfigSearchPathImpl()
     path.append(provider, place)
     return pickle.dumps(ConfigRepository(path).load_config(config_path))
 
 
 def _has(config: DictConfig, key: str) -> bool:
-    """Whether a key can be changed: it is there, or it is Hydra's own to judge."""
+    """Whether a key can be changed: it exists, or it is Hydra's own."""
     parent, _, last = key.rpartition(".")
     try:
         node = OmegaConf.select(config, parent) if parent else config
@@ -243,7 +243,7 @@ def _is_setting(override: Override, repository: CachingConfigRepository) -> bool
 
 
 def _note_overrides(config: DictConfig, parsed: list[Override]) -> None:
-    """Let the configuration tell what it was made of, as Hydra does."""
+    """Record in the configuration what it was made of, as Hydra does."""
     tasks = [override for override in parsed if not override.is_hydra_override()]
     config.hydra.overrides.task = [override.input_line for override in tasks]
     config.hydra.overrides.hydra = [override.input_line for override in parsed if override.is_hydra_override()]

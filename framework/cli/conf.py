@@ -1,4 +1,4 @@
-"""Where the configurations are: next to the packages, in a checkout and where they are installed."""
+"""The directory of configurations: next to the packages, in a checkout and in an installation."""
 
 from __future__ import annotations
 

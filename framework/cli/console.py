@@ -1,4 +1,4 @@
-"""What reaches a terminal: every character to be seen, every column and digit of a table there."""
+"""Output for a terminal: it shows every character, and every column and digit of a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from framework.cli.safe_text import to_be_seen
 
-_ENDLESS = 10_000  # columns of a terminal on which any table is as wide as it wants
+_ENDLESS = 10_000  # columns of a terminal on which any table may be as wide as it needs
 
 
 class SafeConsole(Console):
@@ -24,7 +24,7 @@ class SafeConsole(Console):
         return super().render_str(to_be_seen(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """What is printed, and each part of it."""
+        """What is printed, part by part."""
         if isinstance(renderable, Text) and (seen := to_be_seen(renderable.plain)) != renderable.plain:
             renderable = Text(
                 seen,
@@ -44,9 +44,10 @@ class SafeConsole(Console):
 
 
 def in_parts(table: Table, console: Console, options: ConsoleOptions) -> list[Table]:
-    """The table, or as many below each other as it takes: each begins with the columns that name the rows.
+    """The table, or as many tables below each other as it takes; each begins with the columns that name the rows.
 
-    Those are the first and what follows it flush left. They are folded where they take more than half the width.
+    These are the first column and those after it that are flush left. They are folded if they take more than half the
+    width.
     """
     columns, width = table.columns, options.max_width
     names = next((at for at, column in enumerate(columns) if at and column.justify != "left"), len(columns))

@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all.
+"""Files that appear complete or not at all.
 
-Reading a file once a process: a sweep's worker asks for the same trace and profile in every job.
+It also reads a file once in a process: a sweep's worker needs the same trace and profile in every job.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from uuid import uuid4
 
 from framework.errors import InputError
 
-_TEMPORARY = re.compile(r"\..+\.([0-9a-f]{12}|\d+)\.tmp")  # names by `write_whole`, and by number of process
+_TEMPORARY = re.compile(
+    r"\..+\.([0-9a-f]{12}|\d+)\.tmp"
+)  # temporary names of `write_whole`, with the number of the process
 _ABANDONED_S = 3600.0
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write `content` under a temporary name and rename it; InputError, and nothing left behind, if that fails."""
+    """Write `content` under a temporary name and rename it. Raises InputError, and leaves nothing behind, if that
+    fails.
+    """
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.tmp")  # many machines may write to one directory
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +43,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 @functools.cache
 def remove_abandoned(directory: Path) -> None:
-    """Remove temporary files that writers left who were killed an hour ago or earlier; once in a process."""
+    """Remove temporary files of writers that were killed an hour ago or earlier; once in a process."""
     with suppress(OSError):
         for file in directory.glob(".*.tmp"):
             with suppress(OSError):
@@ -48,7 +52,7 @@ def remove_abandoned(directory: Path) -> None:
 
 
 def require_writable(directory: Path) -> None:
-    """Make a directory, if need be, before the work whose results go there; InputError where that cannot be."""
+    """Make a directory, if needed, before the work whose results go there. Raises InputError if that fails."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,10 +82,10 @@ T = TypeVar("T")
 
 
 def read_once(keep: int) -> Callable[[Callable[Concatenate[Path, P], T]], Callable[Concatenate[Path, P], T]]:
-    """Decorate a function of a path (and of other values, hashable): it is called again only for what has changed.
+    """Decorate a function of a path (and of other hashable values): it is called again only for what has changed.
 
-    The `keep` results that were asked for last are kept. All callers share them, so they must not be altered. A file
-    is the same while its inode, size and time of change are; a folder, while all that is directly in it is.
+    The `keep` results that were used last are kept. All callers share them, so no caller may alter them. A file
+    counts as unchanged while its inode, size and time of change are; a folder, while its direct entries are.
     """
 
     def decorate(read: Callable[Concatenate[Path, P], T]) -> Callable[Concatenate[Path, P], T]:
@@ -100,7 +104,7 @@ def read_once(keep: int) -> Callable[[Callable[Concatenate[Path, P], T]], Callab
 
 
 def _state(path: Path) -> Hashable:
-    """What changes when a file is written to or replaced; None where there is none."""
+    """What changes when a file is written or replaced; None if there is no file."""
     try:
         status = path.stat()
         within = sorted((entry.name, _stamp(entry.stat())) for entry in os.scandir(path)) if path.is_dir() else ()

@@ -1,4 +1,4 @@
-"""The flags of a run: arguments with a dash, wherever they stand among the settings."""
+"""The flags of a run: arguments with a dash, anywhere among the settings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
-_SHOWN = ("job", "hydra", "all")  # what --cfg shows
+_SHOWN = ("job", "hydra", "all")  # values of --cfg
 _FLAGS = ("--help", "--version", "--multirun", "--cfg", "--resolve")
 _SHORT = {"-h": "--help", "-V": "--version", "-m": "--multirun", "-c": "--cfg"}
 
 
 def flags_first(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the flags, by their long names, before the settings, as Hydra wants them.
+    """The arguments with the flags, by their long names, before the settings, as Hydra needs them.
 
-    Raises InputError for a flag that there is not, for a value that it does not take, and for flags that do not go
-    together.
+    Raises InputError for an unknown flag, for a value that it does not take, and for flags that cannot be combined.
     """
     flags: dict[str, str] = {}
     settings: list[str] = []
@@ -47,7 +46,7 @@ def _shown(typed: str, value: str) -> str:
 
 
 def _refuse_misfits(flags: dict[str, str]) -> None:
-    """Raise InputError for flags that do not go together."""
+    """Raise InputError for flags that cannot be combined."""
     if "--resolve" in flags and "--cfg" not in flags:
         raise InputError("--resolve: goes with --cfg job, which shows the settings instead of a run")
     if "--cfg" in flags and "--multirun" in flags:

@@ -1,4 +1,4 @@
-"""Compositions kept in memory and on disk, each for as long as all that it was composed of is what it was."""
+"""Compositions kept in memory and on disk, each until something that it was composed of changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from omegaconf import __version__ as omegaconf_version
 
 from framework.compiler.user_cache import kept_file, read_back, write_back
 
-_IN_MEMORY, _ON_DISK = 64, 1024  # each some 30 KB
+_IN_MEMORY, _ON_DISK = 64, 1024  # each about 30 KB
 
 
 class Lookup(NamedTuple):
-    """A file or a folder that a composition asked for, by its path in config groups: ("policy/ares", CONFIG)."""
+    """A file or a folder that a composition looked up, by its path in config groups: ("policy/ares", CONFIG)."""
 
     path: str
     kind: ObjectType
@@ -29,26 +29,26 @@ class Lookup(NamedTuple):
 
 @dataclass(frozen=True)
 class Composition:
-    """A configuration, pickled; what was looked up for it in each folder, and what was there."""
+    """A pickled configuration, what was looked up for it in each folder, and what was found."""
 
     config: bytes
     lookups: tuple[Lookup, ...]
     found: tuple[tuple[int, int] | None, ...]
 
     def holds(self, folders: Sequence[str]) -> bool:
-        """Whether nothing that it depends on has changed."""
+        """Whether everything that it depends on is unchanged."""
         return self.found == found_in(folders, self.lookups)
 
 
 def found_in(folders: Sequence[str], lookups: Iterable[Lookup]) -> tuple[tuple[int, int] | None, ...]:
-    """Age and size of what each lookup finds in each folder, None for nothing."""
+    """Age and size of the file that each lookup finds in each folder, None without one."""
     return tuple(_state(os.path.join(folder, lookup.path), lookup.kind) for lookup in lookups for folder in folders)
 
 
 def kept_or_composed(
     depends_on: tuple[object, ...], folders: Sequence[str], compose: Callable[[], Composition]
 ) -> bytes:
-    """The configuration that `depends_on` and the files in `folders` lead to, pickled."""
+    """The configuration that `depends_on` and the files in `folders` determine, pickled."""
     slot = _slot(depends_on)
     if slot and slot[0].holds(folders):
         return slot[0].config
@@ -65,14 +65,14 @@ def kept_or_composed(
 
 
 def _read(file: Path | None) -> Composition | None:
-    """What was kept there; None where it was kept by other code, whose classes are not these, or is damaged."""
+    """The kept composition; None if other code kept it, whose classes differ, or if it is damaged."""
     kept = read_back(file)
     if kept is None:
         return None
     try:
         composition = pickle.loads(kept)
         pickle.loads(composition.config)
-    except Exception:  # pickle raises what the bytes make it raise
+    except Exception:  # pickle may raise any exception, depending on the bytes
         return None
     return composition if isinstance(composition, Composition) else None
 
@@ -90,7 +90,7 @@ def _state(path: str, kind: ObjectType) -> tuple[int, int] | None:
 
 
 def stamp(file: str | Path) -> tuple[int, int] | None:
-    """Age and size of a file, None where there is none."""
+    """Age and size of a file, None if there is none."""
     try:
         status = os.stat(file)
     except OSError:
@@ -103,7 +103,7 @@ def _with_ending(path: str) -> str:
 
 
 def _asks_the_environment(folders: Sequence[str], lookup: Lookup) -> bool:
-    """Whether what was read there may depend on variables of the environment."""
+    """Whether the file's content may depend on environment variables."""
     if lookup.kind == ObjectType.GROUP:
         return False
     files = [Path(folder, _with_ending(lookup.path)) for folder in folders]

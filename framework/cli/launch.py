@@ -1,6 +1,6 @@
 """The edge of the command line: a user's mistake becomes one line and exit code 2, a bug keeps its traceback.
 
-Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FULL_ERROR=1 it lets them through instead;
+Hydra prints its own exceptions over many lines and exits with 1. With HYDRA_FULL_ERROR=1 it raises them instead;
 `launch` sets that, and turns what the user can fix into one line. A user who sets it sees full tracebacks.
 """
 
@@ -50,7 +50,7 @@ _INTERRUPTED_AGAIN_S = 0.05
 _NO_CLASS = re.compile(r"Expected a callable target, got '(.*)' of type ")
 _NO_HOME = "Could not determine home directory."  # message of Path.expanduser
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# The groups of conf/ of which every run has a choice.
+# The groups of conf/ from which every run has a choice.
 _GROUPS = [
     "cluster",
     "engine",
@@ -66,9 +66,10 @@ _GROUPS = [
     "trace",
 ]
 _VALUE = "quote a text with other than letters, digits and _-./:+@%, as in \"key='a text'\", and close each bracket"
-_RARELY = (100_000, 20, 100)  # most of what a command allocates stays: looking through it often is a tenth of its time
+# a command keeps most of its allocations: frequent collections would take a tenth of its time
+_RARELY = (100_000, 20, 100)
 
-# Part of the names of run directories: with the time in microseconds no two processes of a machine share one.
+# A part of the names of run directories: with the time in microseconds, no two processes of a machine share one.
 OmegaConf.register_new_resolver("pid", os.getpid, use_cache=True, replace=True)
 
 
@@ -76,13 +77,13 @@ _LONGEST_NAME = 60  # characters: the name of a directory has more parts
 
 
 def _played(choice: str, path: Any) -> str:
-    """What run directories call the trace: a file of the user's, which wins over what was chosen, by its name."""
+    """The trace's name in run directories: that of a user's file, which overrides the choice of the group."""
     return choice if path is None else Path(str(path)).name[:_LONGEST_NAME]
 
 
 OmegaConf.register_new_resolver("played", _played, replace=True)
 
-# Hydra looks for launchers in the package `hydra_plugins` wherever that lies on the path; later portions prevail.
+# Hydra looks for launchers in every portion of the package `hydra_plugins` on the path; later portions win.
 sys.path.append(str(Path(__file__).parents[1] / "plugins"))
 
 
@@ -99,7 +100,7 @@ def launch(main: Callable[[], int | None]) -> None:
 
 
 def _with_words(main: Callable[[], int | None]) -> int | None:
-    """Call `main` with the arguments of the command line as Hydra wants them."""
+    """Call `main` with the arguments of the command line in the form that Hydra takes."""
     arguments = sys.argv[1:]
     if any(".py" in word for word in arguments):
         from framework.cli.outside import with_files
@@ -123,7 +124,9 @@ def _refuse_left_out_groups(arguments: Sequence[str]) -> None:
 
 
 def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
-    """Call `main`; the exit code. Mistakes become one line, bugs are raised; `interrupted` answers an interrupt."""
+    """Call `main` and return the exit code. Mistakes become one line, bugs are raised; `interrupted` handles an
+    interrupt.
+    """
     gc.set_threshold(*_RARELY)
     sys.excepthook = _report_bug
     if not has_streams():
@@ -135,14 +138,14 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     except KeyboardInterrupt:
         return _interrupted(interrupted)
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # rich has met it
+        if isinstance(end.__context__, BrokenPipeError):  # rich has caught it
             return BROKEN_PIPE
         raise
     except Exception as error:
         if reader_has_gone(error):
             drop_output()
             return BROKEN_PIPE
-        if any(isinstance(link, KeyboardInterrupt) for link in chain(error)):  # It came in a callback or an import.
+        if any(isinstance(link, KeyboardInterrupt) for link in chain(error)):  # It came during a callback or an import.
             return _interrupted(interrupted)
         line = explain(error)
         if line is None:
@@ -155,7 +158,7 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print a traceback, as Python does, with what is secret in URLs masked."""
+    """Print a traceback, as Python does, with secrets in URLs masked."""
     print(masked("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
@@ -166,7 +169,7 @@ def _interrupted(answer: str) -> int:
 
 
 def _repeat_lost_interrupts() -> None:
-    """Interrupt again where an interrupt is lost in a callback from C, the compiler's say: nothing can raise there."""
+    """Repeat an interrupt that was lost in a callback from C, such as the compiler's: nothing can raise there."""
     report = sys.unraisablehook
 
     def repeat(lost: sys.UnraisableHookArgs) -> None:
@@ -179,7 +182,7 @@ def _repeat_lost_interrupts() -> None:
 
 
 def explain(error: BaseException) -> str | None:
-    """One line that says what the user can fix, fit to be printed, or None where `error` is a bug."""
+    """One printable line about what the user can fix, or None if `error` is a bug."""
     line = _explained(error)
     if line is None and getattr(sys.stdout, "closed", False):
         return CLOSED
@@ -231,7 +234,9 @@ def _names(options: Sequence[str]) -> str:
 
 
 def _not_instantiated(error: InstantiationException) -> str | None:
-    """Arguments that do not fit and names that do not exist are mistakes; what breaks inside a constructor is a bug."""
+    """The line for a failed instantiation: wrong arguments and unknown names are mistakes; an error inside a
+    constructor is a bug.
+    """
     cause = error.__cause__
     where = _full_key(error)
     if isinstance(cause, TypeError) and _innermost_package(cause.__traceback__) == "hydra":
@@ -288,7 +293,9 @@ def _without_value(key: str) -> str:
 
 
 def _refused_by_hydra(error: BaseException) -> str | None:
-    """Hydra makes the run directory and its first files, and refuses flags and groups that make no sense to it."""
+    """The line for an error of Hydra's own: it makes the run directory and its first files, and refuses unknown flags
+    and groups.
+    """
     for link in chain(error):
         if isinstance(link, OSError):
             path = link.filename or "the run directory"
@@ -297,7 +304,7 @@ def _refused_by_hydra(error: BaseException) -> str | None:
 
 
 def _innermost_package(trace: TracebackType | None) -> str:
-    """Top-level package of the deepest frame that is neither in the standard library nor in what checks arguments."""
+    """Top-level package of the deepest frame outside the standard library and outside argument checks."""
     modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in traceback.walk_tb(trace)]
     names = [module.split(".")[0] for module in modules if module != checked.__module__]
     names = [name for name in names if name not in sys.stdlib_module_names]

@@ -1,4 +1,4 @@
-"""`policy=FILE.py:CLASS` and `predictor=FILE.py:CLASS`: classes of the user's own that need no YAML and no package."""
+"""`policy=FILE.py:CLASS` and `predictor=FILE.py:CLASS`: a user's own classes, without a YAML or a package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CLUSTER = "# @package _global_\ndefaults:\n  - override /cluster: {}\n\n"  # he
 def with_files(arguments: Sequence[str]) -> list[str]:
     """The arguments with a YAML, in a directory that is added to Hydra's, for each class of a file.
 
-    Raises InputError for a file or a class that is not there, or whose arguments no YAML can hold.
+    Raises InputError for a missing file or class, and for arguments that no YAML can hold.
     """
     kept: list[str] = []
     directories: list[Path] = []
@@ -82,7 +82,7 @@ def _holds(file: Path, text: str) -> bool:
 
 
 def is_of_files(directory: Path) -> bool:
-    """Whether it is such a directory, which `policy=FILE.py:CLASS` adds by itself."""
+    """Whether the directory is one that `policy=FILE.py:CLASS` adds."""
     cache = user_directory("outside")
     return cache is not None and directory.is_relative_to(cache.resolve())
 
@@ -98,9 +98,9 @@ def _as_yaml(group: str, kind: type, part: dict[str, Any]) -> str:
 
 
 def make(file: str, name: str, source: str, **settings: Any) -> Any:
-    """An object of class `name` of a Python file. Raises InputError for a file or a class that is not there.
+    """An object of class `name` of a Python file. Raises InputError for a missing file or class.
 
-    `source`: a hash of the file, by which settings tell runs of its states apart.
+    `source`: a hash of the file, by which settings distinguish runs of its versions.
     """
     kind = class_of(Path(file), name)
     require_types(name, kind, settings)
@@ -113,7 +113,7 @@ def make(file: str, name: str, source: str, **settings: Any) -> Any:
 
 
 def class_of(file: Path, name: str) -> type:
-    """The class; modules next to the file can be imported by it. Raises InputError as `make` does."""
+    """The class, which can import modules next to its file. Raises InputError as `make` does."""
     module = _module_of(file)
     found = getattr(module, name, None)
     if not isinstance(found, type):
@@ -128,12 +128,12 @@ def _module_of(file: Path) -> ModuleType:
 
 
 def _classes(module: ModuleType) -> list[str]:
-    """The names of those that it defines."""
+    """The names of the classes that it defines."""
     return [key for key, one in vars(module).items() if isinstance(one, type) and one.__module__ == module.__name__]
 
 
 def settings_of(kind: type) -> dict[str, Any]:
-    """The arguments of a class with their defaults, for a YAML; `???`, Hydra's mark, stands for one without.
+    """The arguments of a class with their defaults, for a YAML; `???`, Hydra's mark, for one without a default.
 
     Raises InputError for a default that no YAML can hold.
     """
@@ -162,7 +162,7 @@ def _is_plain(value: Any) -> bool:
 
 @functools.cache
 def _module(file: Path, changed_ns: int | None) -> ModuleType:
-    """The file as a module under its own name; `changed_ns` only says which of its states."""
+    """The file as a module under its own name; `changed_ns` only distinguishes its versions."""
     if changed_ns is None:
         raise InputError(f"{file}: there is no such file; a policy of your own is policy=FILE.py:CLASS")
     if str(file.parent) not in sys.path:
@@ -190,7 +190,7 @@ def _module(file: Path, changed_ns: int | None) -> ModuleType:
 
 
 def _line_of(error: BaseException, file: Path) -> str:
-    """Where in the file it went wrong, as `:12`."""
+    """The line of the file where the error occurred, as `:12`."""
     if isinstance(error, SyntaxError):
         return "" if error.lineno is None else f":{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]

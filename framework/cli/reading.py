@@ -1,7 +1,7 @@
-"""Reading a file that a user gives: what it may be, how large, and how it may be packed.
+"""Reading a user's file: the allowed kinds, sizes and compressions.
 
-A file packed by gzip or zstd is unpacked, up to `MOST_BYTES`: beyond that it is a mistake, or was made to fill the
-memory. A pipe or a device is refused, for nobody knows where it ends.
+A file packed by gzip or zstd is unpacked, up to `MOST_BYTES`; a larger one is a mistake, or was made to fill the
+memory. A pipe or a device is refused, since its end is unknown.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 32
 _STDERR = 2  # its file descriptor
-_UNPACKED = 100  # a text shrinks to a hundredth at most where it is one
+_UNPACKED = 100  # text shrinks to a hundredth at most
 _LEAST_LIMIT = 1 << 26  # bytes that any file may unpack to
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHUNK = 1 << 20
-_ZSTD_BLOCK = 1 << 17  # a block of zstd holds at most so many bytes (RFC 8878, 3.1.1.2.4)
-_NOT_A_SEPARATOR = "\x1e"  # stands in no text
+_ZSTD_BLOCK = 1 << 17  # most bytes in a block of zstd (RFC 8878, 3.1.1.2.4)
+_NOT_A_SEPARATOR = "\x1e"  # a character that no text contains
 _LONGEST_YAML, _DEEPEST_YAML, _MOST_ALIASES = 1_000_000, 50, 30
-_MOST_REPEATED = 10_000  # values that aliases stand for, together
-_REFERENCE = "${"  # beginning of a reference to another setting
-_MOST_REFERENCES = 100_000  # most references that a chain of all texts may lead to
+_MOST_REPEATED = 10_000  # total values after expanding aliases
+_REFERENCE = "${"  # start of a reference to another setting
+_MOST_REFERENCES = 100_000  # the most references to which a chain of all texts may lead
 _BOM = b"\xef\xbb\xbf"
 
 
 def read_file(path: Path, what: str = "file") -> bytes:
-    """The content of a file, unpacked where it is packed, without byte order mark. Raises InputError in one line."""
+    """The content of a file, unpacked if it is packed, without byte order mark. Raises InputError in one line."""
     require_regular(path, what)
     try:
         with path.open("rb") as file:
@@ -52,7 +52,7 @@ def read_file(path: Path, what: str = "file") -> bytes:
 
 
 def require_regular(path: Path, what: str = "file") -> None:
-    """Raise InputError unless `path` names a regular file of a size that can be read."""
+    """Raise InputError unless `path` names a regular file of a readable size."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def read_text(path: Path, what: str = "file") -> str:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether a file begins as gzip or zstd does. Raises InputError where it cannot be read."""
+    """Whether a file begins as gzip or zstd does. Raises InputError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(4).startswith((_GZIP, _ZSTD))
@@ -85,7 +85,7 @@ def is_packed(path: Path) -> bool:
 
 
 def unpacked(data: bytes, path: Path) -> bytes:
-    """`data`, unpacked if it was packed by gzip or zstd. Raises InputError where that cannot be, and twice packed."""
+    """`data`, unpacked if gzip or zstd packed it. Raises InputError if that fails, or if it is packed twice."""
     if not data.startswith((_GZIP, _ZSTD)):
         return data
     limit = min(MOST_BYTES, max(_LEAST_LIMIT, _UNPACKED * len(data)))
@@ -96,7 +96,7 @@ def unpacked(data: bytes, path: Path) -> bytes:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError, with the reason in few words, for any text that is none."""
+    """The value of a JSON text. Raises ValueError with a short reason for any other text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -110,7 +110,7 @@ def parsed_json(text: str | bytes) -> Any:
 
 
 def parquet_of(data: bytes, most_rows: int) -> pl.DataFrame:
-    """The table in a Parquet file's content. Raises ValueError for more rows, and for a damaged one."""
+    """The table in a Parquet file's content. Raises ValueError for more rows, and for a damaged file."""
     import polars as pl
 
     try:
@@ -119,19 +119,19 @@ def parquet_of(data: bytes, most_rows: int) -> pl.DataFrame:
             if rows > most_rows:
                 raise ValueError(f"{rows:,} rows, at most {most_rows:,} are read")
             return pl.read_parquet(data)
-    except pl.exceptions.PanicException:  # no Exception to Python: polars trusts lengths in the file
+    except pl.exceptions.PanicException:  # not an Exception to Python: polars trusts lengths in the file
         raise ValueError("damaged") from None
 
 
 @contextmanager
 def panics_withheld() -> Iterator[None]:
-    """Keep from the terminal what polars' threads write there of themselves when a damaged file makes them panic.
+    """Keep the messages of polars' threads off the terminal when a damaged file makes them panic.
 
-    What is written to stderr meanwhile comes out afterwards, unless this ends by an exception.
+    Other writes to stderr come out afterwards, unless an exception ends this.
     """
     try:
         terminal = os.dup(_STDERR)
-    except OSError:  # There is none.
+    except OSError:  # There is no stderr.
         yield
         return
     with tempfile.TemporaryFile() as written, os.fdopen(terminal, "wb", buffering=0) as kept:
@@ -149,7 +149,9 @@ def panics_withheld() -> Iterator[None]:
 
 
 def parsed_yaml(text: str) -> Any:
-    """The value of a YAML text of a person's size. Raises ValueError, with the reason, for any that is none."""
+    """The value of a YAML text of a size that a person writes. Raises ValueError, with the reason, for any
+    other text.
+    """
     if len(text) > _LONGEST_YAML:
         raise ValueError(f"{len(text):,} characters, at most {_LONGEST_YAML:,} are read")
     try:
@@ -163,8 +165,8 @@ def parsed_yaml(text: str) -> Any:
 
 
 def _require_small(events: Iterable[yaml.Event]) -> None:
-    """Raise ValueError for what nests too deep, and for aliases that stand for themselves, or for too much."""
-    sizes: dict[str, int] = {}  # values below each anchor, all aliases followed
+    """Raise ValueError for nesting that is too deep, and for aliases that refer to themselves or to too much."""
+    sizes: dict[str, int] = {}  # values below each anchor, with all aliases followed
     within: list[tuple[str | None, int]] = []  # what is open: its anchor, and the values seen before it
     seen = aliases = repeated = 0
     texts: list[str] = []
@@ -193,7 +195,7 @@ def _require_small(events: Iterable[yaml.Event]) -> None:
 
 
 def leads_too_far(texts: Iterable[str]) -> bool:
-    """Whether settings with such texts may have to be looked up too often, should each refer to the next."""
+    """Whether settings with these texts might need too many lookups if each referred to the next."""
     return math.prod(max(1, text.count(_REFERENCE)) for text in texts) > _MOST_REFERENCES
 
 
@@ -228,7 +230,7 @@ def _gunzipped(data: bytes, path: Path, limit: int) -> bytes:
 
 
 def _unpacked_zstd(data: bytes, path: Path, limit: int) -> bytes:
-    """Through polars, line by line: Python has no zstd before 3.14."""
+    """Unpack through polars, line by line: Python has no zstd before 3.14."""
     if _zstd_size(data, path) > limit:
         raise _too_large(path, limit)
     import polars as pl  # it takes long to load, and few files need it

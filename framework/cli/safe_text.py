@@ -1,7 +1,7 @@
 """Text for people: lines of errors, notes in files, cells of tables.
 
-Whatever reaches a terminal or a file goes through here: what must stay secret in a URL is masked, control characters
-are shown instead of sent, and a value of a megabyte does not fill the screen.
+All text for a terminal or a file passes through here. Secrets in URLs are masked, control characters are shown instead
+of sent, and long values are shortened.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from urllib.parse import unquote
 
 MASK = "***"
 _URL = re.compile(r"(?P<scheme>(?:[A-Za-z][A-Za-z0-9+.-]*)?)://(?P<rest>\S*?)(?=['\"`)\],;:.]*(?:\s|$))")
-_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}(?=>)")  # address of an object that has no text of its own
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}(?=>)")  # address of an object without a text of its own
 _LONGEST = 1_500  # characters of a line
 _LONGEST_WORD = 400  # longest run of letters without a blank
-_LEAST_SECRET = 3  # characters: shorter ones are parts of other words
+_LEAST_SECRET = 3  # characters: shorter secrets occur in other words
 
 
 def one_line(text: str) -> str:
-    """`text` as one line that can be printed: blanks collapsed, secrets masked, control characters shown, shortened.
+    """`text` as one printable line: blanks collapsed, secrets masked, control characters shown, shortened.
 
     Addresses in memory, which differ from run to run, are left out.
     """
@@ -32,21 +32,21 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with every character that is none to be seen written as an escape, line ends too."""
+    """`text` with every unprintable character written as an escape, line ends included."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else _escape(one) for one in text)
 
 
 def to_be_seen(text: str) -> str:
-    """`text` with every character but line ends and tabs that is none to be seen written as an escape."""
+    """`text` with every unprintable character except line ends and tabs written as an escape."""
     if text.isprintable():
         return text
     return "".join(one if one in "\n\t" else printable(one) for one in text)
 
 
 class LineFormatter(logging.Formatter):
-    """What a library logs, to be seen: it repeats words of the command line and names of files."""
+    """Makes a library's log printable: it repeats words of the command line and names of files."""
 
     def format(self, record: logging.LogRecord) -> str:
         return to_be_seen(super().format(record))
@@ -58,7 +58,7 @@ def masked(text: str) -> str:
 
 
 def without(text: str, secrets: tuple[str, ...]) -> str:
-    """`text` with each of these words masked, where others quote them from a URL, and its URLs masked too."""
+    """`text` with its URLs masked, and with each of these words masked if a message quotes it from a URL."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return masked(text)
@@ -73,7 +73,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
 def _masked_url(match: re.Match[str]) -> str:
     scheme, rest = match["scheme"], match["rest"]
     at, query = rest.rfind("@"), rest.find("?")
-    if 0 <= query < at:  # a password with a ?, or a value with an @: nobody can tell
+    if 0 <= query < at:  # a password with a ?, or a value with an @: both readings are possible
         return f"{scheme}://{MASK}"
     place, _, values = rest.partition("?")
     place, hash_sign, _ = place.partition("#")

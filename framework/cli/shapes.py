@@ -1,6 +1,6 @@
-"""Checks of what a file holds: a record of these names, a text, numbers of this shape and range.
+"""Checks of a file's content: a record of these names, a text, numbers of this shape and range.
 
-Each takes where the value stands, for the one line of the InputError that it raises, and returns the value.
+Each takes the place of the value, for the one line of the InputError that it raises, and returns the value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from framework.errors import InputError
 
 
 def record_of(where: str, value: Any, names: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
-    """A mapping with all of `names`, any of `optional`, and no other."""
+    """A mapping with all of `names`, any of `optional`, and no others."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where} must be an object, got {value!r}")
     if missing := [name for name in names if name not in value]:
@@ -44,7 +44,7 @@ def texts_of(where: str, value: Any) -> dict[str, str]:
 def numbers_of(
     where: str, value: Any, shape: tuple[int | None, ...], least: float = -math.inf, most: float = math.inf
 ) -> NDArray[Any]:
-    """Nested lists of numbers from `least` to `most` as an array; None in `shape` stands for any length but 0."""
+    """Nested lists of numbers from `least` to `most` as an array; None in `shape`: any length except 0."""
     found = _lists(where, value, shape, least, most)
     if shape and len({_lengths(one) for one in found}) > 1:
         raise InputError(f"{where}: its rows are not equally long")

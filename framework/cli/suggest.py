@@ -1,4 +1,4 @@
-"""What a mistyped word most likely meant."""
+"""The likely meaning of a mistyped word."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _ALIKE = 0.75  # least likeness by difflib: one or two letters of a word
-_BEGINNING, _FEW = 3, 3  # letters of a beginning, and the most words that it may stand for
+_BEGINNING, _FEW = 3, 3  # least letters of a beginning, and the most words that it may match
 _MOST = 12
 _HIDDEN = ("hydra", "_convert_")
 _MADE_OF_A_FILE, _OF_A_FILE = "framework.cli.outside.make", ("file", "name", "source")  # policy=FILE.py:CLASS
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing where no known word is like it.
+    """`; did you mean X?`, or nothing if no known word is similar.
 
-    Upper and lower case are alike. A word that is the beginning of a few others may mean any of them.
+    Case does not matter. A word that is the beginning of a few others may mean any of them.
     """
     words = {one.lower(): one for one in known}
     found = difflib.get_close_matches(word.lower(), list(words), 1, _ALIKE)
@@ -28,13 +28,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def instead_of(key: str, config: Mapping[str, Any], choices: Mapping[str, Any]) -> str:
-    """What there is instead of a setting that there is not: one that is like it, or those next to it.
+    """The existing settings that resemble a missing one, or those next to it.
 
-    `choices`: the option that was chosen of each group, such as `engine/attention`.
+    `choices`: the chosen option of each group, such as `engine/attention`.
     """
     keys = list(_keys(config))
     parent, _, last = key.rpartition(".")
-    is_within = parent in keys  # then what the two have in common tells nothing
+    is_within = parent in keys  # then the common part says nothing
     near = nearest(last, [one.rpartition(".")[2] for one in keys if one.rpartition(".")[0] == parent])
     if is_within and near:
         return near.replace("mean ", f"mean {parent}.")

@@ -1,4 +1,4 @@
-"""The two streams of a run: results on stdout, a progress bar on stderr while somebody watches."""
+"""The two streams of a run: results on stdout, a progress bar on stderr if that is a terminal."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def results_console() -> Console:
 
 
 def tell(line: str) -> None:
-    """Print a line on stderr: where results are, and what else is no result."""
+    """Print a line on stderr: where results are, and anything else that is no result."""
     print(printable(line), file=sys.stderr)
 
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield `report(done, total)`, which draws the bar, or None where stderr is not a terminal."""
+    """Yield `report(done, total)`, which draws the bar, or None if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -51,6 +51,6 @@ def progress_bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @functools.cache
 def warn_once(line: str) -> None:
-    """Print a line on stderr, in the colour of warnings; once in a process: the runs of a sweep have much in common."""
+    """Print a line on stderr in the colour of warnings, once in a process: the runs of a sweep repeat warnings."""
     text = one_line(line)
     Console(stderr=True).print(text, style="bold yellow", soft_wrap=True, markup=False, highlight=False)

@@ -1,7 +1,7 @@
-"""Settings against the types that the class they are for declares: one check for every part, its own or a user's.
+"""Checks settings against the types that their class declares, for the project's parts and for a user's.
 
-A class checks ranges where it is made. Whether a value is a number at all, one truth value or a name is said by its
-annotations, so that no class has to ask.
+A class checks ranges when an object is made. Its annotations state whether a value is a number, a truth value or a
+name, so no class has to check that.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def require_types(where: str, make: Callable[..., Any], settings: Mapping[str, A
 
 @functools.cache
 def _hints(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """The annotations of the arguments; none where they cannot be determined."""
+    """The annotations of the arguments; none if they cannot be determined."""
     try:
         return typing.get_type_hints(make.__init__ if inspect.isclass(make) else make)
     except (NameError, TypeError, AttributeError):

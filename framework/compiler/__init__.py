@@ -1,1 +1,1 @@
-"""How functions are compiled: numba appears here alone."""
+"""The compilation of functions: numba appears here alone."""

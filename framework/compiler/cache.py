@@ -1,9 +1,9 @@
-"""numba's disk cache, with keys that hold on to contents.
+"""numba's disk cache, with keys made from contents.
 
-numba keys its cache by the path and the age of the file of the compiled function, so an edit in a callee of another
-module leaves stale machine code behind, and another copy of the same project compiles everything anew. Here the
-directory of a function is named after a hash of its file and of every file of this project that it imports, directly
-or not: their contents, and their places within the project. numba's own configuration is left as it was.
+numba keys its cache by the path and the age of the compiled function's file. So an edit in a callee of another module
+leaves stale machine code behind, and another copy of the same project compiles everything again. Here a hash names the
+directory of a function. It covers the function's file and every file of this project that it imports, directly or not:
+their contents, and their places within the project. numba's own configuration stays as it was.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Locator(caching.UserProvidedCacheLocator):
         self._cache_path = str(directory)
 
     def get_source_stamp(self) -> str:
-        """Nothing: a directory is of the same contents for ever."""
+        """Nothing: the contents of a directory never change."""
         return ""
 
     @classmethod
@@ -61,16 +61,16 @@ class _CacheFiles(caching.CompileResultCacheImpl):
 
 
 class FunctionCache(caching.FunctionCache):
-    """A cache is a convenience: what cannot be read is compiled again, what cannot be written is not kept."""
+    """A cache that may fail: what cannot be read is compiled again, what cannot be written is not kept."""
 
     _impl_class = _CacheFiles
     _source: Path
 
     @classmethod
     def of(cls, function: Callable[..., Any], imported_ns: int) -> FunctionCache | None:
-        """The cache of a function; None where nothing can be kept.
+        """The cache of a function; None if nothing can be kept.
 
-        Nothing is kept of files that were changed after `imported_ns`, for the process has what they were before.
+        Nothing is kept of files that changed after `imported_ns`, since the process has their older contents.
         """
         source = Path(inspect.getfile(function))
         if not source.exists():  # typed at a prompt
@@ -85,7 +85,7 @@ class FunctionCache(caching.FunctionCache):
 
     @contextmanager
     def alone(self, sig: Any) -> Iterator[None]:
-        """Compile for a signature while no other process does: those that wait load what the first one has kept."""
+        """Compile for a signature while no other process does; processes that wait then load the result."""
         needs = self._needs(sig)
         with ExitStack() as held:
             if not needs.exists():
@@ -97,10 +97,10 @@ class FunctionCache(caching.FunctionCache):
             yield
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Code that is compiled already, or None.
+        """Compiled code from the cache, or None.
 
-        numba's own method first has the context know all that can be compiled, which takes longer than to load code. It
-        is called where the code needs a symbol that is not there without.
+        numba's own method first prepares the context for everything that can be compiled, which takes longer than
+        loading code. It is called only if the code needs a symbol that would be missing otherwise.
         """
         own: Any = self
         parent: Any = super()
@@ -160,7 +160,7 @@ def _symbols_from_outside(library: Any) -> list[str]:
 def _locked(file: Path, before_waiting: Callable[[], None] | None = None) -> Iterator[None]:
     """Hold the lock of that name, after calling `before_waiting` if another process has it.
 
-    Raises OSError where the lock cannot be made.
+    Raises OSError if the lock cannot be made.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w") as handle:
@@ -174,13 +174,13 @@ def _locked(file: Path, before_waiting: Callable[[], None] | None = None) -> Ite
 
 
 def cache_directory(source: Path) -> Path | None:
-    """Where compiled code of the functions in file `source` is kept, or None where no directory can be written."""
+    """The directory for the compiled code of the functions in file `source`; None if no directory can be written."""
     root = user_directory("compiled")
     return None if root is None else _prepared(root, _key(source.resolve()))
 
 
 def _key(source: Path) -> str:
-    """The key, the same for equal contents at equal places of the project, wherever it is."""
+    """The key: the same for equal contents at equal places of the project, in any copy."""
     own = f"{place(source, _PROJECT)} {source_hash(import_closure(source, _PROJECT), _PROJECT)}"
     return hashlib.sha256(f"{own} numba {numba.__version__} llvmlite {llvmlite.__version__}".encode()).hexdigest()[:24]
 
@@ -198,7 +198,7 @@ def _prepared(root: Path, key: str) -> Path | None:
 
 
 def prune(root: Path) -> None:
-    """Remove all directories in `root` but the most recently used few and those used within the last hour."""
+    """Remove all directories in `root` except the few most recently used and those used within the last hour."""
     used = sorted(((entry.stat().st_mtime, entry) for entry in root.iterdir() if entry.is_dir()), reverse=True)
     for mtime_s, directory in used[_KEPT_DIRECTORIES:]:
         if time.time() - mtime_s > _YOUNG_S:

@@ -14,9 +14,9 @@ from numba.extending import intrinsic
 _WORD = ir.IntType(64)
 
 
-@functools.lru_cache(64)  # every run asks for those of its policy's rules
+@functools.lru_cache(64)  # every run asks for the addresses of its policy's rules
 def c_address(function: Any, signature: Any) -> int:
-    """Address of the C function of what `compiled(signature)` returned; it takes its arguments as numba lays them out.
+    """Address of the C function behind the result of `compiled(signature)`; it takes its arguments in numba's layout.
 
     It is valid as long as `function` lives.
     """
@@ -38,7 +38,7 @@ def caller(returned: types.Type) -> Any:
 
 
 def caller_with(signature: Any) -> Any:
-    """A function (address, argument, kept) that calls what `c_address(_, signature)` gave.
+    """A function (address, argument, kept) that calls the result of `c_address(_, signature)`.
 
     The first argument of `signature` is `argument`; the others are the elements of a tuple that `kept_on_stack` holds.
     """
@@ -68,5 +68,5 @@ def _kept_on_stack(typingctx: Any, value: Any) -> Any:
     return types.int64(value), codegen
 
 
-# Stores a tuple on the stack of the calling function; gives its address, valid until that function returns.
+# Stores a tuple on the stack of the calling function and gives its address, valid until that function returns.
 kept_on_stack: Any = _kept_on_stack

@@ -1,4 +1,4 @@
-"""How functions are declared to be compiled with numba."""
+"""Decorators of functions that numba compiles."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def compiled(target: Callable[..., Any] | Signatures, /) -> Any:
 
 
 def entry(signature: Any) -> Callable[[F], F]:
-    """Compile, for one signature and when it is first called, the function through which Python enters many inner ones.
+    """Compile, for one signature and at its first call, the function through which Python enters many inner ones.
 
-    Vectorising such branchy code doubles the time it takes to compile and gains nothing.
+    Vectorising such branchy code doubles its compile time and gains nothing.
     """
     return lambda function: _function(function, [signature], vectorised=False, _nrt=False)
 
@@ -74,7 +74,7 @@ def inner(function: F) -> F:
     """Compile a function that only compiled code calls and that allocates nothing: no wrappers, no reference counts.
 
     Its machine code becomes part of its callers'. Its parameters are annotated: `int`, `float` and `bool` are int64,
-    float64 and boolean whatever a caller passes, so that it is compiled once.
+    float64 and boolean whatever a caller passes, so it is compiled once.
     """
     if numba_config.DISABLE_JIT:
         return function
@@ -83,7 +83,7 @@ def inner(function: F) -> F:
 
 
 def either(plain: Callable[..., Any] | None = None) -> Callable[[F], F]:
-    """Mark a function as `inner` does that Python calls too: it gets `plain`, or the function as it is written."""
+    """Mark a function as `inner` does if Python calls it too: Python gets `plain`, or the function as it is written."""
 
     def declare(function: F) -> F:
         if numba_config.DISABLE_JIT:
@@ -98,14 +98,14 @@ def either(plain: Callable[..., Any] | None = None) -> Callable[[F], F]:
 if numba_config.DISABLE_JIT:
 
     def unlikely(condition: Any) -> bool:
-        """`condition`, of which compiled code expects that it is false: what it guards costs the usual path nothing."""
+        """`condition`, which compiled code expects to be false: what it guards costs the usual path nothing."""
         return bool(condition)
 
 else:
 
     @intrinsic
     def unlikely(typingctx: Any, condition: Any) -> Any:
-        """`condition`, of which compiled code expects that it is false: what it guards costs the usual path nothing."""
+        """`condition`, which compiled code expects to be false: what it guards costs the usual path nothing."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             truth = context.cast(builder, args[0], signature.args[0], types.boolean)

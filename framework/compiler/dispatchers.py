@@ -23,9 +23,9 @@ _KINDS = {"int": types.int64, "float": types.float64, "bool": types.boolean}
 
 
 class Function(CPUDispatcher):
-    """A function that Python calls: compiled, or loaded from the cache on disk, when it is first needed.
+    """A function that Python calls: compiled, or loaded from the disk cache, when it is first needed.
 
-    Where signatures are declared it is compiled for these and for no others.
+    With declared signatures it is compiled for these and no others.
     """
 
     _cache: Any
@@ -45,7 +45,7 @@ class Function(CPUDispatcher):
         self._vectorised = vectorised
 
     def bind(self) -> None:
-        """Have machine code for every declared signature."""
+        """Get machine code for every declared signature."""
         if not self._declared or not self._can_compile:
             return
         with global_compiler_lock:
@@ -55,7 +55,7 @@ class Function(CPUDispatcher):
                 self.disable_compile()
 
     def compile(self, sig: Any) -> Any:
-        """Compile for one signature, if the cache does not have it."""
+        """Compile for one signature, unless the cache has it."""
         with global_compiler_lock, nullcontext() if self._vectorised else _without_vectorising():
             if not self._has_looked_for_cache:
                 self._has_looked_for_cache = True
@@ -67,7 +67,7 @@ class Function(CPUDispatcher):
                 return super().compile(sig)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """What a compiled caller calls: where no signature is declared, the function for the types of annotations."""
+        """What a compiled caller calls: without a declared signature, the function for the types of its annotations."""
         self.bind()
         if not self._declared:
             signature, passed = self._compiler.fold_argument_types(args, kws)
@@ -84,7 +84,7 @@ class Function(CPUDispatcher):
         return super().get_function_type()
 
     def get_compile_result(self, sig: Any) -> Any:
-        """What was compiled for a signature."""
+        """The compiled result for a signature."""
         self.bind()
         return super().get_compile_result(sig)
 
@@ -92,19 +92,19 @@ class Function(CPUDispatcher):
         if not self._declared:
             return super()._compile_for_args(*args, **kws)
         self.bind()
-        return self  # numba calls it with the same arguments, and by now there is nothing left to compile
+        return self  # numba calls it with the same arguments, and nothing is left to compile by then
 
     def _reduce_states(self) -> Any:
-        self.bind()  # what is sent to another process has the same signatures there
+        self.bind()  # a copy that is sent to another process has the same signatures there
         return super()._reduce_states()
 
 
 class Inner(CPUDispatcher):
-    """A function that only compiled code calls, compiled once: for the types that its annotations name.
+    """A function that only compiled code calls, compiled once: for the types of its annotations.
 
     `int`, `float` and `bool` are int64, float64 and boolean, whatever a caller has (a literal, a narrow integer). A
     parameter of another kind, such as the state of the engine, has the type that the caller passes. `plain`: what
-    Python that calls it gets, None: an error.
+    Python gets when it calls this, None: an error.
     """
 
     plain: Callable[..., Any] | None = None
@@ -115,7 +115,7 @@ class Inner(CPUDispatcher):
         self._declared = {name: _declared_kind(function, name) for name in inspect.signature(function).parameters}
 
     def __call__(self, *args: Any, **kws: Any) -> Any:
-        """There is no machine code that Python could call."""
+        """Refuse the call: there is no machine code that Python could call."""
         if self.plain is not None:
             return self.plain(*args, **kws)
         raise TypeError(f"{self.py_func.__qualname__} is a part of its compiled callers; Python cannot call it")
@@ -129,7 +129,7 @@ class Inner(CPUDispatcher):
         return numba_typing.make_concrete_template(f"CallTemplate({name})", name, [own]), signature, kinds, {}
 
     def _kind(self, parameter: str, passed: Any) -> Any:
-        """The type of a parameter where a caller passes this one."""
+        """The type of a parameter if a caller passes this one."""
         kind, declared = _plain(passed), self._declared[parameter]
         if declared is None:
             return kind
@@ -153,25 +153,25 @@ def _declared_kind(function: Callable[..., Any], parameter: str) -> Any:
 
 
 def _plain(passed: Any) -> Any:
-    """The type of what a caller passes, whether or not its value is known."""
+    """The type of a caller's argument, whether or not its value is known."""
     return types.unliteral(typeof(passed.value) if isinstance(passed, types.Omitted) else passed)
 
 
 def _annotated(function: Callable[..., Any], parameter: str) -> Any:
-    """The type that a parameter's annotation fixes; None where it has the caller's."""
+    """The type that a parameter's annotation fixes; None if it has the caller's."""
     annotation = function.__annotations__.get(parameter)
     return _KINDS.get(annotation if isinstance(annotation, str) else getattr(annotation, "__name__", ""))
 
 
 def _generality(kind: Any) -> int:
-    """A boolean, an integer, a float, anything else: a type can hold those before it."""
+    """The rank of a boolean, an integer, a float, anything else: a type can hold those before it."""
     families = (types.Boolean, types.Integer, types.Float)
     return next((number for number, family in enumerate(families) if isinstance(kind, family)), len(families))
 
 
 @contextmanager
 def _without_vectorising() -> Iterator[None]:
-    """In branchy code vectorising gains nothing, and doubles the time that compilation takes."""
+    """A context without vectorising, which gains nothing in branchy code and doubles the compile time."""
     lean = {"OPT": 2, "LOOP_VECTORIZE": False, "SLP_VECTORIZE": False}
     before = {name: getattr(numba_config, name) for name in lean}
     try:

@@ -1,4 +1,4 @@
-"""Variables of the environment on which libraries end, or fill the screen, as soon as they are imported."""
+"""Environment variables with which libraries fail, or fill the screen, on import."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _READ = {
 
 
 def leave_out_unreadable(environment: MutableMapping[str, str]) -> None:
-    """Take from `environment` what no library could read, each with a line on stderr."""
+    """Remove from `environment` what no library could read, with a line on stderr for each."""
     for name, form in _READ.items():
         text = environment.get(name)
         if text is not None and not form.fullmatch(text):
             del environment[name]
             print(f"warning: ${name} cannot be {text[:40]!a}; it is taken as not set", file=sys.stderr)
-    # What other variables cannot be is reported by numba, with a traceback; it takes them as not set, too.
+    # numba reports wrong values of other variables with a traceback; it also takes them as not set.
     warnings.filterwarnings("ignore", "Environment variable 'NUMBA_", RuntimeWarning)

@@ -1,7 +1,7 @@
 """The fields of a named tuple, each of one machine word, behind one pointer.
 
-What most functions are handed is passed on with every call: nineteen words are copied each time, one is not. The words
-stay what they are as long as anybody reads them, which LLVM knows: it reads each once in a function.
+Most functions pass their arguments on with every call: nineteen words would be copied each time, one pointer is not.
+The words do not change while anybody reads them. LLVM knows this, and reads each once in a function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BYTES = ir.IntType(8).as_pointer()
 
 
 class Fields(types.Type):
-    """The type of a pointer to the fields of a named tuple of that name, which are of these types."""
+    """The type of a pointer to the fields of a named tuple with this name and these field types."""
 
     def __init__(self, name: str, kinds: dict[str, Any]) -> None:
         self.kinds = kinds
@@ -79,5 +79,5 @@ def _itself(value: Any) -> Any:
     return value
 
 
-# Stores a named tuple on the stack of the calling function; gives a pointer, valid until that function returns.
+# Stores a named tuple on the stack of the calling function and gives a pointer, valid until that function returns.
 fields_on_stack: Any = _itself if numba_config.DISABLE_JIT else _fields_on_stack

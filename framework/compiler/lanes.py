@@ -1,4 +1,4 @@
-"""A few operations on many integers at once, in vector registers, which numba does not use by itself."""
+"""Operations on many integers at once in vector registers, which numba does not use by itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numba.extending import intrinsic
 
 from framework.compiler.dispatchers import numba_config
 
-MANY = 64  # values, of each of which one bit is left
+MANY = 64  # values, of each of which one bit remains
 _LANES = 16  # lanes of 32 bits in the widest register
 _WIDE, _PART, _WORD = ir.IntType(64), ir.IntType(_LANES), ir.IntType(32)
 _VECTOR = ir.VectorType(_WORD, _LANES)
 
 
 class Lanes:
-    """Unsigned integers of 32 bits, side by side, in a function that is being compiled: operators append to it."""
+    """Unsigned 32-bit integers, side by side, in a function that is being compiled; operators append code to it."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self._builder, self.value = builder, value
@@ -51,10 +51,10 @@ def _spread(builder: Any, number: Any) -> Any:
 
 
 def bits_of(value: Callable[[Any, Any], Any]) -> Callable[[int, int, int], int]:
-    """A function (own, first, most) for compiled code: bit t of what it returns, t < MANY, is whether `value(own,
-    first + t) <= most`.
+    """A function (own, first, most) for compiled code: bit t of its result, t < MANY, says whether `value(own, first +
+    t) <= most`.
 
-    `value` computes a number of 32 bits from two by the operators of `Lanes`, which are those of int, too.
+    `value` computes a 32-bit number from two by the operators of `Lanes`, which are those of int, too.
     """
     if numba_config.DISABLE_JIT:
         return lambda own, first, most: _plain_bits(value, int(own), int(first), int(most))
@@ -78,7 +78,7 @@ def bits_of(value: Callable[[Any, Any], Any]) -> Callable[[int, int, int], int]:
 
 
 def _plain_bits(value: Callable[[int, int], int], own: int, first: int, most: int) -> int:
-    """The same; as an int64, whose highest bit is its sign."""
+    """The same as an int64, whose highest bit is its sign."""
     found = sum((value(own, first + t) <= most) << t for t in range(MANY))
     return found - (1 << MANY) if found >> (MANY - 1) else found
 
@@ -86,7 +86,7 @@ def _plain_bits(value: Callable[[int, int], int], own: int, first: int, most: in
 if numba_config.DISABLE_JIT:
 
     def leading_ones(bits: int) -> int:
-        """How many bits are set, from the lowest on, before the first that is not."""
+        """The number of set bits, from the lowest on, before the first that is not set."""
         count = 0
         while int(bits) >> count & 1:
             count += 1
@@ -96,7 +96,7 @@ else:
 
     @intrinsic
     def leading_ones(typingctx: Any, bits: Any) -> Any:
-        """How many bits are set, from the lowest on, before the first that is not."""
+        """The number of set bits, from the lowest on, before the first that is not set."""
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return builder.cttz(builder.not_(args[0]), ir.Constant(ir.IntType(1), 0))

@@ -1,13 +1,13 @@
-"""How inner functions become machine code: each is lowered once, and optimised and emitted within its callers only.
+"""How inner functions become machine code: each is lowered once, and optimised and emitted only within its callers.
 
-numba optimises every function together with all that it calls and emits machine code for it, and then links it into
-each of its callers, where both happen again: a function deep in a tree of calls is optimised and emitted once for each
-function above it. Here an inner function stays as it was lowered. The function that Python calls gathers all inner
-functions below it, once each, makes them internal, and is optimised and emitted as a whole. That they are internal
-matters for speed: LLVM then drops arguments that nobody reads, and copies that nobody calls.
+numba optimises every function together with all that it calls, emits machine code, and then links it into each of its
+callers, where both happen again. So a function deep in a tree of calls is optimised and emitted once for each function
+above it. Here an inner function stays as it was lowered. The function that Python calls gathers all inner functions
+below it, once each, makes them internal, and is optimised and emitted as a whole. Internal functions are faster: LLVM
+drops arguments that nobody reads, and copies that nobody calls.
 
-All this replaces one step of numba's pipeline by subclasses of its own. `SUPPORTED` tells whether this numba has what
-they build on; without it inner functions are compiled as numba compiles any function, and give the same results.
+This replaces one step of numba's pipeline by subclasses. `SUPPORTED` says whether the installed numba has what they
+build on; without it inner functions are compiled as numba compiles any function, and give the same results.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any
 from numba.core import codegen, compiler, typed_passes
 from numba.core.compiler_machinery import register_pass
 
-numba_compiler: Any = compiler  # numba's own types are partial and differ from release to release
+numba_compiler: Any = compiler  # numba's own types are incomplete and differ between releases
 CompilerBase: Any = compiler.CompilerBase
 JITCodeLibrary: Any = codegen.JITCodeLibrary
 NativeLowering: Any = typed_passes.NativeLowering
 SUPPORTED = hasattr(numba_compiler, "_LowerResult") and all(
     hasattr(JITCodeLibrary, name) for name in ("finalize", "_get_module_for_linking", "_optimize_final_module")
 )
-# Steps for what inner functions do not have: closures, overloads that are inlined as Python, array expressions.
+# Steps for features that inner functions do not use: closures, overloads inlined as Python, array expressions.
 _LEFT_OUT = ("InlineClosureLikes", "InlineOverloads", "NopythonRewrites")
 
 
 class InnerLibrary(JITCodeLibrary):
-    """The code of one inner function as it was lowered; what it calls is only named."""
+    """The code of one inner function as it was lowered; its callees are only named."""
 
     def finalize(self) -> None:
-        """Take no more code. Nothing is optimised or emitted here."""
+        """Close the library. Nothing is optimised or emitted here."""
         self._finalized = True
 
     def _get_module_for_linking(self) -> Any:
         return self._final_module
 
     def defined(self) -> list[str]:
-        """The names of the functions whose code this is."""
+        """The names of the functions in this code."""
         return [function.name for function in self._final_module.functions if not function.is_declaration]
 
 
@@ -49,7 +49,7 @@ class EntryLibrary(JITCodeLibrary):
     _linking_libraries: list[Any]
 
     def finalize(self) -> None:
-        """Gather what is called, optimise all of it together, and emit machine code."""
+        """Gather the callees, optimise all of it together, and emit machine code."""
         self._linking_libraries = _with_callees(self._linking_libraries)
         super().finalize()
 
@@ -62,7 +62,7 @@ class EntryLibrary(JITCodeLibrary):
 
 
 def _with_callees(libraries: list[Any]) -> list[Any]:
-    """These libraries and those that inner ones among them call, directly or through others."""
+    """These libraries and those that their inner functions call, directly or not."""
     found: dict[Any, None] = {}
     pending = list(libraries)
     while pending:
@@ -87,7 +87,7 @@ class _Lowering(NativeLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class EntryLowering(_Lowering):
-    """To a library of which machine code is made."""
+    """The step to a library that becomes machine code."""
 
     _name = "entry_lowering"
     library = EntryLibrary
@@ -95,7 +95,7 @@ class EntryLowering(_Lowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class InnerLowering(_Lowering):
-    """To a library that callers take in."""
+    """The step to a library that callers take in."""
 
     _name = "inner_lowering"
     library = InnerLibrary
@@ -108,7 +108,7 @@ class InnerLowering(_Lowering):
         library.finalize()
 
         def key(*arguments: Any) -> None:
-            """What numba knows the function by; nobody calls it."""
+            """The name by which numba knows the function. It is never called."""
 
         state.targetctx.insert_user_function(key, lowered.fndesc, [library])
         state["cr"] = numba_compiler._LowerResult(lowered.fndesc, lowered.call_helper, cfunc=key, env=lowered.env)
@@ -119,15 +119,15 @@ class EntryCompiler(CompilerBase):
     """numba's pipeline with `EntryLowering`."""
 
     def define_pipelines(self) -> list[Any]:
-        """The one that numba is to run."""
+        """The pipeline that numba is to run."""
         return [_pipeline(self.state, EntryLowering, ())]
 
 
 class InnerCompiler(CompilerBase):
-    """numba's pipeline with `InnerLowering`, without what inner functions do not need."""
+    """numba's pipeline with `InnerLowering`, without steps that inner functions do not need."""
 
     def define_pipelines(self) -> list[Any]:
-        """The one that numba is to run."""
+        """The pipeline that numba is to run."""
         return [_pipeline(self.state, InnerLowering, _LEFT_OUT)]
 
 

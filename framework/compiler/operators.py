@@ -1,7 +1,7 @@
-"""Operators on plain numbers are typed once.
+"""Types of operators on plain numbers, determined once.
 
-numba asks every rule that it knows of an operator, those of numpy's functions first, each time that the operator stands
-in a function: a tenth of what the engine takes to compile. What two kinds of numbers give does not change.
+numba asks every rule that it knows of an operator, numpy's first, each time that the operator occurs in a function.
+That is a tenth of the engine's compile time. The result for two kinds of numbers never changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBERS = (types.Number, types.Boolean)
 
 
 def keep_types_of_operators() -> None:
-    """Have numba keep the signature of an operator for kinds of numbers from now on, in this process."""
+    """Let numba keep the signature of an operator for kinds of numbers from now on, in this process."""
     find = Function.get_call_type
     if hasattr(find, "__wrapped__"):
         return

@@ -1,11 +1,11 @@
-"""Where an array begins, as a value of one machine word, for compiled code that passes many arrays to many functions.
+"""The address of an array as a value of one machine word, for compiled code that passes many arrays to many functions.
 
-numba passes an array as seven words, and a call that hands on nine arrays spends more time copying them than most
-kernels compute. `pointer(array)` can be indexed and assigned to like the array, knows no length, keeps nothing alive,
-and exists in compiled code only. `only(array)` is a pointer to the one record that the array holds.
+numba passes an array as seven words, and a call with nine arrays spends more time on copying them than most kernels
+compute. `pointer(array)` can be indexed and assigned to like the array, knows no length, keeps nothing alive, and
+exists in compiled code only. `only(array)` is a pointer to the one record of the array.
 
-Accesses are marked by what they touch, a field of a record or numbers of one type, so that LLVM knows that a store into
-one leaves all others as they are. Memory that compiled code reaches through pointers must therefore have one layout.
+Accesses are marked by what they touch, a field of a record or numbers of one type, so LLVM knows that a store into one
+leaves all others unchanged. Memory that compiled code reaches through pointers must therefore have one layout.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from numba.extending import intrinsic, lower_builtin, register_model
 from framework.compiler.dispatchers import numba_config
 
 _BYTES = ir.IntType(8).as_pointer()
-_FIRST = {"target": "cpu"}  # numba asks what is made for this target before what is made for all
+_FIRST = {"target": "cpu"}  # numba looks for this target's implementations before general ones
 
 
 class _Place(NamedTuple):
-    """Where a value of that type lies, and what accesses of it are marked with."""
+    """The place of a value of that type, and the mark of its accesses."""
 
     kind: Any
     address: Any
@@ -56,7 +56,7 @@ def _store(context: Any, builder: Any, place: _Place, value: Any) -> None:
 
 
 def _mark(module: Any, name: str) -> Any:
-    """The mark of that name: an access with it touches nothing that accesses with other marks do."""
+    """The mark of that name: accesses with different marks never touch the same memory."""
     root = module.add_metadata(["servelab"])
     kind = module.add_metadata([name, root, ir.Constant(ir.IntType(64), 0)])
     return module.add_metadata([kind, kind, ir.Constant(ir.IntType(64), 0)])

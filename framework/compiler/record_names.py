@@ -1,8 +1,8 @@
 """Short names for numba's record types.
 
-numba names a record type by the full text of its fields, and every symbol of a function by the names of its types:
-15 KB a symbol where the engine's records are passed on. A name of constant length keeps symbols, and with them the
-cache of compiled code, small. Record types are equal exactly when their names are, so the name is a hash of the text.
+numba names a record type by the full text of its fields, and every symbol of a function by the names of its types: 15
+KB a symbol where the engine's records are passed on. A name of constant length keeps symbols, and the cache of compiled
+code, small. Record types are equal exactly when their names are, so the name is a hash of the text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from numba import types
 
 Record: Any = types.Record
-_LONGEST = 80  # characters of a name that is left as it is
+_LONGEST = 80  # characters up to which a name stays as it is
 
 
 def shorten_record_names() -> None:
@@ -32,5 +32,5 @@ def shorten_record_names() -> None:
 
 
 def short_name(name: str) -> str:
-    """A name that stands for this one alone."""
+    """A unique name for this one."""
     return name if len(name) <= _LONGEST else f"Record({hashlib.sha256(name.encode()).hexdigest()[:24]})"

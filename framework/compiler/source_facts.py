@@ -1,6 +1,6 @@
-"""What has to be known of a source file: the hash of its contents, and the names that it imports.
+"""Facts about a source file: the hash of its contents, and the names that it imports.
 
-What was read of a file holds as long as the file has the same age and size, and is kept from one process to the next.
+They hold as long as the file has the same age and size, and are kept from one process to the next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SETTLED_NS = 2_000_000_000  # a file that was just written may change again at 
 
 
 class Stamp(NamedTuple):
-    """A file as it is at a time."""
+    """The identity of a file at one time."""
 
     file: Path
     changed_ns: int
@@ -36,14 +36,14 @@ class Facts(NamedTuple):
 
 
 def stamp_of(file: Path) -> Stamp:
-    """Raises OSError where there is no such file."""
+    """The stamp of a file. Raises OSError if there is no such file."""
     status = file.stat()
     return Stamp(file, status.st_mtime_ns, status.st_size)
 
 
 @functools.cache
 def facts(stamp: Stamp) -> Facts:
-    """What is known of the file. Raises SyntaxError for what is not Python."""
+    """The facts about a file. Raises SyntaxError if it is not Python."""
     kept = _kept()
     return kept.of(stamp) or kept.add(stamp, _read(stamp.file))
 
@@ -54,7 +54,7 @@ def _read(file: Path) -> Facts:
 
 
 def _imported_names(tree: ast.Module) -> tuple[str, ...]:
-    """Relative imports are not used in this project."""
+    """The names that a file imports; this project uses no relative imports."""
     names: list[str] = []
     pending: list[ast.AST] = [tree]
     while pending:
@@ -90,7 +90,7 @@ class _Kept:
         return found
 
     def save(self) -> None:
-        """Add what is new to what other processes have written meanwhile; files that have gone are forgotten."""
+        """Add new facts to those that other processes have just written; deleted files are dropped."""
         if not self._new:
             return
         merged = {**_entries_in(self._file), **self._new}

@@ -1,4 +1,4 @@
-"""Which source files a module's behaviour can depend on: itself and what it imports, as far as this project's own."""
+"""The source files on which a module's behaviour can depend: itself and its imports within this project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.compiler.source_facts import Stamp, facts, stamp_of
 
 
 def import_closure(source: Path, root: Path) -> set[Path]:
-    """`source` and every file below `root`, or next to `source`, that it imports, directly or through others."""
+    """`source` and every file below `root`, or next to `source`, that it imports, directly or not."""
     found: set[Path] = set()
     pending = [source]
     while pending:
@@ -33,12 +33,12 @@ def source_hash(sources: Iterable[Path], root: Path) -> str:
 
 
 def place(source: Path, root: Path) -> str:
-    """Where a file is in the project at `root`; of a file elsewhere, its name."""
+    """The place of a file in the project at `root`; for a file elsewhere, its name."""
     return source.relative_to(root).as_posix() if source.is_relative_to(root) else source.name
 
 
 def last_change_ns(sources: Iterable[Path]) -> int:
-    """When the youngest of these files was written."""
+    """The time at which the youngest of these files was written."""
     return max(stamp_of(source).changed_ns for source in sources)
 
 
@@ -53,5 +53,5 @@ def _imported(stamp: Stamp, root: Path) -> list[Path]:
 
 @functools.cache
 def _listed(stamp: Stamp) -> frozenset[str]:
-    """The modules and packages of a folder, and whatever else has a name there."""
+    """The modules, packages and other names in a folder."""
     return frozenset(name.removesuffix(".py") for name in os.listdir(stamp.file))

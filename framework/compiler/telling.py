@@ -1,4 +1,4 @@
-"""What is said on stderr while machine code is made: one line at once, and how far it is where stderr is a terminal."""
+"""Messages on stderr during compilation: one line at once, and on a terminal the progress."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from numba.core import event
 
 _LINE = "compiling, once for this code: about half a minute for the engine, a second for the rules of a policy"
 _INNER = re.compile(r"^@(inner|either)\b", re.MULTILINE)
-_MANY = 100  # inner functions: fewer are compiled before anybody could read how far it is
+_MANY = 100  # inner functions: fewer are compiled before anybody could read the progress
 _START_OF_LINE, _REST_ERASED = "\r", "\x1b[K"
 
 
 @functools.cache
 def tell_of_compiling() -> None:
-    """Say once why nothing else is seen for a while."""
+    """Say once why nothing else happens for a while."""
     print(_LINE, file=sys.stderr, flush=True)
 
 
@@ -31,7 +31,7 @@ def tell_of_waiting() -> None:
 
 @contextmanager
 def progress(sources: Iterable[Path]) -> Iterator[None]:
-    """Show at a terminal how many of the inner functions in these files have been compiled, where they are many."""
+    """Show on a terminal how many of the inner functions in these files are compiled, if there are many."""
     if not sys.stderr.isatty():
         yield
         return
@@ -47,7 +47,7 @@ def progress(sources: Iterable[Path]) -> Iterator[None]:
 
 
 class _Counter(event.Listener):
-    """Rewrites one line each time that a function has been compiled."""
+    """Rewrites one line after each compiled function."""
 
     def __init__(self, functions: int) -> None:
         self._functions, self._done = functions, 0
@@ -56,7 +56,7 @@ class _Counter(event.Listener):
         """Nothing is done yet."""
 
     def on_end(self, event: Any) -> None:
-        """One more is done. Once all are, their code is optimised together."""
+        """Count one more. After the last one their code is optimised together."""
         self._done += 1
         if self._done < self._functions:
             _rewrite(f"compiling: {self._done} of about {self._functions} functions")

@@ -1,4 +1,4 @@
-"""Where this program keeps what it can make again: compiled code, and what it read of files."""
+"""The cache of compiled code and of facts about files, which this program can rebuild."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ _NAME = "servelab"
 
 
 def user_directory(name: str) -> Path | None:
-    """The folder `name` of the user's cache, made if it is missing; None where nothing can be written.
+    """The folder `name` of the user's cache, made if it is missing; None if nothing can be written.
 
-    Under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory. What
-    is in it is unpickled, that is executed: wherever it comes from, nobody else owns it or may write there.
-    """
+    It is under $NUMBA_CACHE_DIR, else the user's cache ($XDG_CACHE_HOME, ~/.cache), else a private temporary directory.
+    Its content is unpickled, that is executed, so no other user may own it or write there."""
     environment = os.environ
     return _writable(environment.get("NUMBA_CACHE_DIR"), environment.get("XDG_CACHE_HOME"), name)
 
 
 @functools.cache
 def _writable(numba_directory: str | None, user_directory: str | None, name: str) -> Path | None:
-    base = os.path.expanduser(numba_directory or user_directory or "~/.cache")  # ~ stays where no home is known
+    base = os.path.expanduser(numba_directory or user_directory or "~/.cache")  # ~ stays if no home is known
     own = Path(base) / _NAME / name
     if not base.startswith("~") and _is_writable(own) and _is_own(own.parent) and _is_own(own):
         return own.absolute()
@@ -43,7 +42,7 @@ def _is_writable(directory: Path) -> bool:
 
 
 def _is_own(directory: Path) -> bool:
-    """Whether it is this user's and nobody else can write there; what a group could is taken from it first."""
+    """Whether it belongs to this user and no other user can write there; write access of a group is removed first."""
     try:
         status = directory.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o002:
@@ -56,7 +55,7 @@ def _is_own(directory: Path) -> bool:
 
 
 def _is_private(directory: Path) -> bool:
-    """Cached code is executed: a directory in a place that all users share must be this user's alone."""
+    """Whether a directory in a shared place belongs to this user alone; cached code is executed."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         status = directory.lstat()
@@ -66,9 +65,9 @@ def _is_private(directory: Path) -> bool:
 
 
 def kept_file(kind: str, key: str, most: int) -> Path | None:
-    """The file for what depends on `key`, in a folder of its kind where at most so many are kept; None without a cache.
+    """The file for what depends on `key`, in a folder of its kind that keeps at most `most`; None without a cache.
 
-    Whoever can write there decides what is read back, so it is a folder of the user's own, as for compiled code.
+    Whoever can write there decides what is read back, so the folder is the user's own, as for compiled code.
     """
     directory = user_directory(kind)
     if directory is None:
@@ -78,7 +77,7 @@ def kept_file(kind: str, key: str, most: int) -> Path | None:
 
 
 def read_back(file: Path | None) -> bytes | None:
-    """What was written there; None where nothing was, and for a file that is damaged."""
+    """The content of a file; None if there is none, or if it is damaged."""
     try:
         digest, content = (b"", b"") if file is None else _split(file.read_bytes())
     except OSError:
@@ -92,7 +91,7 @@ def _split(kept: bytes) -> tuple[bytes, bytes]:
 
 
 def write_back(file: Path, content: bytes) -> None:
-    """Keep `content` there if it is not; a cache is a convenience, and a disk may be full."""
+    """Keep `content` in a file, unless it exists; a full disk is no error."""
     if not file.exists():
         with suppress(OSError):
             write_whole(file, hashlib.sha256(content).digest() + content)
@@ -100,7 +99,7 @@ def write_back(file: Path, content: bytes) -> None:
 
 @functools.cache
 def _prune(directory: Path, most: int) -> None:
-    """Remove all files but the youngest few, once in a process."""
+    """Remove all files except the youngest few, once in a process."""
     with suppress(OSError):
         files = sorted(directory.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
         for file in files[most:]:

@@ -1,7 +1,7 @@
-"""Changes of an experiment, each of which takes one cause of lost goodput away.
+"""Changes of an experiment, each of which removes one cause of lost goodput.
 
-A change returns the experiment without the cause, and None where the cause cannot be there. It is given what was seen
-of the run that lost the goodput.
+A change returns the experiment without the cause, and None if the cause cannot be there. It receives what was seen of
+the run that lost the goodput.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from framework.policy.view import Cluster
 from framework.system.cluster import ClusterSpec, LinkSpec
 from framework.system.faults import Faults
 
-FASTER = 10.0  # times as fast as it is counts as removed
+FASTER = 10.0  # this many times as fast counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
 _ENDLESS_BYTES_S = 1e18
-_NO_LIMIT_S = 1e6  # a TTFT limit, as a key of a queue, that stands for none
+_NO_LIMIT_S = 1e6  # TTFT limit, as a key of a queue, that means no limit
 _MOST_TICKS = 5_000  # most ticks of a run
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How long a run lasted, and the `decodes` that its steps had on average."""
+    """The duration of a run, and the mean number of `decodes` in its steps."""
 
     duration_s: float
     decodes: float
@@ -60,24 +60,24 @@ def fresh(experiment: Experiment) -> Experiment:
 
 
 def prefill_is_fast(experiment: Experiment, seen: Seen) -> Experiment:
-    """Prefills ten times as fast."""
+    """Make prefills ten times as fast."""
     of_role: dict[str, RowChange] = {"prefill": partial(all_faster, times=FASTER), "decode": unchanged}
     return _retimed(experiment, of_role, partial(prefill_faster, times=FASTER, decodes=seen.decodes))
 
 
 def decode_is_fast(experiment: Experiment, seen: Seen) -> Experiment:
-    """Decodes ten times as fast."""
+    """Make decodes ten times as fast."""
     of_role: dict[str, RowChange] = {"decode": partial(all_faster, times=FASTER), "prefill": unchanged}
     return _retimed(experiment, of_role, partial(decode_faster, times=FASTER, decodes=seen.decodes))
 
 
 def contexts_are_fast(experiment: Experiment, seen: Seen) -> Experiment:
-    """Contexts read ten times as fast by decodes."""
+    """Let decodes read contexts ten times as fast."""
     return _retimed(experiment, {}, partial(context_faster, times=FASTER))
 
 
 def host_is_free(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """No work of the server in addition to the kernels of steps."""
+    """Remove the server's work in addition to the kernels of steps."""
     rows = [experiment.timing.row(experiment.model, pool.gpu, pool.parallelism) for pool in laid_out(experiment).pools]
     if all(without_host(row) == row for row in rows):
         return None
@@ -102,7 +102,7 @@ def _retimed(experiment: Experiment, of_role: dict[str, RowChange], otherwise: R
 
 
 def memory_is_endless(experiment: Experiment, seen: Seen) -> Experiment:
-    """KV memory that holds all tokens of the run at once, on each instance."""
+    """Give each instance KV memory for all tokens of the run at once."""
     workload, engine = experiment.workload, experiment.engine
     tokens = int(workload.input_tokens.sum() + workload.output_tokens.sum())
     endless = 2 * tokens + engine.block_tokens * (len(workload) + 1)
@@ -110,14 +110,14 @@ def memory_is_endless(experiment: Experiment, seen: Seen) -> Experiment:
 
 
 def batch_is_endless(experiment: Experiment, seen: Seen) -> Experiment:
-    """The experiment with as many requests on an instance at once as there is memory for."""
+    """Let each instance hold as many requests at once as there is memory for."""
     pools = tuple(replace(pool, max_batch=None) for pool in experiment.cluster.pools)
     engine = replace(experiment.engine, max_batch=max(experiment.engine.max_batch, len(experiment.workload)))
     return replace(fresh(experiment), cluster=replace(experiment.cluster, pools=pools), engine=engine)
 
 
 def network_is_free(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """Links without latency and with endless bandwidth."""
+    """Give links no latency and unlimited bandwidth."""
     spec = laid_out(experiment)
     if spec.instances < 2:
         return None
@@ -129,7 +129,7 @@ def network_is_free(experiment: Experiment, seen: Seen) -> Experiment | None:
 
 
 def phases_are_apart(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """On instances that prefill and decode each phase has steps of its own, as fast as if the other was not there."""
+    """Give each phase its own steps on instances that prefill and decode, as fast as if the other phase were absent."""
     pools = laid_out(experiment).pools
     if not any(pool.role == "mixed" for pool in pools) or overrides(experiment.policy, "batching"):
         return None
@@ -150,14 +150,14 @@ def _apart(cluster: ClusterSpec, mixed: set[str]) -> ClusterSpec:
 
 
 def drafts_are_off(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """Nothing drafted."""
+    """Draft nothing."""
     if experiment.engine.speculation.most == 0:
         return None
     return replace(fresh(experiment), engine=replace(experiment.engine, speculation=Speculation()))
 
 
 def ranks_are_even(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """All ranks of an instance with an equal share of its work."""
+    """Give all ranks of an instance an equal share of its work."""
     if not any(pool.has_ranks for pool in laid_out(experiment).pools):
         return None
     pools = tuple(replace(pool, rank_choice="even") for pool in experiment.cluster.pools)
@@ -168,20 +168,20 @@ def ranks_are_even(experiment: Experiment, seen: Seen) -> Experiment | None:
 
 
 def routing_is_by_load(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """Prompts to where the fewest tokens wait, decodes to where the least KV is held."""
+    """Route prompts to the instance with the fewest waiting tokens, decodes to the one with the least KV."""
     policy = experiment.policy
     if laid_out(experiment).instances < 2:
         return None
     if policy.route_prefill is prefill_least_queued and policy.route_decode is decode_least_kv:
         return None
     by_load = {"route_prefill": prefill_least_queued}
-    if policy.route_decode is not Policy.route_decode:  # asked of some policies only where they override it
+    if policy.route_decode is not Policy.route_decode:  # some policies are asked only if they override it
         by_load["route_decode"] = decode_least_kv
     return _deciding(experiment, lambda one: vars(one).update(by_load))
 
 
 def order_is_by_deadline(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """Queues read by the time at which the TTFT limit of each request ends."""
+    """Read queues by the time at which the TTFT limit of each request ends."""
     workload, slo = experiment.workload, experiment.slo
     limits_s = slo.limits_s("ttft_s", workload.slo_class, len(workload))
     if not np.isfinite(limits_s).any():
@@ -197,7 +197,7 @@ def order_is_by_deadline(experiment: Experiment, seen: Seen) -> Experiment | Non
 
 
 def ticks_are_frequent(experiment: Experiment, seen: Seen, often: float = OFTEN) -> Experiment | None:
-    """`often` times as many ticks, but no more in all than can be afforded."""
+    """Make `often` times as many ticks, up to an affordable total."""
     policy = experiment.policy
     if policy.tick_s is None or not overrides(policy, "on_tick"):
         return None
@@ -206,7 +206,7 @@ def ticks_are_frequent(experiment: Experiment, seen: Seen, often: float = OFTEN)
 
 
 def changes_take_no_time(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """Instances that start, and change their roles, at once."""
+    """Let instances start, and change their roles, at once."""
     engine = experiment.engine
     if engine.start_s == engine.role_change_s == 0 or not experiment.policy.changes_roles:
         return None
@@ -214,14 +214,14 @@ def changes_take_no_time(experiment: Experiment, seen: Seen) -> Experiment | Non
 
 
 def nothing_fails(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """No instance crashes or is slow, and no network fails."""
+    """Let no instance crash or be slow, and no network fail."""
     if not experiment.engine.faults.schedule(laid_out(experiment)).events:
         return None
     return replace(fresh(experiment), engine=replace(experiment.engine, faults=Faults()))
 
 
 def all_are_admitted(experiment: Experiment, seen: Seen) -> Experiment | None:
-    """No request turned away on its arrival."""
+    """Turn no request away on its arrival."""
     if not overrides(experiment.policy, "admit"):
         return None
     return _deciding(experiment, lambda one: vars(one).update(admit=lambda request, cluster: True))
@@ -234,7 +234,7 @@ def laid_out(experiment: Experiment) -> ClusterSpec:
 
 
 def _deciding(experiment: Experiment, change: Callable[[Policy], None]) -> Experiment:
-    """The experiment with a policy that has been changed so, as has every renewed one."""
+    """The experiment with a changed policy, and the same change in every renewed one."""
 
     def renew() -> tuple[Policy, Predictor | None]:
         policy, predictor = experiment.renew()

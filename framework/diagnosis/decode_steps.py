@@ -1,4 +1,4 @@
-"""What decode steps are made of, from the step log: the reading of contexts, and what prefills add to them."""
+"""The parts of decode steps, from the step log: reading of contexts, and what prefills add."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ from framework.metrics.phases import DecodeClock
 from framework.result import Result
 
 Floats = NDArray[np.float64]
-_LEAST_STEPS = 4  # least steps without prefills that show how long a request's own steps are
-_LONG = 64  # steps of a request that tell how its gaps change
-_LOW = 5.0  # percentile of steps with prefills that stands for steps without, where there are none
+_LEAST_STEPS = 4  # least steps without prefills that show the length of a request's own steps
+_LONG = 64  # steps of a request that show how its gaps change
+_LOW = 5.0  # percentile of steps with prefills that replaces steps without, if there are none
 
 
 @dataclass(frozen=True)
 class DecodeSteps:
-    """What decode steps were made of; NaN where there are none.
+    """The parts of decode steps; NaN if there are none.
 
-    Of each request (N,):
+    For each request (N,):
 
-    `interference_s`: what its decode steps with prefills of others take beyond those without.
-    `context_share`: the share of decode steps, on its instance, that is the reading of contexts.
+    `interference_s`: additional time of its decode steps with prefills of others. `context_share`: the share of decode
+    steps, on its instance, that reads contexts.
 
-    Of the run:
+    For the run:
 
-    `step_s`, `context_s`: the mean decode step without prefills, and the part of it that reads contexts.
-    `batch`, `context_tokens`: requests in such a step, and tokens that each of them reads.
-    `growth`: the last quarter of the steps of long outputs relative to the first one, as a ratio.
-    `stall_s`, `stall_every_s`: the median of what a prefill adds to a gap of concurrent decodes, and the mean time from
-    one such prefill to the next.
+    `step_s`, `context_s`: the mean decode step without prefills, and the part of it that reads contexts. `batch`,
+    `context_tokens`: requests in such a step, and tokens that each of them reads. `growth`: the last quarter of the
+    steps of long outputs relative to the first one, as a ratio. `stall_s`, `stall_every_s`: the median time that a
+    prefill adds to a gap of concurrent decodes, and the mean time from one such prefill to the next.
     """
 
     interference_s: Floats
@@ -47,7 +46,7 @@ class DecodeSteps:
 
 
 def decode_steps(result: Result, clock: DecodeClock) -> DecodeSteps:
-    """`clock`: of the step log of the run. Raises nothing: a run without decode steps has NaN throughout."""
+    """The parts of a run's decode steps, all NaN without decode steps; `clock`: of the run's step log."""
     count = len(result.requests)
     leaps = result.step_log[result.step_log["batch"] > 0]
     pool = result.instances["pool"].astype(np.int64)
@@ -79,10 +78,10 @@ def decode_steps(result: Result, clock: DecodeClock) -> DecodeSteps:
 
 
 def _context_s(pure: NDArray[Any], pool: NDArray[np.int64], pools: int) -> Floats:
-    """Seconds of each leap that are the reading of contexts: what a further token costs, times the tokens read.
+    """Seconds of each leap that read contexts: the cost of a further token, times the tokens read.
 
-    A step of a leap takes longer than the one before by what one more token of each request costs. Single steps, which
-    do not state, cost as much a token as the leaps of their pool.
+    Each step of a leap is longer than the one before by the cost of one more token for each request. Single steps,
+    which do not show this, cost as much a token as the leaps of their pool.
     """
     steps, batch = pure["steps"].astype(np.float64), pure["batch"].astype(np.float64)
     own = pool[pure["instance"]]
@@ -103,7 +102,7 @@ def _tokens(pure: NDArray[Any]) -> Floats:
 
 
 def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) -> Floats:
-    """The seconds of decode steps: of pools whose steps all hold prefills, those of the shortest."""
+    """The seconds of decode steps; for pools whose steps all hold prefills, those of the shortest steps."""
     found = step_s.copy()
     for index in np.flatnonzero(np.isnan(step_s)):
         own_s = leaps["first_s"][pool[leaps["instance"]] == index]
@@ -112,7 +111,7 @@ def _with_mixed(step_s: Floats, leaps: NDArray[Any], pool: NDArray[np.int64]) ->
 
 
 def _interference(clock: DecodeClock, rows: NDArray[Any], step_s: Floats) -> tuple[Floats, float]:
-    """The seconds that prefills add in each row of the token log to its decode steps; and how gaps grow (`growth`).
+    """The seconds that prefills add to the decode steps of each row of the token log; and how gaps grow (`growth`).
 
     `step_s` (M,): a decode step without prefills, for a request that has had few of them.
     """
@@ -149,7 +148,9 @@ def _alone(steps_s: Floats, mixed_s: Floats) -> Floats:
 
 
 def _stalls(leaps: NDArray[Any], log: NDArray[Any], step_s: Floats) -> tuple[float, float]:
-    """What a prefill adds to a gap of concurrent decodes, median, and the seconds from one prefill to the next."""
+    """The median time that a prefill adds to a gap of concurrent decodes, and the seconds from one prefill to
+    the next.
+    """
     mixed = leaps[leaps["prefill_tokens"] > 0]
     decoding = np.isin(log["instance"], np.unique(leaps["instance"]))
     alone = log[(log["batch"] == 0) & (log["stream"] == 0) & decoding]

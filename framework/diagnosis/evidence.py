@@ -1,4 +1,4 @@
-"""What of a run points to a cause, in a sentence with its numbers."""
+"""The evidence for a cause in a run, as a sentence with its numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Case:
 
     @property
     def steps(self) -> DecodeSteps | None:
-        """What decode steps are made of, where that is known."""
+        """The parts of decode steps, if they are known."""
         steps = self.seen.losses.steps
         return None if steps is None or np.isnan(steps.step_s) else steps
 
@@ -164,7 +164,7 @@ def _starts(case: _Case) -> str:
 
 def _admission(case: _Case) -> str:
     summary = case.measurement.evaluation.summary
-    return f"{summary['rejected']:,} of {summary['offered']:,} requests were turned away."
+    return f"{summary['rejected']:,} of {summary['offered']:,} requests were rejected on arrival."
 
 
 def _failures(case: _Case) -> str:

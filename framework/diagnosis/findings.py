@@ -1,4 +1,4 @@
-"""Why a run lost goodput, as sentences with their numbers, the cause that cost most first."""
+"""Why a run lost goodput, as sentences with their numbers; the cause that cost most comes first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framework.result import Result
 
 Flags = NDArray[np.bool_]
 LEAST_SHARE, LEAST = 0.01, 3  # share of the offered requests, and count, that a cause must cost to be reported
-_NORMAL = 0.05  # share of missed limits that is normal
+_NORMAL = 0.05  # share of missed limits that counts as normal
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a run lost, and to what. `signature`: which limits were missed. No findings where hardly any was lost."""
+    """The losses of a run and their causes. `signature`: which limits were missed. No findings if hardly any
+    was lost.
+    """
 
     offered: int
     lost: int
@@ -43,7 +45,7 @@ class Diagnosis:
 
 
 def is_worth_telling(requests: int, lost: int) -> bool:
-    """Whether so many lost requests, of so many, are more than the odd one."""
+    """Whether `lost` requests are more than a few."""
     return lost >= max(LEAST, LEAST_SHARE * requests)
 
 
@@ -243,7 +245,7 @@ def _growth(ratio: float) -> str:
 
 
 def as_time(seconds: float) -> str:
-    """In seconds or milliseconds, three digits."""
+    """Seconds or milliseconds, with three digits."""
     if seconds != seconds:
         return "unknown time"
     if seconds >= 0.9995:

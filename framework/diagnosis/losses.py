@@ -1,8 +1,8 @@
-"""The one cause that the times of its phases point to, for each request that missed its SLO.
+"""For each request that missed its SLO, the one cause that the times of its phases show.
 
-What a phase by itself takes beyond the limit is held against each thing that came on top (a queue, a transfer, steps
-that held prefills of others): the largest is the cause. A request that missed both limits counts for the one that it
-missed by the larger factor.
+The excess of a phase over the limit is compared with each thing that came on top (a queue, a transfer, steps with
+prefills of others); the largest is the cause. A request that missed both limits counts for the one that it missed by
+the larger factor.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _OTHER = CAUSES.index("other")
 
 @dataclass(frozen=True)
 class Losses:
-    """What each request lost its SLO to.
+    """The cause for which each request lost its SLO.
 
     `counted` (N,): the requests that the summary counts. `cause` (N,): index into CAUSES, -1 for a good request and for
-    one that is not counted. `seconds`: of each request in the phases that causes are derived from, by the name of the
-    cause, null where undefined. `ttft_missed`, `tpot_missed` (N,): of counted requests that finished. `steps`: what
-    decode steps were made of, None where the step log was reduced. `phases`: the table of `framework.metrics.phases`,
-    made with `clock`.
+    one that is not counted. `seconds`: time of each request in the phases from which causes are derived, by the name of
+    the cause, null if undefined. `ttft_missed`, `tpot_missed` (N,): of counted requests that finished. `steps`: the
+    parts of decode steps, None if the step log was reduced. `phases`: the table of `framework.metrics.phases`, made
+    with `clock`.
     """
 
     counted: Flags
@@ -90,10 +90,10 @@ def losses_of(result: Result, evaluation: Evaluation, slo: Slo) -> Losses:
 
 
 def _seconds(result: Result, table: pl.DataFrame, steps: DecodeSteps | None) -> dict[str, Floats]:
-    """What each cause took of the time of each request, NaN for one that did not finish.
+    """The time of each request that each cause took, NaN if the request did not finish.
 
-    "decode": decode steps as long as they are without prefills; "interference": what steps with prefills take more, and
-    the waiting for steps of prefills alone.
+    "decode": decode steps at their length without prefills; "interference": the additional time of steps with prefills,
+    and waits for steps of prefills alone.
     """
     phases = {name: column.to_numpy() for name, column in table.to_dict().items()}
     outcome = result.requests

@@ -1,8 +1,7 @@
-"""Step times in which one phase is so many times as fast, those of another source otherwise.
+"""Step times in which one phase is faster by a factor; the other phase keeps the source's times.
 
-What a phase takes of a step: on an instance that only prefills, or only decodes, all of it. Where both share steps,
-prefill has its attention, what it costs per token, and the linear layers beyond those of the mean batch of decodes;
-decode has the rest.
+On an instance that only prefills, or only decodes, the phase has all of a step. If both share steps, prefill has its
+attention, its cost per token, and the linear layers beyond those of the mean batch of decodes; decode has the rest.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _HOST_OF_STEPS = ("host_s", "host_sequence_s", "eager_s")
 class ChangedTiming:
     """The step times of `timing`, changed by pool: `pools` has, by the name of a pool's GPU, the GPU and the change.
 
-    Pools of like GPUs are distinguished because `framework.diagnosis.changes` gives each a GPU of its own name.
+    `framework.diagnosis.changes` gives each pool a GPU of its own name, which distinguishes pools of like GPUs.
     """
 
     timing: Timing
@@ -57,30 +56,30 @@ def unchanged(row: StepRow) -> StepRow:
 
 
 def all_faster(row: StepRow, times: float) -> StepRow:
-    """Every step `times` as fast, the host's work on it included."""
+    """Make every step `times` as fast, including the host's work on it."""
     return _scaled(row.times(1 / times), _HOST_OF_STEPS, 1 / times)
 
 
 def prefill_faster(row: StepRow, times: float, decodes: float) -> StepRow:
-    """What prefill takes of steps that `decodes` requests share, `times` as fast."""
+    """Make the prefill part of steps, which `decodes` requests share, `times` as fast."""
     row = _scaled(row, _PREFILL_ALONE, 1 / times)
     return row.mapped(linear=lambda curve: _in_two(curve, decodes, 1.0, 1 / times))
 
 
 def decode_faster(row: StepRow, times: float, decodes: float) -> StepRow:
-    """What decode takes of steps that prefills share, `times` as fast."""
+    """Make the decode part of steps, which prefills share, `times` as fast."""
     kept = {name: getattr(row, name) for name in _PREFILL_ALONE}
     faster = replace(all_faster(row, times), **kept)
     return replace(faster, linear=row.linear).mapped(linear=lambda curve: _in_two(curve, decodes, 1 / times, 1.0))
 
 
 def context_faster(row: StepRow, times: float) -> StepRow:
-    """The reading of contexts by decodes, `times` as fast."""
+    """Make the reading of contexts by decodes `times` as fast."""
     return _scaled(row, _OF_CONTEXT, 1 / times)
 
 
 def without_host(row: StepRow) -> StepRow:
-    """Steps as short as their kernels, and requests that reach the scheduler at once."""
+    """Make steps as short as their kernels, and let requests reach the scheduler at once."""
     return _scaled(row, _HOST, 0.0)
 
 
@@ -92,7 +91,7 @@ def _scaled(row: StepRow, names: tuple[str, ...], factor: float) -> StepRow:
 
 
 def _in_two(curve: Curve, knot: float, below: float, above: float) -> Curve:
-    """The curve up to its level at `knot` times `below`, and what it rises above that level times `above`."""
+    """The curve up to its level at `knot` times `below`, and its rise above that level times `above`."""
     knots = np.union1d(curve.knots, [max(knot, curve.knots[0])])
     values = curve.at(knots)
     level = float(curve.at(np.array([max(knot, curve.knots[0])]))[0])

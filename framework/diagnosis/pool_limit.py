@@ -12,12 +12,12 @@ from framework.metrics.summary import Evaluation
 from framework.result import Result
 
 _FULL = 0.8  # share of the KV memory in use
-_BUSY = 0.5  # share of the time in steps: with less, there was time for what waited
+_BUSY = 0.5  # share of the time in steps: below it, instances had time for what waited
 
 
 @dataclass(frozen=True)
 class PoolLimit:
-    """`word`: compute, bandwidth, capacity, queue or none; `evidence`: the figures that say so."""
+    """`word`: compute, bandwidth, capacity, queue or none; `evidence`: the figures that show it."""
 
     word: str
     evidence: str
@@ -36,8 +36,9 @@ def pool_limits(result: Result, evaluation: Evaluation) -> Iterator[PoolLimit]:
 def pool_limit(pool: Mapping[str, Any], queue_s: float, prefill_s: float) -> PoolLimit:
     """The limit of a row of the pool table whose requests wait `queue_s` for a prefill of `prefill_s`, on average.
 
-    capacity: 80 % of the KV memory are in use. Else compute or bandwidth, where instances are in steps for half of the
-    time: the peak that these steps come nearer to. Else queue, where requests wait longer than their prefills take.
+    It is capacity if 80 % of the KV memory is in use. Else, if instances are in steps for half of the time, it is
+    compute or bandwidth: the peak that these steps come nearer to. Else it is queue if requests wait longer than their
+    prefills take.
     """
     if (pool["kv_utilization"] or 0.0) >= _FULL:
         return PoolLimit("capacity", f"{_percent(pool['kv_utilization'])} of the KV memory are in use on average")

@@ -1,4 +1,4 @@
-"""Settings that may restore goodput: which there are for a run, and which causes each acts on."""
+"""Settings that may restore goodput: those available for a run, and the causes on which each acts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.policy.base import overrides
 from framework.policy.rules import DECODE_RULES, ORDERS, PREFILL_RULES
 
 Settings = Mapping[str, Any]
-MOST = 24  # remedies of a run
+MOST = 24  # remedies of a run, at most
 _LARGE_FRACTION = 0.95  # share of GPU memory
 _OFTEN = (4.0, 16.0, 64.0)  # times as many ticks
 _ANY = "any"  # cause
@@ -20,19 +20,19 @@ _ANY = "any"  # cause
 
 @dataclass(frozen=True)
 class Remedy:
-    """Settings with other values than the run's, by name, and the causes that they act on."""
+    """Settings with values other than the run's, by name, and the causes on which they act."""
 
     settings: Settings
     acts_on: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """The setting as on a command line."""
+        """The setting as it stands on a command line."""
         return " ".join(f"{name}={_text(value)}" for name, value in self.settings.items())
 
 
 def remedies(settings: Settings, experiment: Experiment, causes: Sequence[str]) -> list[Remedy]:
-    """What may be tried for a run of these settings that has these causes, those of the first cause first."""
+    """What may be tried for a run with these settings and causes, remedies of the first cause first."""
     every = [
         *_decisions(settings, experiment),
         *_mechanisms(settings, experiment),
@@ -75,7 +75,9 @@ def _clusters(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
 
 
 def _counts(settings: Settings, experiment: Experiment) -> dict[str, int]:
-    """How many instances the run has: all, or those that prefill and those that decode; none if no setting says so."""
+    """The numbers of instances of the run: all, or those that prefill and those that decode; none if no setting states
+    them.
+    """
     if "cluster.prefill" in settings:
         pools = {pool.name: pool for pool in experiment.cluster.pools}
         return {name: pools[name].instances // pools[name].group for name in ("prefill", "decode")}
@@ -84,7 +86,7 @@ def _counts(settings: Settings, experiment: Experiment) -> dict[str, int]:
 
 
 def _counted(settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:
-    """The settings that make these the numbers of instances, as far as they are not so already."""
+    """The settings that make these the numbers of instances, unless they are so already."""
     wanted: dict[str, Any] = {f"cluster.{name}": count for name, count in counts.items()}
     wanted = {"cluster.instances": None} | wanted if "prefill" in counts else wanted
     return {key: value for key, value in wanted.items() if settings.get(key) != value}
@@ -126,7 +128,7 @@ def _memory(settings: Settings) -> Iterator[Remedy]:
 
 
 def _links(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
-    """Less time for the transfer of KV."""
+    """Faster transfers of KV."""
     if not any(pool.role == "decode" for pool in experiment.cluster.pools):
         return
     if settings.get("cluster.link_bandwidth_bytes_s") is not None:
@@ -136,7 +138,7 @@ def _links(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
 
 
 def _decisions(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
-    """Other rules and another period of the policy, where its settings name them."""
+    """Other rules and another period of the policy, if its settings name them."""
     for key, rules, acts_on in (
         ("policy.routing", PREFILL_RULES, ("routing",)),
         ("policy.placement", DECODE_RULES, ("routing", "decode", "memory")),
@@ -153,7 +155,7 @@ def _decisions(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
 
 
 def _is_known(rule: str, experiment: Experiment) -> bool:
-    """Whether a rule has what it goes by."""
+    """Whether a rule has the data that it needs."""
     if rule == "shortest_predicted":
         return experiment.predictor is not None
     return rule != "highest_priority" or experiment.workload.priority is not None

@@ -1,4 +1,4 @@
-"""What may limit the goodput of a run: each cause by name, with the change of an experiment that takes it away."""
+"""What may limit the goodput of a run: each cause by name, with the change of an experiment that removes it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from framework.diagnosis.changes import Change
 
 @dataclass(frozen=True)
 class Cause:
-    """`title` says what limits goodput, `without` what the run without it has; the best of `changes` counts.
+    """`title` names the limit of goodput, `without` what the run without it has; the best of `changes` counts.
 
-    `breadth`: 0 for what a setting or a decision can fix, more for what takes hardware that is faster as a whole, and
-    so takes much else away as well.
+    `breadth`: 0 for what a setting or a decision can fix; more for faster hardware, which also removes other causes.
     """
 
     title: str
@@ -24,7 +23,7 @@ class Cause:
     breadth: int = 0
 
 
-# In the order in which they are tried.
+# The order is that of the trials.
 REMOVABLE: Mapping[str, Cause] = {
     "prefill": Cause("Prefill limits goodput", "prefills ten times as fast", (changes.prefill_is_fast,), breadth=2),
     "decode": Cause("Decode limits goodput", "decodes ten times as fast", (changes.decode_is_fast,), breadth=2),

@@ -1,4 +1,4 @@
-"""Runs of the same requests under changed conditions, each next to the run that is diagnosed."""
+"""Runs of the same requests under changed conditions, each compared with the diagnosed run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, shortest_s
 
-_NEARLY = 0.9  # share of the largest worth from which a cause that a setting can fix comes before faster hardware
+_NEARLY = 0.9  # share of the largest worth from which a cause that a setting can fix precedes faster hardware
 Compose = Callable[[Mapping[str, Any]], Experiment]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one run came to: `kept` of the `offered` requests kept the SLO, `goodput` of them each second."""
+    """The result of one run: `kept` of the `offered` requests kept the SLO, `goodput` of them each second."""
 
     kept: int
     offered: int
@@ -38,17 +38,17 @@ class Trial:
     closed: bool
 
     def worth(self, base: Trial) -> float:
-        """Requests/s that keep the SLO and did not in `base`.
+        """Requests/s that keep the SLO here and did not in `base`.
 
-        Where the trace says when requests arrive, over the window of `base`: a run is not better for ending sooner.
-        Where clients wait for their answers, the difference of goodputs.
+        If the trace fixes arrivals, they are counted over the window of `base`: a run is not better because it ends
+        sooner. If clients wait for their answers, it is the difference of goodputs.
         """
         if self.closed or base.window_s <= 0:
             return self.goodput - base.goodput
         return (self.kept - base.kept) / base.window_s
 
     def is_better(self, base: Trial) -> bool:
-        """Whether it is better by more than the odd request."""
+        """Whether it is better by more than a few requests."""
         if self.closed:
             return self.goodput >= (1 + LEAST_SHARE) * base.goodput and self.goodput > 0
         return self.kept - base.kept >= max(LEAST, LEAST_SHARE * base.offered)
@@ -56,7 +56,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Removed:
-    """A cause, the run without it, and what of the diagnosed run points to it."""
+    """A cause, the run without it, and the evidence for it in the diagnosed run."""
 
     name: str
     cause: Cause
@@ -76,8 +76,8 @@ class Tried:
 class Trials:
     """What limits the goodput of a run.
 
-    `base`: the run itself, `seen` what its requests lost their SLO to. `removed`: the causes without which it is
-    better, what is worth most first; `indifferent`: those without which it is not. `tried`: remedies, the best first.
+    `base`: the run itself, `seen`: the causes of its lost requests. `removed`: the causes without which it is better,
+    the most valuable first; `indifferent`: causes without which it is not. `tried`: remedies, the best first.
     """
 
     base: Trial
@@ -94,10 +94,10 @@ def trials(
     compose: Compose,
     progress: Callable[[int, int], None] | None = None,
 ) -> Trials:
-    """Re-run `experiment`, whose run is `measurement`, without one cause after another, then with remedies.
+    """Run `experiment` again, whose run is `measurement`, without one cause after another, then with remedies.
 
-    `settings`: those of the run, by name; `compose` makes the experiment in which some of them are others, on the same
-    requests. Raises what the experiment's own run would.
+    `settings`: those of the run, by name; `compose` makes the experiment with some of them changed, on the same
+    requests. Raises the same errors as the experiment's own run.
     """
     base = trial_of(measurement, experiment)
     seen = diagnose(measurement.result, measurement.evaluation, measurement.slo)
@@ -123,7 +123,7 @@ def trials(
 
 
 def trial_of(measurement: Measurement, experiment: Experiment) -> Trial:
-    """The run that has been measured, as one of the trials."""
+    """The measured run, as one of the trials."""
     summary = measurement.evaluation.summary
     kept = int(counted(measurement.evaluation.requests)["good"].sum())
     closed = experiment.load.clients is not None
@@ -131,7 +131,7 @@ def trial_of(measurement: Measurement, experiment: Experiment) -> Trial:
 
 
 def run(experiment: Experiment) -> Trial:
-    """Run an experiment, for no more than what a trial tells."""
+    """Run an experiment, only as far as a trial needs."""
     result = experiment.run()
     clock = clock_of(result, experiment.slo, partial(shortest_s, experiment, result))
     kept = int((judge(result, experiment.slo).good & clock.counted).sum())
@@ -140,7 +140,7 @@ def run(experiment: Experiment) -> Trial:
 
 
 def _without_each(experiment: Experiment, measurement: Measurement, tell: Callable[[int], None]) -> dict[str, Trial]:
-    """The best run without each cause that can be there, by its name."""
+    """The best run without each possible cause, by its name."""
     batch = measurement.evaluation.pools["mean_batch"].drop_nulls().max()
     seen = Seen(measurement.evaluation.summary["duration"], float(batch) if isinstance(batch, float) else 1.0)
     found: dict[str, Trial] = {}
@@ -153,9 +153,9 @@ def _without_each(experiment: Experiment, measurement: Measurement, tell: Callab
 
 
 def _without(change: Change, experiment: Experiment, seen: Seen) -> Trial | None:
-    """The run with the change; None where it changes nothing, or the cluster or the policy cannot have it.
+    """The run with the change; None if it changes nothing, or if the cluster or the policy cannot have it.
 
-    A policy that relies on a hook of its own, which the change replaced, may raise whatever it likes.
+    A policy that relies on a hook of its own, which the change replaced, may raise anything.
     """
     try:
         changed = change(experiment, seen)
@@ -171,21 +171,19 @@ def _without(change: Change, experiment: Experiment, seen: Seen) -> Trial | None
 def _with_each(
     chosen: Sequence[Remedy], compose: Compose, base: Trial, tell: Callable[[int], None]
 ) -> tuple[Tried, ...]:
-    """The remedies that the run can have, the best first; of those that are as good but for the odd request, what takes
-    the fewest GPUs.
-    """
+    """The remedies that the run can have, the best first; among nearly equal ones, the one with the fewest GPUs."""
     tried = []
     for number, remedy in enumerate(chosen, 1):
         with suppress(InputError):  # this policy, model or cluster cannot have it
             tried.append(Tried(remedy, run(compose(remedy.settings))))
         tell(len(chosen) - number)
     ordered = sorted(tried, key=lambda one: (-one.trial.worth(base), one.trial.gpus))
-    near = [one for one in ordered if not ordered[0].trial.is_better(one.trial)]  # but for the odd request
+    near = [one for one in ordered if not ordered[0].trial.is_better(one.trial)]  # equal up to a few requests
     return (*sorted(near, key=lambda one: one.trial.gpus), *(one for one in ordered if one not in near))
 
 
 def _ranked(better: Sequence[tuple[str, Trial]], base: Trial) -> list[tuple[str, Trial]]:
-    """The causes by what each is worth; of those nearly as good as the best, what takes the least away comes first."""
+    """The causes by their worth; among those nearly as good as the best, the narrowest comes first."""
     if not better:
         return []
     ordered = sorted(better, key=lambda one: -one[1].worth(base))

@@ -1,4 +1,4 @@
-"""What instances were doing while requests waited for their first admission: why there was a queue."""
+"""What instances did while requests waited for their first admission: why there was a queue."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from framework.metrics.series import Windows, integral, span_s, time_series, win
 from framework.result import Result
 
 Floats = NDArray[np.float64]
-_CELLS, _MOST_WINDOWS = 2_000_000, 8_000  # windows times instances: short windows, for queues are short
+_CELLS, _MOST_WINDOWS = 2_000_000, 8_000  # windows times instances, and windows: they are short because queues are
 _FEW_WINDOWS = 400  # windows for what changes slowly
-_FULL = 0.8  # share of the KV memory that decodes read, from which admissions wait for it
+_FULL = 0.8  # share of the KV memory read by decodes from which admissions wait for it
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
-_IDLE = 0.5  # share of busy time of the other instances below which a queue is one of routing
+_IDLE = 0.5  # share of busy time of the other instances below which the cause of a queue is routing
 
 
 @dataclass(frozen=True)
 class Room:
-    """In the pool where it is fullest, `pool`: the share of the KV memory that decodes read, and of the seats of its
-    batches that they take: means over time in which requests wait, weighted by how many do.
+    """For the fullest `pool`: the share of the KV memory that decodes read, and of the seats that they take. Both are
+    means over the time in which requests wait, weighted by their number.
     """
 
     kv: float
@@ -40,10 +40,10 @@ class Room:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Means over the time that requests wait, each moment weighted by how many do.
+    """Means over the time in which requests wait, each moment weighted by their number.
 
-    `busy`: share of the time in steps of the instance that they wait at; `others`: of the other instances of its pool,
-    1 where there is none; `room`: what decodes take meanwhile.
+    `busy`: share of the time in steps of the instance at which they wait; `others`: of the other instances of its pool,
+    1 if there is none; `room`: the room that decodes take meanwhile.
     """
 
     busy: float
@@ -52,7 +52,7 @@ class Waiting:
 
     @property
     def reason(self) -> str:
-        """memory, seats, routing, prefill (the instances are busy), or held: nothing of these."""
+        """The reason: memory, seats, routing, prefill (the instances are busy), or held: none of these."""
         if self.room.memory_is_full:
             return "memory"
         if self.room.seats_are_full:
@@ -63,7 +63,7 @@ class Waiting:
 
 
 def waiting_of(result: Result) -> Waiting | None:
-    """None where the step log was reduced, or nothing waited."""
+    """What instances did while requests waited; None if the step log was reduced, or if no request waited."""
     start_s, end_s = span_s(result)
     if result.engine.log != "full" or end_s <= start_s:
         return None
@@ -71,7 +71,7 @@ def waiting_of(result: Result) -> Waiting | None:
     queued_s = _queued_s(result, windows)
     if queued_s.sum() <= 0:
         return None
-    lengths_s = np.maximum(np.diff(windows.edges_s), np.finfo(np.float64).tiny)  # the last one may have none
+    lengths_s = np.maximum(np.diff(windows.edges_s), np.finfo(np.float64).tiny)  # the last one may have no length
     share = np.minimum(_busy_s(result, windows) / lengths_s, 1.0)
     pool, pools = result.instances["pool"].astype(np.int64), result.cluster.pools
     of_pool = (pool == np.arange(len(pools))[:, None]).astype(np.float64)
@@ -88,7 +88,7 @@ def waiting_of(result: Result) -> Waiting | None:
 
 
 def _queued_s(result: Result, windows: Windows) -> Floats:
-    """Seconds that requests wait at each instance, shape (M, windows)."""
+    """Seconds for which requests wait at each instance, shape (M, windows)."""
     requests = result.requests
     here = (requests["prefill_instance"] >= 0) & ~np.isnan(requests["start_s"])
     chosen = requests[here]
@@ -107,7 +107,7 @@ def _busy_s(result: Result, windows: Windows) -> Floats:
 
 
 def decode_room(result: Result, begin_s: Floats, end_s: Floats) -> Room:
-    """What is taken of the room for decodes while requests wait, each from `begin_s` to `end_s`, both (N,)."""
+    """The used share of the room for decodes while requests wait, each from `begin_s` to `end_s`, both (N,)."""
     first_s, last_s = span_s(result)
     window_s = (last_s - first_s) / _FEW_WINDOWS
     windows = windows_of(result, window_s)

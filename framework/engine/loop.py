@@ -1,4 +1,4 @@
-"""The event loop of the compiled engine: the whole of it, and the function through which Python enters it."""
+"""The event loop of the compiled engine, and the function through which Python enters it."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def _run(s: State, most_events: int) -> int:
 
 @inner
 def _is_fault(s: State, event: int) -> bool:
-    """Whether something fails, or an instance comes back: see roles/crashes.py."""
+    """Whether an event is a fault or the return of an instance; see roles/."""
     return event >= 0 and bool(s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner
 def _process(s: State, event: int, stop: int) -> None:
-    """Process an event, and the step ends that follow it, up to event number `stop`."""
+    """Process an event and the step ends that follow it, up to event number `stop`."""
     if event < 0:
         fail_rest(s)
     elif s.sim.kind == SCHEDULE:
@@ -105,8 +105,8 @@ def _process(s: State, event: int, stop: int) -> None:
 def _due(s: State) -> int:
     """The next event.
 
-    If it is past a mark, instances count all that they have done up to the mark, and the event waits until the totals
-    are recorded.
+    If it comes after a mark, instances count all work up to the mark, and the event waits until the totals are
+    recorded.
     """
     if unlikely(s.sim.at_mark):
         s.sim.at_mark = False
@@ -122,9 +122,9 @@ def _due(s: State) -> int:
 
 @inner
 def _schedule(s: State, i: int) -> None:
-    """All events of this time have been processed: i schedules its next step, or that of its prefill stream alone.
+    """Schedule i's next step, or only that of its prefill stream: all events of this time have been processed.
 
-    Those that step together with it do as well, unless they are in a step.
+    The other instances of its group schedule too, unless they are in a step.
     """
     take_turn(s, i)
     inst = s.instances[i]
@@ -150,7 +150,7 @@ def _schedule(s: State, i: int) -> None:
 
 @inner
 def _begin_together(s: State, first: int, count: int) -> None:
-    """All ranks of a group have formed their steps: start them, and send long prompts that they complete by layer."""
+    """Start the steps that all ranks of a group have formed; send the KV of long prompts among them by layer."""
     end_together(s, first, count)
     for k in range(first, first + count):
         if s.instances[k].busy and s.instances[k].first_tokens_pending > 0 and s.step[k].decodes > 0:
@@ -162,7 +162,7 @@ def _begin_together(s: State, first: int, count: int) -> None:
 
 @inner
 def _log_is_full(s: State) -> bool:
-    """Whether one more event could write more rows than the logs have room for."""
+    """Whether one more event could write more log rows than there is room for."""
     rows_of_an_event = (3 + s.options.rows_at_once) * s.options.most_running + 64
     return (
         s.sim.step_rows + 1 + s.options.rows_at_once > s.options.step_log_rows
@@ -172,9 +172,9 @@ def _log_is_full(s: State) -> bool:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
-    """Process up to `most_events` events; why it came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES, or an error of a
-    hook. After DECIDES `roles.decisions.decide` is to be called.
+    """Process up to `most_events` events and return why the loop came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES,
+    or an error of a hook. After DECIDES the caller calls `roles.decisions.decide`.
 
-    Compiled hooks are handed `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
+    Compiled hooks receive `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """
     return _run(fields_on_stack(attach(memory, keep_seen((view, params, numbers)))), most_events)

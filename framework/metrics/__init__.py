@@ -1,1 +1,1 @@
-"""From a Result to numbers."""
+"""Numbers of a run, computed from its Result."""

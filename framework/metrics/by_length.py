@@ -1,4 +1,4 @@
-"""Requests distinguished by the length of their prompts: a run's figures, bucket by bucket."""
+"""A run's figures by the length of prompts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def require_edges(name: str, edges: Any) -> None:
 
 
 def by_length(requests: pl.DataFrame, edges: Sequence[int], seconds: Seconds) -> list[dict[str, Any]]:
-    """One entry a bucket of a request table (`framework.metrics.summary.request_table`), short prompts first.
+    """One entry for each bucket of a request table (`framework.metrics.summary.request_table`), short prompts first.
 
-    A bucket holds prompts of `from_tokens` to below `to_tokens` (None: no end); `edges`, increasing, are where one
-    ends and the next begins. The other keys are those of `framework.metrics.parts.figures`.
+    A bucket holds prompts of `from_tokens` to below `to_tokens` (None: no end); the increasing `edges` separate
+    buckets. The other keys are those of `framework.metrics.parts.figures`.
     """
     ends = zip((0, *edges), (*edges, None), strict=True)
     return [

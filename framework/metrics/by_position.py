@@ -1,4 +1,4 @@
-"""Gaps between tokens by their position in the output: does a request slow down the more it has generated?"""
+"""Gaps between tokens by their position in the output: whether a request slows down as it generates more."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from framework.metrics.phases import DecodeClock
 from framework.result import FINISHED, Result
 
 Floats = NDArray[np.float64]
-_FIRST, _TIMES = 16, 4  # tokens of the first bucket, and how many times as far each next one reaches
+_FIRST, _TIMES = 16, 4  # tokens of the first bucket, and the factor from one bucket's end to the next
 
 
 def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[str, Any]] | None:
-    """One entry a bucket of positions that has gaps of completed requests, the first tokens first.
+    """One entry for each bucket of positions that has gaps of completed requests, the first tokens first.
 
-    Gap j of a request is that between its tokens j and j + 1; a bucket holds gaps `from_token` to below `to_token`,
-    `gaps` of them, `mean_itl_ms` their mean. None where the step log was reduced, and with drafts, of which the log
-    does not say at which token each was accepted. `clock`: of the step log of the run.
+    Gap j of a request lies between its tokens j and j + 1. A bucket holds `gaps` gaps, from `from_token` to below
+    `to_token`; `mean_itl_ms` is their mean. None if the step log was reduced, and with drafts, since the log does not
+    say at which token each was accepted. `clock`: of the run's step log.
     """
     if result.engine.log != "full" or result.engine.speculation.most > 0:
         return None
@@ -35,7 +35,8 @@ def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[s
     longest = int((before + counts).max(initial=0))
     found = []
     for low, high in pairwise(_edges(longest)):
-        first, last = np.maximum(low, before + 1), np.minimum(high - 1, before + counts)  # gaps of each row within
+        # gaps of each row that lie in the bucket
+        first, last = np.maximum(low, before + 1), np.minimum(high - 1, before + counts)
         own = first <= last
         total_s = rows["previous_token_s"][own & alone].sum() + _lasting_s(
             clock, rows, before, first, last, own & ~alone
@@ -49,7 +50,7 @@ def by_position(result: Result, clock: DecodeClock | None = None) -> list[dict[s
 
 
 def _with_gaps(rows: NDArray[Any], clock: DecodeClock) -> NDArray[Any]:
-    """The rows, those whose first step gave token 1, before which there is no gap, without that step."""
+    """The rows, without the first step of those whose first step gave token 1: no gap precedes token 1."""
     pending = np.isnan(rows["previous_token_s"])
     if not pending.any():
         return rows
@@ -68,7 +69,7 @@ def _edges(longest: int) -> list[int]:
 
 
 def _before(request: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.int64]:
-    """Gaps of the same request in the rows before each; rows of one request stand together."""
+    """The number of gaps of the same request in the rows before each row; rows of one request are adjacent."""
     upto = np.cumsum(counts) - counts
     starts = np.flatnonzero(np.append(True, request[1:] != request[:-1])) if len(request) else np.zeros(0, np.int64)
     lengths = np.diff(np.append(starts, len(request)))
@@ -83,7 +84,7 @@ def _lasting_s(
     last: NDArray[np.int64],
     own: NDArray[np.bool_],
 ) -> float:
-    """Seconds of the gaps `first` to `last` of those rows that `own` chooses."""
+    """Seconds of the gaps `first` to `last` of the rows that `own` selects."""
     if not own.any():
         return 0.0
     chosen, into = rows[own], (first - before - 1)[own]

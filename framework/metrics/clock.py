@@ -1,6 +1,6 @@
-"""The seconds that the figures of a run are counted over.
+"""The time over which the figures of a run are counted.
 
-The headline counts good requests a second of a window that trace, load and SLO fix, so that no policy can shorten it:
+The headline counts good requests a second of a window that trace, load and SLO fix, so no policy can shorten it:
 arrivals, or the duration of a closed load. If these fix none, rejected requests add time, as if they had been served
 after the rest; so do clients whose requests are overdue, and requests that a warm-up left unserved.
 """
@@ -23,19 +23,19 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Shortest = Callable[[Flags], float]  # requests of a run (N,) -> the least time in which any schedule serves them
 ALLOWED, SHORTEST = "what the SLO allows one request", "shortest time for all that was offered"
-_LEAST_LIVE = 1e-6  # share of the clients' time, where all of it is overdue
-_SHORT = 5.0  # windows of fewer of the SLO's own latencies are mostly a system that fills up
+_LEAST_LIVE = 1e-6  # share of the clients' time, if all of it is overdue
+_SHORT = 5.0  # a window of fewer of the SLO's own latencies mostly shows a system that fills up
 
 
 @dataclass(frozen=True)
 class Clock:
-    """`window_s` is what rates of the headline are over; `run_s` lasts from the first request to the last answer.
+    """Rates of the headline are over `window_s`; `run_s` lasts from the first request to the last answer.
 
-    `counted` (N,): which requests the headline counts. `is_fixed`: they are those of a window of the run, and shares
-    are of that window; else all are, and shares are of the run. `is_short`: the system spends much of the window
-    filling up. `name`: what `window_s` is. `totals` (M,) MARK: what instances did in the window or the run, and
-    `lengths_s` (M,) how long that is for each. `overdue`: the share of the clients' time in which their requests were
-    (`framework.metrics.service.overdue`), None without a number of clients or a window.
+    `counted` (N,): which requests the headline counts. `is_fixed`: these are the requests of a window of the run, and
+    shares are of that window; otherwise all requests count, and shares are of the run. `is_short`: the system spends
+    much of the window filling up. `name`: what `window_s` is. `totals` (M,) MARK: what instances did in the window or
+    the run, and `lengths_s` (M,) how long that is for each. `overdue`: the share of the clients' time in which their
+    requests were overdue (`framework.metrics.service.overdue`), None without a number of clients or a window.
     """
 
     window_s: float
@@ -50,7 +50,7 @@ class Clock:
 
 
 def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Clock:
-    """The clock of a run. `shortest_s` is asked only where it matters."""
+    """The clock of a run. It calls `shortest_s` only if the result depends on it."""
     run_s = result.end_s - float(np.nanmin(result.requests["arrival_s"]))
     everything, sent = _counted(result, slo)
     window_s, name = _window(result, slo, run_s, sent, shortest_s)
@@ -73,7 +73,7 @@ def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
 
 
 def _counted(result: Result, slo: Slo) -> tuple[bool, Flags]:
-    """Whether all requests are counted and shares are of the run, and which are counted, (N,)."""
+    """Whether all requests count and shares are of the run, and which requests count, (N,)."""
     every = np.ones(len(result.requests), np.bool_)
     counted = every if result.counted is None else result.counted
     window = result.window
@@ -84,7 +84,7 @@ def _counted(result: Result, slo: Slo) -> tuple[bool, Flags]:
 
 
 def _window(result: Result, slo: Slo, run_s: float, counted: Flags, shortest_s: Shortest) -> tuple[float, str]:
-    """What the headline is over, and its name."""
+    """The time over which the headline is counted, and its name."""
     window, allowed_s = result.window, allowed_latency_s(result.workload, slo)
     if window is not None and window.offer_is_fixed and np.isfinite(allowed_s):
         if window.length_s > allowed_s:
@@ -111,8 +111,8 @@ def _longer(window_s: float, name: str, shortest_s: float) -> tuple[float, str]:
 
 
 def allowed_latency_s(workload: Workload, slo: Slo) -> float:
-    """What the SLO allows a request from sending to last token, on average: TTFT + (tokens - 1) x TPOT, in which a
-    limit that is not in force counts as 0 s; infinite without any limit.
+    """The mean latency, from sending to last token, that the SLO allows: TTFT + (tokens - 1) x TPOT. A limit that is
+    not in force counts as 0 s; without any limit the result is infinite.
     """
     if slo.is_empty:
         return np.inf
@@ -122,8 +122,8 @@ def allowed_latency_s(workload: Workload, slo: Slo) -> float:
 
 
 def _within(result: Result, start_s: float, end_s: float) -> tuple[NDArray[Any], Floats]:
-    """What instances did between these times, and how long that is: where a step that ended there began before, from
-    that step's start on.
+    """What instances did between these times, and how long that is; a step that ended there counts from its
+    start on.
     """
     last = mark_of(result.instances, np.full(len(result.instances), end_s))
     begin, end = (result.marks[k] if k < len(result.marks) else last for k in (0, 1))

@@ -1,7 +1,7 @@
-"""The figures of a run: what each key of summary.json is, how tables and axes name it, its unit, which way is better.
+"""The figures of a run: the meaning of each key of summary.json, its names, its unit, which way is better.
 
-A row of METRICS is all that is stated of a key; tables, pages, pictures and searches read it with `metric`. TIER in a
-key stands for the name of a prefix store, such as dram.
+A row of METRICS describes a key; tables, pages, pictures and searches read it with `metric`. TIER in a key is the name
+of a prefix store, such as dram.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(\w+)")
 
 
 class Better(IntEnum):
-    """Which way a figure is better; as a number the sign of a change for the better, 0 if no change is."""
+    """Which way a figure is better; as a number, the sign of a change for the better, 0 if no change is."""
 
     HIGHER = 1
     NEITHER = 0
@@ -32,7 +32,7 @@ class Better(IntEnum):
 class Metric:
     """A key of summary.json, or of one class of requests as KEY@CLASS. Its value times `scale` is in `unit`.
 
-    `meaning` say in one line what it is. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
+    `meaning` states it in one line. `name` is for tables (P99 TTFT), `short` for pages (TTFT P99), `spoken` for
     readers who know no abbreviation (P99 time to first token); `heading` stands over a narrow column, in lines.
     """
 
@@ -48,7 +48,7 @@ class Metric:
     is_latency: bool = False
 
     def of(self, summary: Mapping[str, Any]) -> float | None:
-        """Its value in its unit, None where the summary has none."""
+        """The value in its unit, None if the summary has none."""
         value = summary.get(self.key)
         return None if value is None else float(value) * self.scale
 
@@ -72,7 +72,7 @@ class Metric:
         return f" ({_IN_WORDS.get(self.unit, self.unit)})" if self.unit else ""
 
     def readable(self, value_ms: float) -> Metric:
-        """The metric, a latency in the unit in which `value_ms` reads well: seconds or milliseconds."""
+        """The metric, a latency, in the unit in which `value_ms` reads well: seconds or milliseconds."""
         if not self.is_latency:
             return self
         unit, scale = ("s", 1e-3) if value_ms >= _LONG_MS else ("ms", 1.0)
@@ -80,7 +80,7 @@ class Metric:
 
 
 def metric(key: str) -> Metric:
-    """What is known of a key; of one that no summary has by itself its name alone."""
+    """The metric of a key; an unknown key gets only its name."""
     of_all, is_of_class, slo_class = key.partition("@")
     if is_of_class:
         found = metric(of_all)
@@ -98,8 +98,8 @@ def _renamed(found: Metric, key: str, rename: Callable[[str], str]) -> Metric:
 def direction(key: str, where: str, advice: str) -> Better:
     """The better side of a key, HIGHER or LOWER.
 
-    Raises InputError for a key without a better side, and for an unknown one. The line names `where` the key was given
-    and ends with `advice` on what to give instead.
+    Raises InputError for a key without a better side, and for an unknown one. The message names `where` the key was
+    given and ends with `advice` on what to give instead.
     """
     known = metric(key)
     if known.better is not Better.NEITHER:
@@ -127,7 +127,7 @@ def _row(
     spoken: str = "",
     heading: str = "",
 ) -> Metric:
-    """A row. What is left out of its names is the same as `name`; a share is shown in %."""
+    """A row. Names that are not given equal `name`; a share is shown in %."""
     name = name or key
     folded = "\n".join([*re.split(r"[ _]", name), *([unit] if unit else [])])
     scale = 100.0 if unit == "%" else 1.0
@@ -136,7 +136,7 @@ def _row(
 
 @dataclass(frozen=True)
 class Latency:
-    """A latency of which the summary has statistics, in ms; tables and pages of fixed columns show it in `unit`."""
+    """A latency with statistics in the summary, in ms; tables and pages of fixed columns show it in `unit`."""
 
     meaning: str
     unit: str
@@ -145,7 +145,7 @@ class Latency:
     spoken: str
 
     def rows(self, key: str) -> Iterator[Metric]:
-        """One of each statistic: its meaning, its name, and how it is called behind the name of the latency."""
+        """One row for each statistic: its meaning, its name, and its name after that of the latency."""
         scale = 1e-3 if self.unit == "s" else 1.0
         for statistic, (meaning, name, behind) in _STATISTICS.items():
             yield Metric(
@@ -175,9 +175,9 @@ LATENCIES: Mapping[str, Latency] = {
                     "ms", "TPOT", "TPOT", "time per output token"),
     "itl": Latency("gap between two output tokens of a request (TBT), over all gaps",
                    "ms", "TBT", "TBT", "time between tokens"),
-    "message_itl": Latency("the same as a client sees it to whom the tokens that a drafted step accepts come in one "
-                           "message", "ms", "message TBT", "message TBT", "time between messages"),
-    "reader_wait": Latency("time that a reader waits behind the first token, of completed requests; where "
+    "message_itl": Latency("the same for a client that receives the accepted tokens of a drafted step in one message",
+                           "ms", "message TBT", "message TBT", "time between messages"),
+    "reader_wait": Latency("time that a reader waits after the first token, of completed requests; if "
                            "slo.reader_wait_s is set", "s", "reader", "wait of readers", "wait of readers"),
     "e2el": Latency("time from arrival to last token (E2E), of completed requests",
                     "s", "E2E", "E2E", "end-to-end latency"),
@@ -196,40 +196,41 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
          "SLO attainment", "%", _UP, short="SLO kept", spoken="requests within the SLO", heading="SLO\nmet %"),
     _row("overdue_share", "share of the clients' time that their requests were under way beyond twice what the SLO "
          "allows; only in closed loads, whose goodput_rps and slo_attainment are less by it", "overdue", "%", _DOWN),
-    _row("uncounted_attainment", "that share of the requests that a warm-up or a cool-down leaves out; only where one "
+    _row("uncounted_attainment", "that share of the requests that a warm-up or a cool-down leaves out; only if one "
          "does, like the next", "SLO attainment of requests not counted", "%"),
     _row("uncounted_is_worse", "whether it is less than slo_attainment by more than chance: then what is counted was "
          "served at the expense of the rest"),
-    _row("goodput_per_gpu", "goodput_rps for each GPU that was on (gpus_on)",
+    _row("goodput_per_gpu", "goodput_rps per GPU that was on (gpus_on)",
          "goodput per GPU", "req/s", _UP, heading="goodput\n/s/GPU"),
     _row("goodput_bound", "requests/s: no schedule on this cluster could reach a higher goodput",
          "bound on goodput", "req/s"),
     _row("share_of_bound", "goodput_rps / goodput_bound", "goodput / bound", "%", _UP, heading="of\nbound %"),
-    _row("bound_limit", "what goodput_bound comes from"),
+    _row("bound_limit", "what limits goodput_bound"),
     _row("request_throughput", "completed requests/s", "throughput", "req/s", _UP, heading="served\nreq/s"),
     _row("output_throughput", "output tokens/s of completed requests",
          "output throughput", "tok/s", _UP, short="output", heading="out\ntok/s"),
     _row("total_token_throughput", "input and output tokens/s of completed requests", "token throughput", "tok/s", _UP),
     *(row for key, latency in LATENCIES.items() for row in latency.rows(key)),
-    _row("window_s", "s: what goodput_rps is over, which no policy can shorten (see The clock)", "window", "s"),
-    _row("window", "what the window is"),
+    _row("window_s", "s: length of the window of goodput_rps, which no policy can shorten (see The clock)",
+         "window", "s"),
+    _row("window", "definition of the window"),
     _row("window_is_short", "whether the system spends much of the window filling up"),
     _row("load_state", "stable, backlogged or overloaded: then latencies are functions of the run's length",
          "state of the load", heading="load"),
-    _row("latency_growth", "s/s: by how much the time that requests spend in the system grows over the window",
+    _row("latency_growth", "s/s: growth over the window of the time that requests spend in the system",
          "growth of latency", "s/s"),
     _row("duration", "s: first request sent to last answer of any kind, rejections included", "duration", "s"),
     _row("offered", "requests of the trace", "offered"),
     _row("completed", "requests that emitted all their tokens", "completed", "", _UP),
-    _row("rejected", "requests turned away", "rejected", "", _DOWN),
+    _row("rejected", "requests refused on arrival", "rejected", "", _DOWN),
     _row("failed", "requests that could not be completed", "failed", "", _DOWN),
-    _row("cancelled", "requests that the policy ended before they were done; only in runs that have some",
+    _row("cancelled", "requests that the policy ended before their last token; only in runs that have some",
          "cancelled", "", _DOWN),
-    _row("preemptions", "how often a request lost its KV and was computed again, or was swapped out",
+    _row("preemptions", "number of times that a request lost its KV and was computed again, or was swapped out",
          "preemptions", "", _DOWN, heading="pre-\nempted"),
-    _row("migrations", "how often a decoding request moved to another instance",
+    _row("migrations", "number of times that a decoding request moved to another instance",
          "migrations", heading="mig-\nrated"),
-    _row("out_of_memory_rate", "share of the offered requests that were not served because KV memory was lacking",
+    _row("out_of_memory_rate", "share of the offered requests that were not served because KV memory was full",
          "out of memory", "%", _DOWN, heading="OOM\n%"),
     _row("preempted_rate", "share of the offered requests that were preempted at least once", "preempted", "%", _DOWN),
     _row("total_input_tokens", "prompt tokens of completed requests", "input tokens"),
@@ -243,23 +244,23 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("mbu", "share of the peak memory bandwidth that weights and KV used",
          "MBU", "%", _UP, spoken="peak bandwidth used"),
     _row("kv_utilization", "share of the KV memory in use, over time", "KV in use", "%"),
-    _row("mean_prefill_batch_tokens", "prompt tokens in a step that computes any, on average; needs engine.log=full",
+    _row("mean_prefill_batch_tokens", "prompt tokens per step that computes any, on average; needs engine.log=full",
          "mean prefill batch", "tokens"),
     _row("cache_hit_rate", "share of the prompt tokens found in a prefix cache", "cache hits", "%", _UP),
     _row("cache_hit_rate_gpu", "share of the prompt tokens found in GPU memory", "cache hits in GPU memory", "%", _UP),
     _row("cache_hit_rate_TIER", "share of the prompt tokens found in that prefix store",
          "cache hits in TIER", "%"),
     _row("loaded_bytes_TIER", "bytes of KV read from that prefix store", "KV read from TIER", "bytes"),
-    _row("bubble_share", "share of the time in steps that pipeline stages wait, or ranks that step together for the "
+    _row("bubble_share", "share of the time in steps that pipeline stages wait, or that ranks in lockstep wait for the "
          "slowest", "bubbles", "%", _DOWN),
     _row("idle_seat_share", "share of the time of seats in static batches after their request ended; needs "
          "engine.log=full", "idle seats", "%", _DOWN),
-    _row("accepted_per_step", "drafted tokens accepted, for each decode in a step",
+    _row("accepted_per_step", "drafted tokens accepted per decode in a step",
          "drafts accepted per step", "", _UP),
     _row("speculation_acceptance", "share of the drafted tokens that were accepted", "drafts accepted", "%", _UP),
-    _row("availability", "share of the time of all instances, first request to last answer, for which they were not "
-         "down, and made progress; only where something may fail, like the next five", "availability", "%", _UP),
-    _row("dropped", "how often a crash took a request off its instance", "dropped by crashes", "", _DOWN),
+    _row("availability", "share of the time of all instances, first request to last answer, for which they were up and "
+         "made progress; only if something may fail, like the next five", "availability", "%", _UP),
+    _row("dropped", "number of times that a crash took a request off its instance", "dropped by crashes", "", _DOWN),
     _row("lost_tokens", "KV tokens of these requests that were lost", "KV lost in crashes", "tokens", _DOWN),
     _row("median_recovery_s", "s: median time from a crash to the next token of a request that it dropped; needs "
          "engine.log=full", "median recovery", "s", _DOWN),
@@ -267,56 +268,58 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("crashes", "a row for each crash: time, seconds until it was noticed if any, instance, instances that were "
          "down with it, what it dropped, and the time until each of these requests had a token or had ended"),
     _row("slowed_share", "share of the time of all instances, first request to last answer, for which they were slowed "
-         "down; only where they are", "slowed down", "%", _DOWN),
+         "down; only if some were", "slowed down", "%", _DOWN),
     _row("slowdowns", "a row for each slow-down that began before the last answer: time, instance, seconds, factor"),
     _row("link_faults", "a row for each fault of a network that began before the last answer: time, instance, seconds, "
          "share of the bandwidth that is left"),
     _row("energy_j", "J: energy of the GPUs", "energy", "J", _DOWN),
-    _row("energy_per_token_j", "J for each output token of completed requests", "energy per token", "J", _DOWN),
+    _row("energy_per_token_j", "J per output token of completed requests", "energy per token", "J", _DOWN),
     _row("cost_usd", "USD: price of the GPUs for gpu_hours", "cost", "USD", _DOWN, heading="cost\n$"),
     _row("usd_per_hour", "USD/hour: price of gpus_on", "price of the GPUs", "USD/hour", _DOWN, heading="price\n$/h"),
-    _row("usd_per_million_good_tokens", "USD for gpus_on over the window, for each million output "
-         "tokens of requests that kept their SLOs",
+    _row("usd_per_million_good_tokens", "USD for gpus_on over the window, per million output tokens of requests that "
+         "kept their SLOs",
          "cost per million good tokens", "USD", _DOWN),
-    _row("good_per_usd", "requests that kept their SLOs for each USD for gpus_on over the window",
+    _row("good_per_usd", "requests that kept their SLOs per USD for gpus_on over the window",
          "good requests per USD", "", _UP),
     _row("buckets", "figures by length of the prompt"),
-    _row("classes", "figures by class of requests, where the trace has classes"),
-    _row("tenants", "figures by tenant, where the trace has tenants; also its mean slowdown, and the service (prompt "
-         "tokens + 2 x output tokens) that it asked for and was served up to the last arrival"),
-    _row("service_difference", "the most by which the service of two tenants (prompt tokens + 2 x output tokens) "
-         "differs in a window in which both wait; needs engine.log=full", "service difference", "tokens", _DOWN),
-    _row("jain_index", "Jain's index of what tenants were served up to the last arrival, relative to their max-min "
-         "fair shares of it; 1: even; needs engine.log=full", "Jain's index", "", _UP),
+    _row("classes", "figures by class of requests, if the trace has classes"),
+    _row("tenants", "figures by tenant, if the trace has tenants; also its mean slowdown, and the service (prompt "
+         "tokens + 2 x output tokens) that it asked for and received up to the last arrival"),
+    _row("service_difference", "largest difference of the service of two tenants (prompt tokens + 2 x output tokens) "
+         "in a window in which both wait; needs engine.log=full", "service difference", "tokens", _DOWN),
+    _row("jain_index", "Jain's index of the service of tenants up to the last arrival, relative to their max-min fair "
+         "shares of it; 1: even; needs engine.log=full", "Jain's index", "", _UP),
     _row("worst_slowdown", "highest mean slowdown of a tenant: latency of its completed requests over that of each "
          "alone on an instance, whole prompt in one step", "worst slowdown", "×", _DOWN),
-    _row("split", "how cluster.prefill=auto divided the instances, and what a request asks of each pool"),
-    _row("capacity", "requests/s: the highest rate at which a share of the requests keeps the SLOs for good",
+    _row("split", "how cluster.prefill=auto divided the instances, and the demand of a request on each pool"),
+    _row("capacity", "requests/s: the highest rate at which a share of the requests keeps the SLOs in the long run",
          "capacity", "req/s", _UP, heading="capacity\nreq/s"),
-    _row("capacity_per_gpu", "requests/s: capacity for each GPU",
+    _row("capacity_per_gpu", "requests/s: capacity per GPU",
          "capacity per GPU", "req/s", _UP, heading="capacity\n/s/GPU"),
-    _row("capacity_low", "requests/s: the highest rate that was seen to be sustained",
+    _row("capacity_low", "requests/s: the highest rate that was found to be sustained",
          "highest rate sustained", "req/s"),
-    _row("capacity_high", "requests/s: the lowest rate that was seen not to be", "lowest rate not sustained", "req/s"),
+    _row("capacity_high", "requests/s: the lowest rate that was found not to be sustained",
+         "lowest rate not sustained", "req/s"),
     _row("capacity_half_width", "requests/s: half of the confidence interval over replicates",
          "half width of the capacity", "req/s"),
     _row("capacity_replicates", "requests/s: capacity on each other sample of the trace"),
-    _row("capacity_replicates_of", "what the other samples are"),
+    _row("capacity_replicates_of", "kind of the other samples"),
     _row("capacity_attainment", "share of the requests that had to keep the SLOs", "attainment asked for", "%"),
-    _row("capacity_runs", "runs that the search took", "runs of the search"),
+    _row("capacity_runs", "number of runs of the search", "runs of the search"),
     _row("capacity_requests", "requests of the run that is shown", "requests at capacity"),
     _row("capacity_seconds", "s: simulated time of the run that is shown", "time at capacity", "s"),
     _row("capacity_settled", "whether each search, replicates included, decided if its last rates are sustained or "
          "not"),
-    _row("slo_tightness", "by what factor all limits could be divided, with a share of the requests still keeping them",
+    _row("slo_tightness", "factor by which all limits could be divided while a share of the requests still keeps them",
          "tightness of the SLO", "×", _UP),
     _row("policy", "the scheduling policy"),
     _row("predictor", "the predictor of output lengths"),
-    _row("trace", "name of the requests that were played"),
-    _row("trace_source", "where they came from: a recording (real), a fitted trace (twin), distributions (synthetic)"),
+    _row("trace", "name of the trace"),
+    _row("trace_source", "origin of the requests: a recording (real), a fitted trace (twin), distributions (synthetic)",
+         ),
     _row("trace_sha256", "hash of the file that was read"),
-    _row("trace_caveat", "in what the requests that trace.limit kept are unlike the rest"),
-    _row("timing_source", "where the step times came from"),
+    _row("trace_caveat", "how the requests that trace.limit kept differ from the rest"),
+    _row("timing_source", "source of the step times"),
     _row("extrapolated", "share of the busy time in steps beyond what was measured", "extrapolated", "%"),
     _row("extrapolation", "how far the farthest step lay beyond what was measured; 1: none did", "extrapolation", "×"),
     _row("prefix_cache", "whether equal prefixes shared their KV"),
@@ -328,4 +331,4 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
 # fmt: on
 
 HEADLINE = "goodput_rps"  # key by which runs are ranked
-HEADLINE_PER_GPU = "goodput_per_gpu"  # key by which runs on unlike numbers of GPUs are ranked
+HEADLINE_PER_GPU = "goodput_per_gpu"  # key that ranks runs on different numbers of GPUs

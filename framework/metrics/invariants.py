@@ -1,4 +1,4 @@
-"""What must be true of every finished run, whatever the policy did; a breach is a bug of the engine."""
+"""Invariants of every finished run, for any policy; a breach is a bug of the engine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _fail_where(broken: np.ndarray, what: str) -> None:
 
 
 def _check_ends(result: Result) -> None:
-    """Each request ended once, and those that finished emitted all their tokens."""
+    """Check that each request ended once, and that those which finished emitted all their tokens."""
     rows = result.requests
     _fail_where((rows["state"] < 1) | (rows["state"] >= len(STATES)), "request without an end")
     _fail_where((rows["state"] != _FINISHED) & (rows["reason"] == 0), "request that did not finish, without a reason")
@@ -42,7 +42,7 @@ def _check_ends(result: Result) -> None:
 
 
 def _check_times(result: Result) -> None:
-    """Time never goes back within a request; a missing time (NaN) is not compared."""
+    """Check that time never goes back within a request; a missing time (NaN) is not compared."""
     rows = result.requests
     order = ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "end_s")
     for before, after in itertools.pairwise(order):
@@ -52,7 +52,7 @@ def _check_times(result: Result) -> None:
 
 
 def _check_memory(result: Result) -> None:
-    """At the end nothing is held: blocks are free or cached and unreferenced, and every list is empty."""
+    """Check that nothing is held at the end: blocks are free, or cached and unreferenced, and every list is empty."""
     instances = result.instances
     held = instances["free_blocks"] + instances["evictable_blocks"] != instances["total_blocks"]
     _fail_where(held, "instance whose blocks are not all freed")
@@ -69,7 +69,7 @@ def _check_memory(result: Result) -> None:
 
 
 def _check_steps(result: Result) -> None:
-    """No stream of an instance runs two steps at once, and the log counts every step."""
+    """Check that no stream of an instance runs two steps at once, and that the log counts every step."""
     leaps = result.step_log
     early = np.zeros(len(leaps), np.bool_)
     _mark_early(leaps, np.full((len(result.instances), 2), -np.inf), early)
@@ -79,7 +79,7 @@ def _check_steps(result: Result) -> None:
 
 
 def _check_tokens(result: Result) -> None:
-    """Every token comes from the end of a prefill or from one decode step that its request was part of."""
+    """Check that every token comes from the end of a prefill or from a decode step that its request was part of."""
     rows, memberships = result.requests, result.token_log
     steps = memberships["last_step"] - memberships["first_step"]
     decoded = steps + memberships["accepted"]
@@ -96,7 +96,7 @@ def _check_tokens(result: Result) -> None:
 
 @compiled
 def _mark_early(leaps: NDArray[Any], end_s: NDArray[np.float64], early: NDArray[np.bool_]) -> None:
-    """Mark leaps that start before the last one of their stream ended; `end_s` (M, 2) moves on. The log is by ends."""
+    """Mark leaps that start before the last one of their stream ended; `end_s` (M, 2) advances by the log."""
     for k in range(len(leaps)):
         leap = leaps[k]
         i, stream, steps = leap["instance"], leap["stream"], leap["steps"]

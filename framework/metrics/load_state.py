@@ -1,14 +1,15 @@
-"""Whether a run kept up with its load: what its latencies are worth.
+"""Whether a run kept up with its load, and so what its latencies are worth.
 
-Under an overload by a share x the time that requests spend in the system grows by about x seconds each second, so that
-every latency is a function of the run's length. That trend is read from the means over twentieths of the window. The
-wait for the first step is read as well: once requests no longer arrive, those that came last are served faster, which
-hides a part of the growth of their whole time but not of their wait.
+Under an overload by a share x the time in the system grows by about x seconds each second, so every latency depends on
+the length of the run. The means over twentieths of the window show that trend. The wait for the first step is tested as
+well: once requests no longer arrive, the last ones are served faster. That hides a part of the growth of their whole
+time, but not of their wait.
 
-A system may also keep up for most of the window and then no more, as where KV memory fills. No line fits that, so the
-end of the window is read by itself: there the wait is longer than ever before and rises from part to part, which of
-random order one series in 6,840 does. A burst of arrivals does it, too. Where the wait grows by g seconds a second, the
-system serves the rate of these arrivals / (1 + g); the burst is worked off if that is more than the rate over all.
+A system may also keep up for most of the window and then fall behind, for example when KV memory fills. No line fits
+that, so the end of the window has its own test: there the wait is longer than ever before and rises from part to part,
+as one series in 6,840 of random order does. A burst of arrivals has the same effect. If the wait grows by g seconds a
+second, the system serves the rate of these arrivals / (1 + g); the burst is worked off if that exceeds the rate over
+all.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ Floats = NDArray[np.float64]
 
 STABLE, BACKLOGGED, OVERLOADED = "stable", "backlogged", "overloaded"
 _PARTS = 20  # parts of the window
-_LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # least parts with arrivals, least requests in them
+_LEAST_PARTS, _LEAST_REQUESTS = 10, 100  # least parts with arrivals, least requests in a part
 _STUDENT = 2.1  # 97.5 % quantile of Student's distribution with _PARTS - 2 degrees of freedom
-_GROWTH = 0.01  # seconds a second, from which on time in the system grows
-_LAST = 3  # parts, at the end
+_GROWTH = 0.01  # seconds a second, from which on time in the system counts as growing
+_LAST = 3  # parts at the end of the window
 
 
 class LoadState(NamedTuple):
-    """`name`: one of the three states, None where it cannot be determined.
+    """`name`: one of the three states, None if it cannot be determined.
 
-    `growth`: seconds a second, of the time that requests spend in the system or, if an overload shows only there, wait
-    for their first step. It is over the window or, if an overload shows only at its end, over the end. NaN where it
-    cannot be determined.
+    `growth`: growth, in seconds a second, of the time that requests spend in the system, or of their wait for the first
+    step if an overload shows only there. It is over the window, or over the end if an overload shows only there. NaN if
+    it cannot be determined.
     """
 
     name: str | None
@@ -77,7 +78,7 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     means = [np.bincount(part, of, _PARTS)[there] / counts[there] for of in (spent_s, waited_s)]
     in_system_s, queued_s = np.array(means, np.float64)
     at_s = (np.flatnonzero(there) * width_s).astype(np.float64)
-    for times_s in (queued_s,) if clock.is_short else (in_system_s, queued_s):  # a short one is a system that fills up
+    for times_s in (queued_s,) if clock.is_short else (in_system_s, queued_s):  # in a short window the system fills up
         if _keeps_growing(at_s, times_s, window.length_s):
             return LoadState(OVERLOADED, _slope(at_s, times_s)[0])
     if _grows_at_last(at_s, queued_s, counts[there], window.length_s):
@@ -87,7 +88,7 @@ def load_state(result: Result, clock: Clock) -> LoadState:
 
 
 def _keeps_growing(at_s: Floats, times_s: Floats, length_s: float) -> bool:
-    """Over the window, and still in the later half of its parts."""
+    """Whether times grow over the window, and still in the later half of its parts."""
     growth, error = _slope(at_s, times_s)
     has_grown = growth - error > _GROWTH and growth * length_s > times_s.min()
     half = len(at_s) // 2
@@ -95,7 +96,9 @@ def _keeps_growing(at_s: Floats, times_s: Floats, length_s: float) -> bool:
 
 
 def _grows_at_last(at_s: Floats, waited_s: Floats, arrivals: NDArray[np.int64], length_s: float) -> bool:
-    """In each of the last parts, from beyond all that was before, and by more than their arrivals explain."""
+    """Whether waits grow in each of the last parts, from above all earlier ones, by more than their arrivals
+    explain.
+    """
     earlier_s, last_s = waited_s[:-_LAST], waited_s[-_LAST:]
     if last_s[0] <= earlier_s.max() or np.any(np.diff(last_s) <= 0):
         return False

@@ -1,7 +1,7 @@
-"""Differences of two runs of the same requests, request by request: their mean with an interval, and when to trust it.
+"""Differences between two runs of the same requests, request by request: their mean with an interval, and its limits.
 
-Requests that follow each other share queues and batches, so their differences are not independent. The interval is one
-of Student's t over the means of batches of successive requests, which nearly are where batches are long enough.
+Requests that follow each other share queues and batches, so their differences are not independent. The interval is
+Student's t over the means of batches of successive requests, which are nearly independent if batches are long enough.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from framework.metrics.statistics import estimate
 
 Floats = NDArray[np.float64]
-_BATCHES, _FEWEST = 30, 10  # batches, and fewest requests in one
+_BATCHES, _FEWEST = 30, 10  # batches, and fewest requests in a batch
 _LONG = 10  # requests of a batch, at least
 
 
@@ -35,7 +35,7 @@ class Paired:
 
 
 def paired(differences: Floats) -> Paired:
-    """The differences in the order of the requests' arrivals, NaN where a request has none: shape (N,)."""
+    """The statistics of differences in the order of arrivals, NaN for a request without one: shape (N,)."""
     known = differences[np.isfinite(differences)]
     if len(known) == 0:
         nan = math.nan
@@ -55,7 +55,7 @@ def paired(differences: Floats) -> Paired:
 
 
 def _of_adjacent(means: Floats) -> float:
-    """The correlation of each with the next; 0 where they do not vary."""
+    """The correlation of each value with the next; 0 if they do not vary."""
     centred = means - means.mean()
     square = float(centred @ centred)
     return float(centred[1:] @ centred[:-1]) / square if square > 0 else 0.0

@@ -1,6 +1,6 @@
-"""Scores that single papers report, kept apart from the project's own metrics.
+"""Scores that single papers report, separate from the project's own metrics.
 
-Each gives one value a request, shape (N,), NaN where it is undefined: for a request that did not finish.
+Each gives one value a request, shape (N,), NaN if the request did not finish.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def gaps_of(result: Result) -> Gaps:
-    """Token gaps: those reduced during the run, else recovered from its step log."""
+    """Token gaps: those reduced during the run, else those recovered from its step log."""
     if result.gaps is not None:
         return result.gaps
     workload = result.workload

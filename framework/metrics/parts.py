@@ -1,4 +1,4 @@
-"""Figures of some of the requests of a run, by the summary's names and definitions."""
+"""Figures of a part of a run's requests, by the summary's names and definitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 
 @dataclass(frozen=True)
 class Seconds:
-    """What rates of a run are over: those of `vllm bench serve` `duration`, the headline `window`."""
+    """The times over which rates are counted: `duration` for those of `vllm bench serve`, `window` for the headline."""
 
     duration: float
     window: float
@@ -26,7 +26,7 @@ class Seconds:
 def figures(own: pl.DataFrame, seconds: Seconds, statistics: Sequence[str] = STATISTICS) -> dict[str, Any]:
     """The figures of some rows of a request table (`framework.metrics.summary.request_table`), with these STATISTICS.
 
-    Rates are over the run's time, so that those of all parts of a run add up. None where undefined.
+    Rates are over the run's time, so those of all parts add up to the run's. None if undefined.
     """
     duration_s = seconds.duration
     completed = own.filter(pl.col("state") == "finished")
@@ -52,7 +52,7 @@ def figures(own: pl.DataFrame, seconds: Seconds, statistics: Sequence[str] = STA
 
 
 def out_of_memory(requests: pl.DataFrame) -> int:
-    """Requests that were not served because KV memory was lacking."""
+    """The requests that were not served because KV memory was lacking."""
     return int((requests["reason"] == REASONS[REASON_KV]).sum())
 
 
@@ -80,5 +80,5 @@ def named_ms(name: str, values: Sequence[float]) -> dict[str, float | None]:
 
 
 def rate(count: float, duration_s: float) -> float:
-    """Per second; 0 in a run without duration."""
+    """Events a second; 0 in a run without duration."""
     return count / duration_s if duration_s > 0 else 0.0

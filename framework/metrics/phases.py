@@ -1,4 +1,4 @@
-"""Where the time of each request went, from its arrival to its last token: phases that add up to its E2E."""
+"""The time of each request by phase, from arrival to last token; the phases add up to its E2E."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ PHASES: Mapping[str, str] = {
 
 
 def phase_table(result: Result, clock: DecodeClock | None = None) -> pl.DataFrame:
-    """Seconds in each of PHASES, one row a request; null for one that did not finish. `clock`: of its step log.
+    """Seconds in each of PHASES, one row a request; null if it did not finish. `clock`: of the run's step log.
 
-    Where the step log was reduced, `decode_s` is all the time after the transfer, and the phases that only the log
-    tells are null.
+    If the step log was reduced, `decode_s` is all the time after the transfer, and phases that need the log are null.
     """
     requests = result.requests
     finished = requests["state"] == FINISHED
@@ -97,9 +96,9 @@ def _decoding(result: Result, clock: DecodeClock) -> _Decoding:
 
 
 class Moment(NamedTuple):
-    """The time of decode steps of instances, shape (N,), and what each instance has spent in decode steps by then.
+    """A time of each instance's decode steps, shape (N,), and the time spent in decode steps by then.
 
-    `mixed_s`, `mixed_steps`: of these in steps that have prefills too.
+    `mixed_s`, `mixed_steps`: the part of it in steps that also prefill.
     """
 
     time_s: Floats
@@ -109,7 +108,7 @@ class Moment(NamedTuple):
 
 
 class DecodeClock:
-    """When the decode steps of instances begin and end, and how much time they have spent in them by then."""
+    """When the decode steps of instances begin and end, and how much time instances have spent in them by then."""
 
     def __init__(self, step_log: NDArray[Any]) -> None:
         decoding = np.flatnonzero(step_log["batch"] > 0)
@@ -130,11 +129,11 @@ class DecodeClock:
         self._mixed_steps_before = np.cumsum(mixed_steps) - mixed_steps
 
     def at_begin(self, instance: NDArray[Any], steps: NDArray[Any]) -> Moment:
-        """When the step behind so many decode steps of each instance begins."""
+        """When the step after the first `steps` decode steps of each instance begins."""
         return self._moment(instance, steps, steps)
 
     def at_end(self, instance: NDArray[Any], steps: NDArray[Any]) -> Moment:
-        """When the last of so many decode steps of each instance ends."""
+        """When the last of the first `steps` decode steps of each instance ends."""
         return self._moment(instance, steps, steps - 1)
 
     def begin_s(self, instance: NDArray[Any], steps: NDArray[Any]) -> Floats:
@@ -155,9 +154,9 @@ class DecodeClock:
         return Moment(self._start_s[place] + into_s, self._before_s[place] + into_s, mixed_s, mixed_steps)
 
     def _into(self, instance: NDArray[Any], steps: NDArray[Any], lying: NDArray[Any]) -> tuple[Ints, Floats, Floats]:
-        """The leap that step number `lying` is in, the steps of it among the first `steps`, and how long they take."""
+        """The leap with step number `lying`, how many of its steps are among the first `steps`, and their seconds."""
         keys = instance.astype(np.int64) * self._width + lying
-        order = np.argsort(keys)  # a search among millions of leaps is several times as fast in their order
+        order = np.argsort(keys)  # searching millions of leaps in their order is several times as fast
         place = np.empty(len(keys), np.int64)
         place[order] = np.searchsorted(self._keys, keys[order], side="right") - 1
         into = (steps - self._step0[place]).astype(np.float64)
@@ -165,7 +164,7 @@ class DecodeClock:
 
 
 def _by_instance(instance: Ints, step0: Ints) -> Ints:
-    """The order of leaps by instance and step. The log has each instance's in order, which a stable sort keeps."""
+    """The order of leaps by instance and step. The log has each instance's in order, and a stable sort keeps that."""
     small = instance.max(initial=0) < np.iinfo(np.int16).max
     order = np.argsort(instance.astype(np.int16) if small else instance, kind="stable")
     ordered, steps = instance[order], step0[order]
@@ -180,5 +179,5 @@ def _lasting_s(first_s: Floats, increment_s: Floats, steps: Floats) -> Floats:
 
 
 def _without_rounding(values_s: Floats, scale_s: Floats) -> Floats:
-    """Differences of times that come out below 0, or next to it, by rounding are 0."""
+    """Differences of times, with those that rounding takes below 0 or next to it set to 0."""
     return np.where(np.abs(values_s) <= 1e-11 * np.abs(scale_s), 0.0, values_s)

@@ -1,7 +1,7 @@
 """A run over time: one row for each window and pool, and one for the whole cluster.
 
-Counts are of events within a window, all else is averaged over it. What happens in steps is spread over windows by the
-step log, exactly: a leap that crosses the edge of a window is cut there.
+Counts are of events within a window; all else is averaged over it. Work in steps is spread over windows exactly, by the
+step log: a leap that crosses the edge of a window is cut there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Windows:
 
     @property
     def edges_s(self) -> Floats:
-        """Where windows begin, and the end of the last, shape (count + 1,)."""
+        """The starts of the windows and the end of the last one, shape (count + 1,)."""
         edges_s = self.start_s + self.window_s * np.arange(self.count + 1.0)
         edges_s[-1] = max(self.end_s, edges_s[-2])
         return edges_s
@@ -44,7 +44,9 @@ class Windows:
 
 
 def windows_of(result: Result, window_s: float) -> Windows:
-    """From the first arrival to the last end; a window is made longer where there would be more than MOST_WINDOWS."""
+    """The windows from the first arrival to the last end; they become longer if there would be more than
+    MOST_WINDOWS.
+    """
     start_s, end_s = span_s(result)
     wide_s = max(window_s, (end_s - start_s) / MOST_WINDOWS)
     count = min(max(1, math.ceil((end_s - start_s) / wide_s)), MOST_WINDOWS)
@@ -61,12 +63,11 @@ def span_s(result: Result) -> tuple[float, float]:
 
 
 def time_series(result: Result, good: NDArray[np.bool_], window_s: float) -> pl.DataFrame:
-    """Rows in the order of windows, in each the cluster (`pool` null) and then its pools.
+    """One row for each window, in order, for the cluster (`pool` null) and then for each of its pools.
 
-    `arrivals`, `attainment`: requests that came in the window (of a pool: whose prompts it computed), and the share of
-    them that `good` (N,) says kept their SLOs.
-    `completions`, `good`: requests that ended there (of a pool: on it), and those of them that are good.
-    `queue`: requests that wait for their first admission.
+    `arrivals`, `attainment`: requests that came in the window (for a pool: whose prompts it computed), and the share of
+    them that kept their SLOs, by `good` (N,). `completions`, `good`: requests that ended there (for a pool: on it), and
+    the number of good ones among them. `queue`: requests that wait for their first admission.
 
     From the step log, null if that was reduced:
 
@@ -111,7 +112,7 @@ def _requests(result: Result, good: NDArray[np.bool_], windows: Windows) -> dict
         places = group[chosen] * windows.count + windows.index(time_s[chosen])
         return _with_total(np.bincount(places, minlength=groups * windows.count).reshape(groups, -1))
 
-    arrived = ~np.isnan(arrival_s)  # a turn whose session ended before it never does
+    arrived = ~np.isnan(arrival_s)  # a turn never arrives if its session ended earlier
     arrivals = count(arrived, arrival_s, came)
     waited_until_s = np.where(np.isnan(start_s), end_s, start_s)[arrived]
     queued_s = integral(windows, arrival_s[arrived], waited_until_s, np.ones(arrived.sum()), came[arrived], groups)
@@ -159,7 +160,7 @@ def integral(windows: Windows, begin_s: Floats, end_s: Floats, height: Floats, g
     row = group.astype(np.int64) * count
     size = groups * count
     parts = np.bincount(row + first, height * begun_s, size) + np.bincount(row + last, height * ended_s, size)
-    across = np.flatnonzero(last > first + 1)  # these fill the windows between
+    across = np.flatnonzero(last > first + 1)  # these cover the windows between their first and their last
     row, size = group[across].astype(np.int64) * (count + 1), groups * (count + 1)
     change = np.bincount(row + first[across] + 1, height[across], size)
     change -= np.bincount(row + last[across], height[across], size)
@@ -169,7 +170,7 @@ def integral(windows: Windows, begin_s: Floats, end_s: Floats, height: Floats, g
 
 
 def _context(windows: Windows, leaps: NDArray[Any], end_s: Floats, group: Ints, groups: int) -> Floats:
-    """The integral of the KV tokens that decodes read: leaps are cut at the edges of windows."""
+    """The integral of the KV tokens that decodes read, with leaps cut at the edges of windows."""
     decodes = np.flatnonzero(leaps["batch"] > 0)
     end_s, group, start_s = end_s[decodes], group[decodes], leaps["start_s"][decodes]
     reads = _Reads(*(leaps[name][decodes].astype(np.float64) for name in _Reads._fields))
@@ -181,7 +182,7 @@ def _context(windows: Windows, leaps: NDArray[Any], end_s: Floats, group: Ints, 
     is_last, is_first = window == last[of], window == first[of]
 
     def until(pieces: NDArray[np.bool_], edge: Ints) -> Floats:
-        """Up to an edge of the window."""
+        """The integral up to an edge of the window."""
         own = of[pieces]
         elapsed_s = np.clip(edges_s[edge[pieces]] - start_s[own], 0.0, lasting_s[own])
         return _context_until(_Reads(*(column[own] for column in reads)), elapsed_s)
@@ -196,7 +197,7 @@ def _context(windows: Windows, leaps: NDArray[Any], end_s: Floats, group: Ints, 
 
 
 class _Reads(NamedTuple):
-    """Columns of leaps that tell which tokens their decodes read, shape (N,)."""
+    """Columns of leaps that determine the tokens that their decodes read, shape (N,)."""
 
     first_s: Floats
     increment_s: Floats
@@ -206,7 +207,7 @@ class _Reads(NamedTuple):
 
 
 def _context_until(leaps: _Reads, elapsed_s: Floats) -> Floats:
-    """The integral of the tokens read from the start of each leap on, for `elapsed_s` seconds of it."""
+    """The integral of the tokens read, over the first `elapsed_s` seconds of each leap."""
     slope_s = leaps.first_s - leaps.increment_s / 2
     root_s = np.sqrt(np.maximum(slope_s**2 + 2 * leaps.increment_s * elapsed_s, 0.0))
     speed_s = slope_s + root_s
@@ -226,7 +227,7 @@ def _lasting_s(leaps: NDArray[Any], steps: NDArray[Any]) -> Floats:
 
 
 def _first_covered(instance: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floats, Floats]:
-    """The part of each leap in which no earlier leap of its instance runs: time in two streams counts once."""
+    """The part of each leap during which no earlier leap of its instance runs: time in two streams counts once."""
     order = _in_turn(instance, begin_s, end_s)
     if order is not None:
         same = np.append(False, instance[order][1:] == instance[order][:-1])
@@ -243,7 +244,9 @@ def _first_covered(instance: Ints, begin_s: Floats, end_s: Floats) -> tuple[Floa
 
 
 def _in_turn(instance: Ints, begin_s: Floats, end_s: Floats) -> Ints | None:
-    """The order of leaps by instance and begin, where no leap of an instance ends before one that began earlier."""
+    """The order of leaps by instance and start, in which no leap of an instance ends before one that started
+    earlier.
+    """
     if instance.max(initial=0) >= np.iinfo(np.int16).max:
         return None
     order = np.argsort(instance.astype(np.int16), kind="stable")
@@ -253,13 +256,13 @@ def _in_turn(instance: Ints, begin_s: Floats, end_s: Floats) -> Ints | None:
 
 
 def _pool_of(result: Result, instance: NDArray[Any]) -> Ints:
-    """The pool of each instance, one past the last pool where there is none."""
+    """The pool of each instance; one past the last pool if there is no instance."""
     pools = np.append(result.instances["pool"], len(result.cluster.pools)).astype(np.int64)
     return pools[np.where(instance < 0, len(pools) - 1, instance)]
 
 
 def _with_total(by_group: NDArray[Any]) -> Floats:
-    """The sum of all groups before the pools; the last group, of no pool, is in that alone."""
+    """The sum of all groups, before the pools; the last group, which is no pool, counts in that sum only."""
     return np.vstack([by_group.sum(axis=0), by_group[:-1]]).astype(np.float64)
 
 
@@ -268,7 +271,7 @@ def _total(by_pool: Floats) -> Floats:
 
 
 def _lengths_s(windows: Windows) -> Floats:
-    """The lengths of windows, 1 for one without length: nothing lasts in it."""
+    """The lengths of windows; 1 for a window without length, in which nothing lasts."""
     lengths_s = np.diff(windows.edges_s)
     return np.where(lengths_s > 0, lengths_s, 1.0)
 

@@ -1,4 +1,4 @@
-"""What a good request keeps: the limits, and what they say of each request of a run."""
+"""The limits that a good request keeps, and the judgement of each request of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framework.result import FINISHED, Result
 
 Floats = NDArray[np.float64]
 _TAIL = 0.1
-# Limits beyond TTFT and TPOT, and what of a request each is held against; NaN keeps it.
+# Limits other than TTFT and TPOT, and the quantity of a request that each limits; NaN keeps it.
 _FURTHER = {
     "tbt_p99_s": lambda result: gaps_of(result).request_p99_s,
     "tbt_tail_s": lambda result: slowest_tbt_s(result, _TAIL),
@@ -31,14 +31,11 @@ _LIMITS = ("ttft_s", "tpot_s", *_FURTHER, "reader_wait_s")
 class Slo:
     """Limits that a good request keeps, in seconds; None: not in force.
 
-    `tbt_p99_s`: on the 99th percentile of a request's gaps between tokens.
-    `tbt_tail_s`: on the mean of the slowest tenth of these gaps.
-    `normalized_s`: on the latency per output token.
-    `reader_wait_s`: on the time that a reader of `reading_tokens_s` tokens/s waits after the first token
-    (`framework.metrics.service.pacing`).
-    `classes`: limits of their own for values of `slo_class`, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; the
-    other limits of a class are those of all requests.
-    `slowdown`: limits of all requests, relative to their times alone.
+    `tbt_p99_s`: on the 99th percentile of a request's gaps between tokens. `tbt_tail_s`: on the mean of the slowest
+    tenth of these gaps. `normalized_s`: on the latency per output token. `reader_wait_s`: on the time that a reader of
+    `reading_tokens_s` tokens/s waits after the first token (`framework.metrics.service.pacing`). `classes`: separate
+    limits for values of `slo_class`, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; a class has the other limits
+    of all requests. `slowdown`: limits of all requests, relative to their times alone.
 
     Raises InputError for a limit that is not positive and for an unknown name.
     """
@@ -71,7 +68,7 @@ class Slo:
         return self.slowdown is None and all(limit is None for limit in (*own, *of_classes))
 
     def scaled(self, factor: float) -> Slo:
-        """With every limit `factor` times as long, or the longest there is: of all requests, classes and slowdowns."""
+        """The SLO with every limit `factor` times as long, at most the longest allowed; also of classes."""
 
         def of(limits: Mapping[str, float | None]) -> dict[str, float | None]:
             return {name: None if limit is None else min(factor * limit, MOST_S) for name, limit in limits.items()}
@@ -82,7 +79,7 @@ class Slo:
         return replace(self, **own, classes=classes, slowdown=slowdown)
 
     def limits_s(self, name: str, slo_class: tuple[str, ...] | None, count: int) -> Floats:
-        """The limit `name` ("ttft_s", say) of each of `count` requests, (count,); inf where not in force."""
+        """The limit `name` (such as "ttft_s") of each of `count` requests, (count,); inf if not in force."""
         limits = np.full(count, _or_inf(getattr(self, name)))
         if slo_class is not None:
             classes = np.asarray(slo_class)
@@ -94,9 +91,9 @@ class Slo:
 
 @dataclass(frozen=True)
 class Judged:
-    """Latencies of each request, NaN where undefined, and what the SLO says of them; arrays of shape (N,).
+    """Latencies of each request, NaN if undefined, and whether it keeps the SLO; arrays of shape (N,).
 
-    `reader_wait_s` is None where the SLO does not limit it.
+    `reader_wait_s` is None if the SLO does not limit it.
     """
 
     ttft_s: Floats
@@ -108,7 +105,7 @@ class Judged:
 
 
 def judge(result: Result, slo: Slo) -> Judged:
-    """What the SLO says of each request, defined as in `framework.metrics.summary.request_table`.
+    """Judge each request of a run by the SLO, as defined in `framework.metrics.summary.request_table`.
 
     Raises InputError for a limit on what the run has not kept.
     """

@@ -1,4 +1,4 @@
-"""How much longer requests take than they would alone on a machine of reference."""
+"""How much longer requests take than alone on a reference machine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Limits on a request's TTFT, TPOT and latency (`e2e`) as multiples of what they are alone; None: not in force.
+    """Limits on a request's TTFT, TPOT and latency (`e2e`) as multiples of their values alone; None: not in force.
 
-    Alone is on an instance of `tp` GPUs, its prompt in one step and each further token in another. Raises InputError
-    for a limit that is not positive.
+    Alone means on an instance of `tp` GPUs, with the prompt in one step and each further token in its own step. Raises
+    InputError for a limit that is not positive.
     """
 
     model: Model
@@ -53,7 +53,7 @@ class Slowdown:
         return kept
 
     def factors(self, result: Result) -> dict[str, Floats]:
-        """Each request's `ttft`, `tpot` and `e2e` over those alone, (N,); NaN where it has none."""
+        """Each request's `ttft`, `tpot` and `e2e` divided by those alone, (N,); NaN if it has none."""
         rows, workload = result.requests, result.workload
         ttft_s, later_s = self.alone_s(workload.input_tokens, workload.output_tokens)
         end_s = np.where(rows["state"] == FINISHED, rows["end_s"], np.nan)
@@ -69,7 +69,7 @@ class Slowdown:
 
 
 def alone_s(row: StepRow, prompts: Integers, outputs: Integers) -> tuple[Floats, Floats]:
-    """The seconds by the step times of one instance: the prompt in one step, each further token in another."""
+    """These seconds by the step times of one instance: the prompt in one step, each further token in its own."""
     tables = stack([row])
     lengths, which = np.unique(prompts, return_inverse=True)
     low, high = int(lengths[0]), int((prompts + outputs).max())
@@ -80,7 +80,7 @@ def alone_s(row: StepRow, prompts: Integers, outputs: Integers) -> tuple[Floats,
 
 @compiled
 def _steps_s(tables: StepTables, prompts: Integers, low: int, high: int) -> tuple[Floats, Floats]:
-    """Seconds of a step of each prompt, and of one of a decode with each context from `low` to `high` - 1."""
+    """Seconds of a step of each prompt, and of a decode step with each context from `low` to `high` - 1."""
     prompts_s, decodes_s = np.empty(len(prompts)), np.empty(max(high - low, 0))
     for k in range(len(prompts)):
         prompts_s[k] = base_s(tables, 0, prompts[k], 0, 1) + chunk_s(tables, 0, 0, prompts[k])

@@ -1,4 +1,4 @@
-"""What static batching leaves idle: seats of requests that have ended, until the last of their batch has."""
+"""Idle seats of static batching: those of ended requests, until the last request of their batch has ended."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from framework.result import Result
 
 
 def idle_seats(result: Result) -> dict[str, float | None]:
-    """`idle_seat_share`: of the time of all seats in decode steps of static batches, what is idle; nothing without any.
+    """`idle_seat_share`: the idle share of the time of all seats in decode steps of static batches; no key without any.
 
-    A batch has as many seats as requests decode at most in one of its steps, and keeps them in all of them: those
-    between two steps that prefill. None where the step log was reduced, or no static batch decodes.
+    A batch has as many seats as the most requests that decode in one of its steps, and keeps them in all of them; its
+    steps are those between two steps that prefill. None if the step log was reduced, or if no static batch decodes.
     """
     static = [result.engine.batching_of(pool) == "static" for pool in result.cluster.pools]
     if not any(static):

@@ -1,4 +1,4 @@
-"""Means of replicates with intervals, tests of paired differences, and what many tests at once are worth."""
+"""Means of replicates with intervals, tests of paired differences, and corrections for many tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 CONFIDENCE = 0.95
 LEVEL = 1 - CONFIDENCE  # level of a test
-_ENUMERATED = 9  # differences of which every resample is counted (24,310 of them); more are sampled
+_ENUMERATED = 9  # differences up to which every resample is counted (24,310 of them); for more they are sampled
 _RESAMPLES = 9_999
 _SEED = 0
 _ROUNDING = 1e-12  # relative
@@ -29,7 +29,7 @@ class Estimate:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return bool(abs(self.mean) > self.half_width)
 
 
@@ -37,9 +37,9 @@ class Estimate:
 class Comparison:
     """The mean of paired differences, half the width of its 95 % interval and the two-sided p-value of no difference.
 
-    `half_width` is Student's t over the differences, which is right where these are near normal. `p` and
-    `bootstrap_half_width`, which is inf where `pairs` are too few for it, are of a test that does not suppose so. All
-    three are NaN where the differences do not vary.
+    `half_width` is Student's t over the differences, which is correct if these are near normal. `p` and
+    `bootstrap_half_width` belong to a test without that assumption; the width is inf if `pairs` are too few for it. All
+    three are NaN if the differences do not vary.
     """
 
     mean: float
@@ -50,7 +50,7 @@ class Comparison:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the interval leaves out 0, which the test without normal differences does not confirm."""
+        """Whether the interval excludes 0, but the test without normal differences does not confirm that."""
         return bool(abs(self.mean) > self.half_width and self.p > LEVEL)
 
 
@@ -68,16 +68,16 @@ def estimate(values: Floats) -> Estimate:
 def compare(differences: Floats) -> Comparison:
     """Student's t interval, and the symmetric bootstrap-t test (Hall, 1988), of paired differences, shape (pairs,).
 
-    With D the mean and s the standard deviation, t = D / (s / sqrt(pairs)) is held against |t| of every resample of the
-    differences about D; of more than 9 pairs, against 9,999 resamples from a seed of their own. A resample of one value
-    over and over has an infinite t, so p is never below pairs ** (1 - pairs): 3 pairs never show a difference at 5 %,
-    nor do 5 of which 3 are equal.
+    With D the mean and s the standard deviation, t = D / (s / sqrt(pairs)) is compared with |t| of every resample of
+    the differences about D; for more than 9 pairs, with 9,999 resamples from a fixed seed. A resample of one value
+    alone has an infinite t, so p is never below pairs ** (1 - pairs): 3 pairs never show a difference at 5 %, nor do 5
+    of which 3 are equal.
 
-    The interval of the test would be far wider than Student's with few pairs (of 5 normal differences, 1.3 times in the
-    median and over 3 times in one case of ten), Student's is too narrow where differences are skewed, and no few pairs
-    show whether they are: so the interval is Student's, and the test says whether to trust that it leaves out 0.
+    The interval of the test would be far wider than Student's with few pairs (for 5 normal differences, 1.3 times in
+    the median and over 3 times in one case of ten). Student's is too narrow if differences are skewed, and a few pairs
+    cannot show whether they are. So the interval is Student's, and the test says whether to trust that it excludes 0.
 
-    How often the interval of the test leaves out the true mean, in % (nominal 5; 20,000 samples each):
+    How often the test's interval misses the true mean, in % (nominal 5; 20,000 samples each):
 
         pairs                                    3     4     5     6     8    10    20
         normal                                 0.0   1.7   2.3   2.7   3.5   4.0   4.7
@@ -88,8 +88,8 @@ def compare(differences: Floats) -> Comparison:
         exponential, by Student's t           11.4  11.7  11.7  11.5  10.7   9.9   7.8
         log-normal, by Student's t            16.2  17.8  17.7  17.5  16.7  16.0  13.0
 
-    It pays for that with power: a mean of 1.5 standard deviations of normal differences is found by 5 pairs in 42 %, 6
-    in 63 %, 8 in 89 %, 10 in 97 % (Student's t: 70, 84, 96, 99 %).
+    The price is power: 5 pairs of normal differences with a mean of 1.5 standard deviations find it in 42 %, 6 in 63 %,
+    8 in 89 %, 10 in 97 % (Student's t: 70, 84, 96, 99 %).
     """
     count, mean = len(differences), float(differences.mean())
     if _is_constant(differences):
@@ -98,7 +98,7 @@ def compare(differences: Floats) -> Comparison:
     sizes, weights = _resampled(differences)
     p = float(weights[sizes >= abs(mean) / error * (1 - _ROUNDING)].sum())
     order = np.argsort(-sizes, kind="stable")
-    beyond = np.cumsum(weights[order]) <= LEVEL * (1 + _ROUNDING)  # the largest resamples that LEVEL has room for
+    beyond = np.cumsum(weights[order]) <= LEVEL * (1 + _ROUNDING)  # the largest resamples for which LEVEL has room
     limit = float(sizes[order][beyond.sum()])
     return Comparison(mean, estimate(differences).half_width, min(1.0, p), count, limit * error)
 
@@ -109,9 +109,9 @@ def least_p(pairs: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted so that, of all these tests, any false finding has at most the level (Holm, 1979).
+    """p-values adjusted so that the chance of any false finding among all tests is at most the level (Holm, 1979).
 
-    NaN where there was no test; those count for nothing.
+    NaN marks a missing test, which does not count.
     """
     adjusted = [math.nan] * len(p_values)
     tested = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))

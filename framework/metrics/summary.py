@@ -1,4 +1,4 @@
-"""From a Result to the numbers that are reported: a table of requests and a summary."""
+"""From a Result to the reported numbers: a table of requests and a summary."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Evaluation:
 def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Evaluation:
     """The request table, the summary and the pool table of a run, computed together.
 
-    `shortest_s`: of some of the requests, the least time in which any schedule could serve them; goodput is over no
-    less than that of all where trace and load do not fix what it is over (`framework.metrics.clock`).
+    `shortest_s`: for a set of requests, the least time in which any schedule could serve them. If trace and load do not
+    fix a window, goodput is over at least this time for all requests (`framework.metrics.clock`).
     """
     gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
     requests = _request_table(result, slo, gaps, clock)
@@ -84,24 +84,24 @@ def counted(requests: pl.DataFrame) -> pl.DataFrame:
 
 
 def is_counted(requests: pl.DataFrame) -> NDArray[np.bool_]:
-    """Which rows these are, (N,)."""
+    """Whether the figures of the run count each row, (N,)."""
     return requests["counted"].to_numpy() if "counted" in requests.columns else np.ones(len(requests), np.bool_)
 
 
 def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> dict[str, Any]:
-    """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then where it all comes from.
+    """The summary of a run: the keys of `vllm bench serve`, then those of a cluster, then the origin of the run.
 
-    None where undefined.
+    A key is None if it is undefined.
 
-    1. Tokens, throughputs and latencies are those of completed requests. `itl` are all gaps between tokens. `queue` is
-       the time from arrival to the first step of the prefill.
+    1. Tokens, throughputs and latencies are those of completed requests. `itl` covers all gaps between tokens. `queue`
+       is the time from arrival to the first step of the prefill.
     2. `duration` runs from the first request sent to the last answer of any kind, rejections included. Throughputs and
        `request_goodput` are over it.
     3. `goodput_rps`, the headline, is good requests per second of `window_s`, which `window` names
        (`framework.metrics.clock`). `slo_attainment` is good / offered, in a closed load times the share of the
-       clients' time that was not overdue (1 - `overdue_share`), `goodput_per_gpu` goodput over `gpus_on`.
-    4. With a warm-up or a cool-down requests outside the window are served, but no count, rate or latency includes
-       them, but for those of `framework.metrics.service.left_out`; those that were neglected
+       clients' time that was not overdue (1 - `overdue_share`). `goodput_per_gpu` is goodput over `gpus_on`.
+    4. With a warm-up or a cool-down, requests outside the window are served, but no count, rate or latency includes
+       them, except those of `framework.metrics.service.left_out`. Neglected requests
        (`framework.metrics.service.overdue`) count.
     5. Of the offered requests `out_of_memory_rate` were not served for lack of KV memory, and `preempted_rate` were
        preempted.
@@ -109,14 +109,14 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
        stores below GPU memory also by tier (`framework.metrics.usage.loaded`).
     7. Speculation: `accepted_per_step` is drafts accepted / decodes of all steps (a step emits one token more),
        `speculation_acceptance` is drafts accepted / drafts.
-    8. `bubble_share` is the share of the time in steps that pipeline stages wait, or that ranks which step together
-       wait for the slowest. `idle_seat_share` is the idle share of the time of seats in static batches.
+    8. `bubble_share` is the share of the time in steps that pipeline stages wait, or that ranks in lockstep wait for
+       the slowest. `idle_seat_share` is the idle share of the time of seats in static batches.
     9. Energy is per output token of completed requests, money per million output tokens of good ones. `good_per_usd`
-       is good requests per dollar. Both are at `usd_per_hour`, the price of the GPUs that were on (`gpus_on`).
+       is good requests per dollar. Both use `usd_per_hour`, the price of the GPUs that were on (`gpus_on`).
     10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
-    11. `classes` has the figures of each class of requests, where the trace has classes
+    11. `classes` has the figures of each class of requests, if the trace has classes
         (`framework.metrics.parts.figures`).
-    12. Where something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
+    12. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
 
@@ -272,7 +272,7 @@ def _provenance(result: Result) -> dict[str, Any]:
     }
 
 
-@functools.cache  # what a process has loaded does not change
+@functools.cache  # the code that a process has loaded does not change
 def _software() -> dict[str, Any]:
     packages = {name: version(name) for name in ("numpy", "polars", "numba")}
     versions = {"servelab": VERSION, "python": platform.python_version(), **packages}
@@ -280,7 +280,7 @@ def _software() -> dict[str, Any]:
 
 
 def git_revision(root: Path) -> str | None:
-    """The commit checked out in `root`, "-dirty" appended if tracked files were changed; None outside a repository."""
+    """The commit checked out in `root`, plus "-dirty" if tracked files were changed; None outside a repository."""
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -291,7 +291,7 @@ def git_revision(root: Path) -> str | None:
 
 
 def _duration_s(result: Result, clock: Clock) -> float:
-    """First request sent to last answer of any kind."""
+    """Seconds from the first request sent to the last answer of any kind."""
     counted = result.requests[clock.counted]
     return float(np.nanmax(counted["end_s"]) - np.nanmin(counted["arrival_s"]))
 

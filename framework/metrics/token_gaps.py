@@ -1,10 +1,9 @@
 """Gaps between consecutive tokens (TBT), recovered from leaps and memberships without storing a token.
 
 All decodes of one step emit together, so the gap between two decode steps of an instance is the same for every request
-that took part in both; drafts that a step accepts come with its token, after gaps of 0. A request's tail is therefore a
-scan of the leaps that it spans which keeps the few largest gaps, and the distribution over all tokens is one over
-steps, each weighted by the requests that saw it. The times of steps are made from their leap where they are needed, and
-never stored.
+in both. Accepted drafts come with the token of their step, after gaps of 0. A scan of the leaps that a request spans
+keeps its few largest gaps, which are its tail. The distribution over all tokens is a distribution over steps, each
+weighted by its requests. Step times are computed from their leap when needed, and never stored.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def slowest_mean(leaps: Records, memberships: Records, output_tokens: Ints, inst
 def gap_shares(leaps: Records, memberships: Records, output_tokens: Ints, instances: int) -> tuple[Floats, Floats]:
     """The distribution of all gaps: values in seconds, ascending, and the share of the gaps up to each.
 
-    A value stands for a bin that is 0.4 % wide, by its upper edge. Both are empty where there are no gaps.
+    A value stands for a bin that is 0.4 % wide, by its upper edge. Both are empty if there are no gaps.
     """
     tails = _tails(output_tokens, _tail_capacity(output_tokens))
     stretches, first_gap_s = _fold_all(leaps, memberships, tails, instances)
@@ -95,7 +94,7 @@ def gap_shares(leaps: Records, memberships: Records, output_tokens: Ints, instan
 
 
 class GapReducer:
-    """The statistics of gaps from a log that is handed over in pieces and then forgotten.
+    """The statistics of gaps from a log that comes in pieces, each forgotten after use.
 
     Per-request values are exact; percentiles over all gaps come from a histogram whose bins are 0.4 % wide.
     """
@@ -112,11 +111,11 @@ class GapReducer:
 
         Args:
             leaps, memberships: rows since the last call. The leaps that a membership spans come no later than it does.
-            keep_from_step: shape (M,), the first step of the oldest decode on each instance that is still open (its
-                membership has not been handed over); where there is none, the instance's decode steps so far.
+            keep_from_step: shape (M,), for each instance the first step of its oldest decode that is still open (its
+                membership has not come yet); without an open decode, the instance's decode steps so far.
 
         Raises:
-            InvariantError: as `recover`; also where a membership needs steps that were not to be kept.
+            InvariantError: as `recover`; also if a membership needs steps that were not kept.
         """
         self._stretches = _extended(self._stretches, leaps)
         count_values(_folded(memberships, self._stretches, self._tails), self._counts, self._sums)
@@ -124,7 +123,7 @@ class GapReducer:
         self._count_until(keep_from_step)
 
     def finish(self) -> Gaps:
-        """The statistics of all rows. The reducer takes no more of them."""
+        """The statistics of all rows. The reducer takes no rows after this."""
         self._count_until(self._stretches.steps)
         return _gaps(self._tails, self._spread, self._zeros)
 
@@ -156,15 +155,15 @@ def _tails(output_tokens: Ints, capacity: Ints) -> Tails:
 
 
 def _tail_capacity(output_tokens: Ints) -> Ints:
-    """How many of the largest gaps decide a request's percentile."""
+    """The number of largest gaps that decide a request's percentile."""
     gaps = output_tokens - 1
     return np.where(gaps > 0, gaps - np.floor((gaps - 1) * _TAIL).astype(np.int64), 0)
 
 
 def _gaps(tails: Tails, spread: Callable[[int], Spread], zeros: int) -> Gaps:
-    """`spread(zeros)`: of all gaps that are not 0 and of so many that are; `zeros`: how many there are."""
+    """The statistics; `spread(zeros)` is over all gaps that are not 0 and `zeros` gaps of 0."""
     p99_s = np.empty(len(tails.expected))
-    for first in range(0, len(p99_s), _ROWS_AT_ONCE):  # what is made meanwhile stays small
+    for first in range(0, len(p99_s), _ROWS_AT_ONCE):  # keeps the intermediate arrays small
         part = slice(first, first + _ROWS_AT_ONCE)
         rank = (tails.expected[part] - 1) * _TAIL
         p99_s[part] = _lerp(tails.smallest_s[part], tails.second_s[part], rank - np.floor(rank))
@@ -196,8 +195,8 @@ def _ranks_around(count: int) -> Ints:
 
 
 def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, mean_s: float) -> tuple[float, Floats]:
-    """Variance and quantiles of all gaps: `zeros` of accepted drafts, and others, of which `counts`, their histogram,
-    says which need to be sorted.
+    """Variance and quantiles of all gaps: `zeros` gaps of accepted drafts, and others; `counts`, their histogram,
+    determines which of them need sorting.
     """
     seen, below = int(counts.sum()) + zeros, np.cumsum(counts) + zeros
     bins = np.searchsorted(below, _ranks_around(seen), side="right")
@@ -210,7 +209,7 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, 
     found[size], weights[size] = 0.0, zeros
     size += 1
     order = np.argsort(found[:size], kind="stable")
-    found, running = found[order], weights[order]  # The unsorted gaps of a few bins are needed no more.
+    found, running = found[order], weights[order]  # The unsorted gaps are not needed any more.
     del order, weights
     np.cumsum(running, out=running)
     unmarked = np.cumsum(np.where(marked, 0, counts))
@@ -224,7 +223,7 @@ def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, 
 
 
 def _histogram_order(counts: Ints, ranks: Ints) -> Floats:
-    """Order statistics from a histogram, values taken as spread evenly over their bin."""
+    """Order statistics from a histogram, with values spread evenly over their bin."""
     below = np.cumsum(counts)
     chosen = np.searchsorted(below, ranks, side="right")
     edges = ((np.stack([chosen, chosen + 1]) + LOWEST) << SHIFT).view(np.float64)
@@ -239,7 +238,7 @@ def _none(instances: int) -> Stretches:
 
 
 def _extended(known: Stretches, leaps: Records) -> Stretches:
-    """What is still needed of `known`, followed by `leaps`."""
+    """The part of `known` that is still needed, followed by `leaps`."""
     at = np.empty_like(known.at)
     lay_out(known, leaps, at)
     grown = Stretches(np.empty(at[-1], STRETCH), at, known.counted, known.steps.copy(), known.end_s.copy())
@@ -255,7 +254,7 @@ def _fold_all(leaps: Records, memberships: Records, tails: Tails, instances: int
 
 
 def _folded(memberships: Records, stretches: Stretches, tails: Tails) -> Floats:
-    """Put the gaps of `memberships` into `tails` and count who joined; returns the gaps before their first steps."""
+    """Put the gaps of `memberships` into `tails` and count new members; returns the gaps before their first steps."""
     first_gap_s = np.full(len(memberships), np.nan)
     wrong = fold(memberships, stretches, tails, first_gap_s)
     if wrong >= 0:

@@ -28,7 +28,7 @@ STRETCH = np.dtype(  # a leap with decodes: step j of it, from 0, ends a gap aft
         ("step0", "i8"),  # number of the first step among the instance's decode steps
         ("steps", "i4"),
         ("batch", "i4"),
-        ("joined", "i4"),  # requests of the batch that began with step 0: gap 0 is none of theirs
+        ("joined", "i4"),  # requests of the batch that began with step 0: gap 0 does not belong to them
     ],
     align=True,
 )
@@ -39,20 +39,20 @@ class Stretches(NamedTuple):
 
     rows: Records  # (R,) STRETCH
     at: Ints  # (M + 1,)
-    counted: Ints  # (M,) first of the instance's decode steps that no statistic has yet; memberships begin no earlier
+    counted: Ints  # (M,) first decode step of the instance that no statistic has counted; memberships begin no earlier
     steps: Ints  # (M,) decode steps so far
     end_s: Floats  # (M,) end of the last
 
 
 class Tails(NamedTuple):
-    """The largest gaps of each request as they are found: a min-heap of up to at[r + 1] - at[r] values."""
+    """The largest gaps of each request found so far: a min-heap of up to at[r + 1] - at[r] values."""
 
     at: Ints  # (N + 1,)
-    heap: Floats  # used by requests with several memberships; pages of others are never touched
-    scratch: Floats  # used by a request whose only membership is at hand
+    heap: Floats  # used by requests with several memberships; other pages are never touched
+    scratch: Floats  # number of a request without further memberships
     expected: Ints  # (N,) gaps of a request that finishes
     seen: Ints  # (N,)
-    smallest_s: Floats  # (N,) of the largest; like the next three NaN until all gaps were seen
+    smallest_s: Floats  # (N,) smallest of the largest; like the next three NaN until all gaps were seen
     second_s: Floats  # (N,) second smallest of the largest
     largest_s: Floats  # (N,)
     total_s: Floats  # (N,) sum of the largest
@@ -60,7 +60,7 @@ class Tails(NamedTuple):
 
 @compiled
 def lay_out(known: Stretches, leaps: Records, at: Ints) -> None:
-    """Set `at` (M + 1,) for what `extend` writes: the rows of `known` that are still needed, and new leaps."""
+    """Set `at` (M + 1,) for the rows that `extend` writes: those of `known` that are still needed, and new leaps."""
     at[:] = 0
     for i in range(len(known.counted)):
         for k in range(known.at[i], known.at[i + 1]):
@@ -73,9 +73,9 @@ def lay_out(known: Stretches, leaps: Records, at: Ints) -> None:
 
 @compiled
 def extend(known: Stretches, leaps: Records, grown: Stretches, place: Ints) -> int:
-    """Write the rows of `grown`; the index of a leap that does not follow the instance's last, or -1.
+    """Write the rows of `grown`; returns the index of a leap that does not follow the instance's last, or -1.
 
-    `steps` and `end_s` of `grown` begin as those of `known` and move on. `place` (M,) is room to count in.
+    `steps` and `end_s` of `grown` start as those of `known` and advance. `place` (M,) is scratch space.
     """
     for i in range(len(known.counted)):
         place[i] = grown.at[i]
@@ -107,7 +107,7 @@ def extend(known: Stretches, leaps: Records, grown: Stretches, place: Ints) -> i
 
 @compiled
 def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floats) -> int:
-    """Fold memberships into the tails of their requests; the index of a row that cannot be, or -1."""
+    """Fold memberships into the tails of their requests; returns the index of an impossible row, or -1."""
     for index in range(len(memberships)):
         member = memberships[index]
         r, i, first, last = member["request"], member["instance"], member["first_step"], member["last_step"]
@@ -127,7 +127,7 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
             known.rows[begin]["joined"] += 1
         has_previous = not np.isnan(member["previous_token_s"])
         tokens = last - first - (not has_previous) + member["accepted"]
-        if tokens == 0:  # the first, before which there is no gap
+        if tokens == 0:  # it is the first token, and no gap precedes it
             continue
         if tails.seen[r] + tokens > tails.expected[r]:
             return index
@@ -143,7 +143,7 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
             for k in range(_row_of(known, i, last - 1), begin - 1, -1):
                 row = known.rows[k]
                 size = _scan(row, 1 if k == begin else 0, min(last - row["step0"], row["steps"]), heap, size)
-        for _ in range(min(member["accepted"], capacity - size)):  # their gaps are 0, no others are less
+        for _ in range(min(member["accepted"], capacity - size)):  # their gaps are 0, and no others are smaller
             size = _push(heap, size, 0.0)
         tails.seen[r] += tokens
         if tails.seen[r] == tails.expected[r]:
@@ -171,7 +171,7 @@ def _gap_s(row: np.void, j: int) -> float:
 
 @inner
 def _largest_s(row: np.void) -> float:
-    """The largest of all its gaps, seconds; gaps 1, 2, ... rise or fall."""
+    """Its largest gap, seconds; gaps 1, 2, ... rise or fall monotonically."""
     if row["steps"] == 1:
         return row["opening_s"]
     return max(row["opening_s"], _gap_s(row, 1), _gap_s(row, row["steps"] - 1))
@@ -179,7 +179,7 @@ def _largest_s(row: np.void) -> float:
 
 @inner
 def _row_of(known: Stretches, i: int, step: int) -> int:
-    """The row that has this step of instance i."""
+    """The row that contains this step of instance i."""
     low, high = known.at[i], known.at[i + 1]
     while high - low > 1:
         middle = (low + high) // 2
@@ -201,7 +201,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
         value = row["opening_s"] if j == 0 else _gap_s(row, j)
         if size == len(heap) and value <= heap[0]:
             if row["increment_s"] >= 0.0:
-                j = min(j, max(low, 1))  # Those between are no larger.
+                j = min(j, max(low, 1))  # The gaps between these are no larger.
             continue
         size = _push(heap, size, value)
     return size
@@ -209,7 +209,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
 
 @inner
 def _push(heap: Floats, size: int, value: float) -> int:
-    """Keep the largest values in a min-heap of `size` values, as many as it has room for; returns the new size."""
+    """Keep the largest values in a min-heap of `size` values with a fixed capacity; returns the new size."""
     if size < len(heap):
         at = size
         while at > 0 and heap[(at - 1) // 2] > value:
@@ -240,7 +240,7 @@ def _bin(value: float) -> int:
 
 @compiled
 def count_values(values: Floats, counts: Ints, sums: Floats) -> None:
-    """Add values to the histogram `counts`; to `sums` (2,) them and their squares."""
+    """Add values to the histogram `counts`; add them and their squares to `sums` (2,)."""
     for k in range(len(values)):
         counts[_bin(values[k])] += 1
         sums[0] += values[k]
@@ -278,7 +278,7 @@ def count_steps(known: Stretches, until: Ints, counts: Ints, sums: Floats) -> No
 def gather_values(
     values: Floats, marked: Flags, mean: float, found: Floats, weights: Ints, size: int
 ) -> tuple[int, float]:
-    """Append the values of `marked` (BINS,) bins, each of weight 1, to the `size` found before.
+    """Append the values of `marked` (BINS,) bins, each of weight 1, to the `size` values found before.
 
     Returns the new size and the sum of the squared distances of all values from `mean`.
     """
@@ -293,7 +293,7 @@ def gather_values(
 
 @compiled
 def gather_steps(known: Stretches, marked: Flags, mean: float, found: Floats, weights: Ints) -> tuple[int, float]:
-    """Gather the gaps of all steps, each as often as it has decodes, from the first place on."""
+    """Gather the gaps of all steps, each as often as it has decodes, starting at the first place."""
     size, squares = 0, 0.0
     for k in range(len(known.rows)):
         row = known.rows[k]

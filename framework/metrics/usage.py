@@ -1,7 +1,7 @@
 """How much of the hardware a run used: FLOPs, bandwidth, KV memory, energy and money.
 
-Shares are of the window (`framework.metrics.clock.Clock`), idle time included; energy and money are of the whole run,
-to the last answer. All work is counted, recomputation too.
+Shares are of the window (`framework.metrics.clock.Clock`), idle time included. Energy and money are of the whole run,
+to the last answer. All work counts, including recomputation.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _HOUR_S = 3600.0
 def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     """Model FLOPs of each instance's work, shape (M,).
 
-    Two per token and weight that it passes (embeddings do not count), and two per multiply-add of causal attention
-    (scores and values): a chunk after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, each token
+    Two FLOPs per token and weight that it passes (without embeddings), and two per multiply-add of causal attention
+    (scores and values). A chunk after a prefix attends to ((prefix + chunk)^2 - prefix^2) / 2 positions, each token
     that a decode verifies to its context (Kaplan et al., arXiv 2001.08361, section 2.1; Chowdhery et al., arXiv
     2204.02311, appendix B). The work of drafting is not counted.
     """
@@ -42,9 +42,9 @@ def memory_bytes(
 ) -> Floats:
     """Bytes that each instance must move, shape (M,): weights, KV that decodes read, KV written.
 
-    Weights are read once a step, in a pipeline once for each of its micro-batches. Of those outside the experts each
-    instance reads `copies`, (M,): every data-parallel group has its own; of experts, those that the tokens choose,
-    evenly and at random. Of the model's KV bytes memory holds `kv_share`.
+    Weights are read once a step, or in a pipeline once for each of its micro-batches. Outside the experts each instance
+    reads `copies` (M,) of them: every data-parallel group has its own. Of the experts it reads those that the tokens
+    choose, evenly and at random. Memory holds the share `kv_share` of the model's KV bytes.
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     kv_tokens = instances["context_tokens"] + tokens
@@ -56,7 +56,7 @@ def memory_bytes(
 
 
 def _verified_tokens(instances: NDArray[np.void]) -> NDArray[np.int64]:
-    """Tokens that decode steps passed through the model: drafts count, right or wrong."""
+    """The number of tokens that decode steps passed through the model, including right and wrong drafts."""
     tokens: NDArray[np.int64] = instances["decode_tokens"] - instances["accepted_tokens"] + instances["drafted_tokens"]
     return tokens
 
@@ -65,10 +65,10 @@ def usage(result: Result, clock: Clock) -> dict[str, float | None]:
     """Use of the whole cluster: mfu, mbu, kv_utilization (shares of the window), gpu_hours, energy_j, cost_usd (of the
     run).
 
-    A GPU draws its idle power, and up to its TDP in proportion to the time that its instance is busy, bubbles of a
-    pipeline apart; one that is off draws and costs nothing. A share, of all GPUs, is None where it is undefined: a run
-    without duration, a GPU that states no peak for the model's operands. Reserved KV counts as used; `kv_fill` tells
-    how much of it holds tokens.
+    A GPU draws its idle power, plus up to its TDP in proportion to its instance's busy time, without pipeline bubbles.
+    One that is off draws and costs nothing. A share, of all GPUs, is None if it is undefined: in a run without
+    duration, or for a GPU that states no peak for the model's operands. Reserved KV counts as used; `kv_fill` says how
+    much of it holds tokens.
     """
     model, totals = result.model, clock.totals
     groups = _of_instances(result, lambda pool: pool.own_parallelism.dp)
@@ -94,10 +94,10 @@ def usage(result: Result, clock: Clock) -> dict[str, float | None]:
 
 
 def gpus_on(result: Result, clock: Clock) -> float:
-    """GPUs that were on: their time up to the last answer over `Clock.window_s`, and no more than there are.
+    """GPUs that were on: their time up to the last answer divided by `Clock.window_s`, and no more than there are.
 
-    Work that is held back beyond the window so counts as if it had been done in it. A run that ends before the window
-    does has as many on in the rest of it as before.
+    Work that is held back beyond the window so counts as if it were done in it. If a run ends before the window, the
+    number of GPUs that were on at its end counts for the rest of the window.
     """
     return _on_average(result, clock, _of_instances(result, lambda pool: pool.own_parallelism.gpus))
 
@@ -109,7 +109,7 @@ def price_usd_per_hour(result: Result, clock: Clock) -> float:
 
 
 def _on_average(result: Result, clock: Clock, each: Floats) -> float:
-    """The sum of `each` (M,) over the instances that were on, no more than that over all."""
+    """The sum of `each` (M,) over the instances that were on, at most that over all."""
     lasted_s, whole = min(clock.window_s, clock.run_s), float(each.sum())
     return min(whole, float(each @ _on_s(result, clock)) / lasted_s) if lasted_s > 0 else whole
 
@@ -121,22 +121,22 @@ def _on_s(result: Result, clock: Clock) -> Floats:
 
 
 def _window_s(result: Result, clock: Clock) -> float:
-    """Length of the time that integrals of `Clock.totals` are over."""
+    """The length of the time over which `Clock.totals` are integrals."""
     return result.window.length_s if clock.is_fixed and result.window is not None else clock.run_s
 
 
 def kv_fill(result: Result) -> float | None:
-    """Share of the KV blocks in use that holds tokens, over the run: the rest is reserved, or the end of a last block.
+    """Share of the KV blocks in use that holds tokens, over the run; the rest is reserved or partly filled.
 
-    Prefixes that requests share count for each, so that a cache may take it above 1. None where nothing was held.
+    Prefixes that requests share count for each, so a cache may take it above 1. None if nothing was held.
     """
     instances = result.instances
     return _share(instances["kv_token_s"].sum(), instances["kv_block_s"].sum() * result.engine.block_tokens)
 
 
 def bubbles(result: Result) -> dict[str, float | None]:
-    """`bubble_share`: of the time that pipelines spend in steps, what stages wait in, and of ranks that step together
-    what they wait for the slowest; nothing without either.
+    """`bubble_share`: the share of the time in steps that pipeline stages wait, or that ranks in lockstep wait for the
+    slowest; no key without either.
     """
     stages = _of_instances(result, lambda pool: pool.parallelism.pp)
     piped = (stages > 1) | (_of_instances(result, lambda pool: pool.group) > 1)
@@ -147,15 +147,13 @@ def bubbles(result: Result) -> dict[str, float | None]:
 
 
 def prefill_batch_tokens(result: Result) -> float | None:
-    """Prompt tokens in a step that computes any, on average; None where there is none, and where the step log was
-    reduced.
-    """
+    """Prompt tokens in a step that computes any, on average; None if there is none, or if the step log was reduced."""
     steps = result.step_log[result.step_log["prefill_tokens"] > 0]
     return _share((steps["prefill_tokens"].astype(np.int64) * steps["steps"]).sum(), steps["steps"].sum())
 
 
 def drafted(result: Result) -> dict[str, float]:
-    """Drafts accepted: `accepted_per_step` by a decode, `speculation_acceptance` of all; nothing if none were made."""
+    """Accepted drafts: `accepted_per_step` by a decode, `speculation_acceptance` of all; no keys if none were made."""
     accepted, drafts = (int(result.instances[name].sum()) for name in ("accepted_tokens", "drafted_tokens"))
     if drafts == 0:
         return {}
@@ -164,8 +162,8 @@ def drafted(result: Result) -> dict[str, float]:
 
 
 def loaded(result: Result) -> dict[str, float | None]:
-    """Where cached prompt tokens were found, as shares of those asked for: `cache_hit_rate_gpu` and one of each tier
-    of `engine.prefix_stores`; and `loaded_bytes` from each, recomputation included. Nothing without stores.
+    """Where cached prompt tokens were found, as shares of those asked for: `cache_hit_rate_gpu`, and one key for each
+    tier of `engine.prefix_stores`; and the `loaded_bytes` of each, with those of recomputation. No keys without stores.
     """
     tiers = list(result.engine.prefix_stores.tiers)
     if len(result.tiers) == 0:
@@ -186,7 +184,7 @@ def pool_table(result: Result, clock: Clock) -> pl.DataFrame:
     """One row a pool: pool, role, instances, gpus, utilization (share of time in a step), kv_utilization, mean_batch,
     mfu, mbu; shares are of the window.
 
-    `mean_batch`: decodes in a step, averaged over the time that the run spent in steps. Null where undefined.
+    `mean_batch`: decodes in a step, averaged over the time that the run spent in steps. Null if undefined.
     """
     totals, window_s = clock.totals, _window_s(result, clock)
     work = flops(result.model, totals)

@@ -1,1 +1,1 @@
-"""What a run is for, and how it is searched."""
+"""What a run is measured for, and how that is searched."""

@@ -1,4 +1,4 @@
-"""The highest offered rate that a system sustains within the SLO: bisection over simulated runs."""
+"""The highest offered rate that a system sustains within the SLO, by bisection over simulated runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from framework.result import FINISHED, Result
 from framework.workload import rate_rps, repeated
 
 _NEAR = 1.1  # ratio of the first two rates of a search from a rate that should be close
-_FAR = 2.0  # the same of bisection as far as progress is reported
+_FAR = 2.0  # the same ratio for bisection, as reports of progress assume it
 _CHECKED = (0.5, 1.1)  # rates tried in addition to the bracket, as ratios to the capacity
 _LEAST = 1e-9  # share of the first rate below which the search gives up
 _CONFIDENCE = 0.95
@@ -33,21 +33,21 @@ _Step = Annotated[float, at_least(1.01)]
 
 @dataclass(frozen=True)
 class Capacity(Objective):
-    """The highest offered rate, requests/s, at which a share `attainment` of the requests keeps the SLO for good.
+    """The highest offered rate, requests/s, at which a share `attainment` of the requests keeps the SLO in the long
+    run.
 
     Every rate has the same requests and seed; arrivals are stretched, think times within sessions are not, and all
-    requests count for the rate. Each run is as long as it takes to tell whether the system keeps up
-    (`framework.objective.probe`), within `most_requests`; an undecided rate counts as not
-    sustained. The search ends with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further
-    searches on other samples of the trace, of a recording those of blocks of `resample_s` seconds. Their spread gives
-    an interval: how far the capacity found on one trace of this length may be from that of all such traces.
-    `run_limits`: figures of the requests of a run together that must be kept too, as {p99_tbt_s: 0.1, p50_queue_s: 2}
-    (`framework.objective.run_limits`).
+    requests count for the rate. Each run is as long as needed to see whether the system keeps up
+    (`framework.objective.probe`), within `most_requests`; an undecided rate counts as not sustained. The search ends
+    with a rate that failed at most 1 + `tolerance` times the capacity. `replicates`: further searches on other samples
+    of the trace; samples of a recording consist of its blocks of `resample_s` seconds. Their spread gives an interval:
+    how far the capacity of one trace of this length may be from that of all such traces. `run_limits`: further limits
+    on figures of all requests of a run, as {p99_tbt_s: 0.1, p50_queue_s: 2} (`framework.objective.run_limits`).
 
-    A search begins at the rate of the trace and doubles or halves it, or multiplies it by another `first_step`; from a
-    rate that should be close a small one takes fewer runs. `at_least`, requests/s, is for candidates that have to beat
-    another: the search begins there and goes up, and a system that does not sustain that rate is given up at once, with
-    a capacity of 0.
+    A search begins at the rate of the trace and doubles or halves it, or multiplies it by another `first_step`; near
+    the capacity a small step takes fewer runs. `at_least`, requests/s, is for candidates that must beat another: the
+    search begins there and goes up, and a system that does not sustain that rate is given up at once, with a capacity
+    of 0.
     """
 
     key: ClassVar[str] = "capacity"
@@ -95,7 +95,7 @@ class Capacity(Objective):
         )
 
     def rate_rps(self, experiment: Experiment) -> float:
-        """The capacity alone, 0 where there is none. Raises InputError for requests that have no rate."""
+        """The capacity alone, 0 if there is none. Raises InputError for requests that have no rate."""
         return self._searched(experiment, _own_rate_rps(experiment), self._part(None, 0)).low_rps
 
     @property
@@ -111,7 +111,7 @@ class Capacity(Objective):
         return search
 
     def _part(self, progress: Progress | None, number: int) -> Progress:
-        """Reports of one search of several as of the whole."""
+        """Progress of one search of several, as progress of the whole."""
 
         def report(done: int, total: int) -> None:
             if progress is not None:
@@ -121,7 +121,7 @@ class Capacity(Objective):
 
 
 class Search:
-    """The search on one workload: `low_rps` passed, or is 0 where no rate does; `high_rps` failed."""
+    """The search on one workload: `low_rps` passed, or is 0 if no rate does; `high_rps` failed."""
 
     def __init__(self, experiment: Experiment, criterion: Criterion, progress: Progress) -> None:
         self._experiment, self._criterion, self._progress = experiment, criterion, progress
@@ -141,7 +141,7 @@ class Search:
         self._bisect()
 
     def find_above(self, least_rps: float, step: float) -> None:
-        """Search for capacities from `least_rps` on: where that rate fails, no other is tried."""
+        """Search for capacities from `least_rps` on; if that rate fails, no other is tried."""
         self._narrow(least_rps)
         if self.low_rps > 0:
             self._rise(step)
@@ -167,7 +167,7 @@ class Search:
 
     @property
     def ends(self) -> list[Probe]:
-        """The probes at the ends of the bracket, by rate; one where no rate passed."""
+        """The probes at the ends of the bracket, by rate; one if no rate passed."""
         return sorted(self._at(self.low_rps) + self._at(self.high_rps), key=lambda one: one.rate_rps)
 
     def _at(self, rate: float) -> list[Probe]:
@@ -189,7 +189,7 @@ class Search:
         return one, result
 
     def _expected(self) -> int:
-        """How many probes are likely to follow."""
+        """The number of probes that are likely to follow."""
         is_bracketed = self.low_rps > 0 and self.high_rps < math.inf
         ratio = self.high_rps / self.low_rps if is_bracketed else _FAR
         halvings = math.log2(max(1.0, math.log(ratio) / math.log1p(self._criterion.resolution)))
@@ -248,7 +248,7 @@ def _kind(aim: Capacity, experiment: Experiment) -> str:
 
 
 def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result) -> tuple[str, ...]:
-    """What is odd about the search that ended with `result`."""
+    """Anomalies of the search that ended with `result`."""
     notes = [] if search.low_rps else [_given_up(aim.at_least) or _why_none(aim, experiment, search, result)]
     for one in search.probes:
         if not one.passed and one.rate_rps < search.low_rps:
@@ -264,14 +264,14 @@ def _notes(aim: Capacity, experiment: Experiment, search: Search, result: Result
 
 
 def _given_up(at_least: float | None) -> str:
-    """That a system was given up at a rate; nothing where none was asked for."""
+    """The note that a system was given up at a rate; empty if no rate was requested."""
     return (
         "" if at_least is None else f"{at_least:.4g} req/s is not sustained; objective.at_least asks for no lower rate"
     )
 
 
 def _why_none(aim: Capacity, experiment: Experiment, search: Search, crowded: Result) -> str:
-    """How many requests miss the SLO with the whole system to themselves, which takes them less than `crowded`."""
+    """The number of requests that miss the SLO even with the whole system to themselves."""
     gap_s = float(np.nanmax(crowded.requests["end_s"] - crowded.requests["arrival_s"]))
     count = len(experiment.workload)
     alone = replace(

@@ -1,4 +1,4 @@
-"""One experiment: what is simulated, and the SLO by which it is judged."""
+"""One experiment: what is simulated, and the SLO that judges it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from framework.workload import Workload, at_rate
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Setting):
-    """What a run is given, its SLO, and who decides; `cluster` is not laid out.
+    """What a run is given, its SLO, and its policy; `cluster` is not laid out.
 
-    `renew` makes another policy and predictor of the same configuration, for each of these serves one run.
-    `sample(k, block_s)`, k >= 1, makes other requests of the same kind, each k its own: a distribution or a fitted
-    trace is drawn from again, a recording's blocks of `block_s` seconds are.
+    `renew` makes another policy and predictor of the same configuration, since each of these serves one run. `sample(k,
+    block_s)`, k >= 1, makes other requests of the same kind, different for each k: a distribution or a fitted trace is
+    drawn again, and a recording's blocks of `block_s` seconds are drawn.
     """
 
     policy: Policy
@@ -37,15 +37,15 @@ class Experiment(Setting):
         return replace(self, workload=workload, policy=policy, predictor=predictor)
 
     def at_rate(self, rate_rps: float) -> Experiment:
-        """The same requests at another rate, on a cluster that is sized for it. Errors as of `workload.at_rate`."""
+        """The same requests at another rate, on a cluster that is sized for it. Raises as `workload.at_rate` does."""
         return self.on(at_rate(self.workload, rate_rps)).sized().placed()
 
     def sized(self) -> Experiment:
-        """The experiment on a cluster whose split, where that is automatic, is the one that the load asks for."""
+        """The experiment on a cluster whose automatic split is the one that the load needs."""
         return replace(self, cluster=sized(self.cluster, self.setting)) if self.cluster.auto else self
 
     def placed(self) -> Experiment:
-        """The experiment with step times that know where its load lies relative to those that they were fitted to."""
+        """The experiment with step times that know how its load relates to those of their fit."""
         cluster = self.setting.cluster
         pool = cluster.pools[cluster.entrance]
         instances = pool.instances // pool.group  # Step times were fitted to whole groups of ranks.

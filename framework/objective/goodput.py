@@ -1,4 +1,4 @@
-"""What a run is measured for: one figure, and the run that stands behind it."""
+"""What a run is measured for: one figure, and the run behind it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Progress = Callable[[int, int], None]  # (done, total)
 
 @dataclass(frozen=True)
 class Measurement:
-    """What an objective found: its figure, and the run that stands behind it.
+    """The result of an objective: its figure, and the run behind it.
 
-    The evaluation's summary has the objective's own keys too. `notes`: lines for a reader, in order. `probes`: one row
-    a setting that was tried on the way, in order; None where the one run is all.
+    The evaluation's summary also has the objective's own keys. `notes`: lines for a reader, in order. `probes`: one row
+    for each setting that was tried, in order; None for a single run.
     """
 
     value: float
@@ -51,7 +51,7 @@ class Objective(ABC):
 
     @abstractmethod
     def measure(self, experiment: Experiment, progress: Progress | None = None) -> Measurement:
-        """Run the experiment as often as it takes. Raises InputError where the figure cannot be had."""
+        """Run the experiment as often as needed. Raises InputError if there is no such figure."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def judged(experiment: Experiment, result: Result) -> Evaluation:
 
 
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
-    """The evaluation of a run, its goodput next to what no schedule could beat (`framework.bound.bound`).
+    """The evaluation of a run, with its goodput and the bound of every schedule (`framework.bound.bound`).
 
-    The summary gets `goodput_bound`, `share_of_bound` (None where nothing can be good) and `bound_limit`; and `split`
-    where that of the cluster is automatic.
+    The summary gets `goodput_bound`, `share_of_bound` (None if no request can be good) and `bound_limit`; and `split`
+    if that of the cluster is automatic.
     """
     best = bound_of(experiment)
     evaluation = judged(experiment, result)
@@ -110,14 +110,12 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
 
 def bound_of(experiment: Experiment) -> Bound:
-    """What no schedule could beat, on the cluster as the policy may use it."""
+    """The bound of every schedule, on the cluster as the policy may use it."""
     return bound(replace(experiment.setting, cluster=_as_planned(experiment.policy, experiment.setting.cluster)))
 
 
 def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
-    """The least time in which `some` (N,) of the requests of a run can be served on GPUs that may all do anything,
-    whatever the policy may have them do.
-    """
+    """The least time in which any policy can serve `some` (N,) of a run's requests, if every GPU may do anything."""
     setting = experiment.setting
     own = replace(setting, workload=chosen(result.workload, some), cluster=any_role(setting.cluster))
     return shortest_time_s(own)

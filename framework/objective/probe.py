@@ -1,4 +1,4 @@
-"""One offered rate, tried for as long as it takes to tell whether it is sustained."""
+"""One offered rate, tried for as long as needed to see whether it is sustained."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from framework.result import Result
 from framework.workload import first, repeated
 
 _PASSES = 2  # passes of the shortest run
-_UNDIMINISHED = 0.5  # over twice the time growth keeps this share of its pace: it is not that of a system filling up
+_UNDIMINISHED = 0.5  # growth that keeps this share of its pace over twice the time is not that of a system filling up
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What a rate is tried against: the share of requests that must keep the SLO, the share of overload that must show
-    in a run, and the length of a run from which on it is not lengthened. `limits`: on figures of the run as a whole.
+    """The test of a rate: the share of requests that must keep the SLO, the share of overload that must show in a run,
+    and the length from which on a run is not lengthened. `limits`: on figures of the run as a whole.
     """
 
     attainment: float
@@ -32,9 +32,10 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Probe:
-    """A rate and what the longest of its `runs` showed: the trace `passes` times in a row, `requests` requests judged.
+    """A rate and the result of the longest of its `runs`: the trace `passes` times in a row, `requests` requests
+    judged.
 
-    `settled`: a longer run would tell the same.
+    `settled`: a longer run would have the same result.
     """
 
     rate_rps: float
@@ -51,10 +52,10 @@ class Probe:
 
 
 def probe(experiment: Experiment, rate_rps: float, criterion: Criterion) -> tuple[Probe, Result]:
-    """Play the trace at `rate_rps` twice in a row, then twice as often each time until the verdict stands.
+    """Play the trace at `rate_rps` twice in a row, then twice as often each time until the verdict is final.
 
-    A system that keeps up stands as it is. So does one that misses the SLO, for a start from empty flatters it; growth
-    without end must show twice. Also the result of the longest run.
+    For a system that keeps up it is final. So it is for one that misses the SLO, since an empty start flatters it;
+    unlimited growth must show twice. Also returns the result of the longest run.
     """
     passes, runs = _PASSES, 1
     reading, result = play(experiment, rate_rps, passes, criterion)
@@ -69,9 +70,9 @@ def probe(experiment: Experiment, rate_rps: float, criterion: Criterion) -> tupl
 
 
 def play(experiment: Experiment, rate_rps: float, passes: int, criterion: Criterion) -> tuple[Reading, Result]:
-    """Play the trace `passes` times in a row and a further eighth of that, which is not judged.
+    """Play the trace `passes` times in a row and a further eighth of it, which is not judged.
 
-    Without it the last requests would find a system that empties.
+    Without that eighth the last requests would find a system that empties.
     """
     count = passes * len(experiment.workload)
     tried = experiment.at_rate(rate_rps)

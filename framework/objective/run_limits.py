@@ -30,7 +30,7 @@ _NAME = re.compile(r"(mean|p(?P<percentile>\d\d?(\.\d+)?))_(?P<quantity>\w+)")
 
 
 def require_known(where: str, limits: Mapping[str, float]) -> None:
-    """Raises InputError, beginning with `where`, for the name of no figure and for a limit that is not positive."""
+    """Raise InputError, beginning with `where`, for an unknown figure and for a limit that is not positive."""
     for name, limit in limits.items():
         match = _NAME.fullmatch(name)
         if name not in _OF_GAPS and (match is None or match["quantity"] not in (*_OF_REQUESTS, *_OF_SLOWDOWN)):
@@ -46,9 +46,9 @@ def exceeded(
 ) -> str | None:
     """The first of `limits` that requests `first` to `last - 1` exceed, None if they keep all.
 
-    `mean_ttft_s`, say, is over those requests that have a TTFT; a request that was not served counts as infinite.
-    `p99_tbt_s` is over all gaps between tokens of the whole run. `ttft_slowdown` and its like are relative to the times
-    alone of `slowdown`. Raises InputError for such a limit without it.
+    `mean_ttft_s`, for example, is over the requests that have a TTFT; a request that was not served counts as infinite.
+    `p99_tbt_s` is over all gaps between tokens of the whole run. `ttft_slowdown` and similar figures are relative to
+    the times alone of `slowdown`. Raises InputError for such a limit without it.
     """
     found = ((name, figure(result, name, first, last, slowdown)) for name in limits)
     return next((name for name, value in found if not value <= limits[name]), None)

@@ -1,4 +1,4 @@
-"""How far a run's figures move where step times are off as much as they were elsewhere: two more replays."""
+"""How far a run's figures move if step times are wrong by as much as they were elsewhere: two more replays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ FIGURES = (*TTFTS, "median_tpot_ms", "goodput_rps")
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the run comes to with steps shorter and longer by `width`.
+    """The results of the run with steps shorter and longer by `width`.
 
-    `ranges` has the least and the largest of each of FIGURES, None where the figure is undefined in a replay;
+    `ranges` has the least and the largest value of each of FIGURES, None if the figure is undefined in a replay;
     `load_states` those of the replays with shorter and with longer steps.
     """
 
@@ -28,14 +28,14 @@ class Sensitivity:
     load_states: tuple[str | None, str | None]
 
     def data(self) -> dict[str, Any]:
-        """For a file."""
+        """The content of its file."""
         return asdict(self)
 
 
 def sensitivity(experiment: Experiment, measurement: Measurement, width: Width) -> Sensitivity:
-    """Replay `experiment`, which led to `measurement`, with shorter and with longer steps.
+    """Replay `experiment`, whose run is `measurement`, with shorter and with longer steps.
 
-    The range of a TTFT reaches at least from the run's own over `width.ttft` to it times that.
+    The range of a TTFT reaches at least from the run's own value / `width.ttft` to the value * `width.ttft`.
     """
     summaries = []
     for factor in (1 - width.steps, 1 + width.steps):
@@ -47,7 +47,7 @@ def sensitivity(experiment: Experiment, measurement: Measurement, width: Width) 
 
 
 def reach(values: list[float | None], factor: float) -> tuple[float, float] | None:
-    """From the least to the largest of three values, and at least by `factor` away from the second."""
+    """The range from the least to the largest of three values, at least by `factor` away from the second."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None

@@ -1,9 +1,9 @@
-"""Whether a system keeps up with its load: what one run tells that plays the same requests several times over.
+"""Whether a system keeps up with its load, from one run that plays the same requests several times.
 
-A run that starts empty flatters the system: a queue that grows without end takes its time to be seen. So a run is
-judged by its second half, and its last quarter is compared, request by request, with the same requests half a run
-before, which leaves the ups and downs of the trace out. A backlog, wherever it stands, shows in the time that requests
-spend in the system (Little's law); under an overload by a share x that time grows by about x seconds each second.
+A run that starts empty flatters the system, since an endless queue takes time to show. So a run is judged by its second
+half. Its last quarter is compared, request by request, with the same requests half a run before, which removes the
+variation of the trace. A backlog anywhere shows in the time that requests spend in the system (Little's law); under an
+overload by a share x that time grows by about x seconds each second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framework.metrics.slo import Slo, judge
 from framework.result import FINISHED, Result
 
 SUSTAINED, MISSED, GROWING, UNDECIDED = "sustained", "SLO missed", "queue grows", "undecided"
-_BATCHES = 20  # batches of successive requests, whose means are taken to be independent
+_BATCHES = 20  # batches of successive requests, whose means count as independent
 _CONFIDENCE = 0.95
 _STRAGGLERS = 0.01  # share of requests
 
@@ -27,8 +27,8 @@ _STRAGGLERS = 0.01  # share of requests
 class Reading:
     """What a run says of its rate.
 
-    `attainments`: of the first half and of the second. `growth` of the time that requests spend in the system, in
-    seconds per second, with the half width of its 95 % interval, infinite where there are too few requests to tell.
+    `attainments`: of the first half and of the second. `growth`: of the time that requests spend in the system, in
+    seconds per second, with the half width of its 95 % interval, infinite if there are too few requests.
     """
 
     attainments: tuple[float, float]
@@ -40,9 +40,9 @@ class Reading:
 def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: float, resolution: float) -> Reading:
     """Judge a run by its first `requests` requests, which arrive over `span_s` seconds and repeat after half of them.
 
-    `SLO missed`: the second half does not attain; neither would that of a longer run. `queue grows`: by more than half
-    of `resolution`, beyond noise. `sustained`: by less, and attainment does not fade either. `undecided`: the run is
-    too short to distinguish these, or to have filled the system.
+    `SLO missed`: the second half does not attain, nor would that of a longer run. `queue grows`: by more than half of
+    `resolution`, beyond noise. `sustained`: by less, and attainment does not fall either. `undecided`: the run is too
+    short to distinguish these, or to have filled the system.
     """
     half = requests // 2
     good = judge(result, slo).good[:requests].astype(np.float64)
@@ -63,9 +63,9 @@ def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: flo
 
 
 def undisturbed_misses(result: Result, slo: Slo, requests: int) -> float:
-    """The share of the second half that misses the SLO with none in the system but requests of the same instant.
+    """The share of the second half that misses the SLO although only requests of the same instant are in the system.
 
-    Stretching arrival times helps no request of these.
+    Stretching arrival times helps none of these requests.
     """
     arrival_s, end_s = result.requests["arrival_s"], result.requests["end_s"]
     order = np.argsort(arrival_s, kind="stable")
@@ -80,7 +80,7 @@ def undisturbed_misses(result: Result, slo: Slo, requests: int) -> float:
 
 
 def _time_in_system_s(result: Result) -> NDArray[np.float64]:
-    """NaN for a request that was not served."""
+    """The time of each request in the system, NaN if it was not served."""
     requests = result.requests
     return np.where(requests["state"] == FINISHED, requests["end_s"] - requests["arrival_s"], np.nan)
 
@@ -88,7 +88,7 @@ def _time_in_system_s(result: Result) -> NDArray[np.float64]:
 def _later_less_earlier(values: NDArray[np.float64]) -> tuple[float, float]:
     """The mean of the last quarter less that of the same requests half a run before, and its 95 % half width.
 
-    From the means of batches of successive requests. Pairs with a NaN are left out.
+    It uses the means of batches of successive requests. Pairs with a NaN are left out.
     """
     half = len(values) // 2
     differences = values[half:] - values[:half]
@@ -105,7 +105,7 @@ def _later_less_earlier(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _is_filled(result: Result, requests: int, span_s: float) -> bool:
-    """Whether requests of the first eighth, and their sessions, have ended before the first quarter has."""
+    """Whether requests of the first eighth, and their sessions, ended before the first quarter did."""
     quarter_s = float(result.workload.arrival_s[0]) + span_s / 4
     ends_s = result.requests["end_s"][: requests // 8]
     return len(ends_s) > 0 and float((ends_s > quarter_s).mean()) <= _STRAGGLERS

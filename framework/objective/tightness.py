@@ -1,4 +1,4 @@
-"""How far all limits of the SLO could be tightened at one rate, and still be kept by enough of the requests."""
+"""By how much all limits of the SLO could be tightened at one rate while enough requests still keep them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ _RESOLUTION = 1e-4  # resolution of the factor that is found
 class Tightness(Objective):
     """The factor by which all limits could be divided while a share `attainment` of the requests keeps them.
 
-    One run at the rate of its trace, whose requests are then judged by scaled limits. Above 1 they could be tighter;
-    below 1 they are missed as they are; 0 where no limits are loose enough, for requests were not served. A policy that
-    plans by the limits does so by those that were given. At a rate that is not sustained the figure falls with the
-    length of the run. The SLO scale of Zhong et al. (OSDI 2024, section 6.2) is 1 over it. Raises InputError where
-    nothing is limited.
+    One run at the rate of its trace is judged by scaled limits. Above 1 the limits could be tighter; below 1 they are
+    missed as they are; 0 if no limits are loose enough, because requests were not served. A policy that plans by the
+    limits uses the given ones. At a rate that is not sustained the figure falls with the length of the run. The SLO
+    scale of Zhong et al. (OSDI 2024, section 6.2) is 1 over it. Raises InputError if nothing is limited.
     """
 
     key: ClassVar[str] = "slo_tightness"
@@ -48,8 +47,7 @@ class Tightness(Objective):
 def tightness(result: Result, slo: Slo, attainment: float) -> float:
     """1 over the least factor on all limits of `slo` with which that share of the requests keeps them, by bisection.
 
-    Raises InputError where that share keeps them however tight they are.
-    """
+    Raises InputError if that share keeps any limits."""
 
     def is_kept(scale: float) -> bool:
         return float(judge(result, slo.scaled(scale)).good.mean()) >= attainment

@@ -1,4 +1,4 @@
-"""All that the author of a policy reads: hooks and their defaults, actions, what a policy sees, predictors."""
+"""What the author of a policy reads: hooks and their defaults, actions, views, predictors."""
 
 from __future__ import annotations
 

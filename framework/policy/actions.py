@@ -1,4 +1,4 @@
-"""What a policy may do in addition to answering: actions of a tick or decision, and plans of how steps are formed."""
+"""The actions of a policy at a tick or decision, and its plans for forming steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.system.cluster import Batching, Phase, Role
 
 @dataclass(frozen=True)
 class Migrate:
-    """Move a decoding request to another instance while it goes on; ignored where that cannot be done now."""
+    """Move a decoding request to another instance while it decodes; ignored if that is impossible now."""
 
     request: int
     instance: int
@@ -18,7 +18,7 @@ class Migrate:
 
 @dataclass(frozen=True)
 class SetTokenBudget:
-    """From its next step on, the instance puts at most `tokens` tokens into a step."""
+    """Limit the steps of an instance to `tokens` tokens, from its next step on."""
 
     instance: int
     tokens: int
@@ -26,7 +26,7 @@ class SetTokenBudget:
 
 @dataclass(frozen=True)
 class SetMaxBatch:
-    """From now on the instance takes requests in up to `requests` seats, at most those of its pool."""
+    """Limit the requests of an instance to `requests` seats from now on, at most those of its pool."""
 
     instance: int
     requests: int
@@ -34,10 +34,10 @@ class SetMaxBatch:
 
 @dataclass(frozen=True)
 class Plan:
-    """How an instance forms its coming steps: tokens of one step, and what goes first.
+    """How an instance forms its next steps: tokens of one step, and which work comes first.
 
-    `prefill_percent`: the share of the SMs, from 1 to 99, of prefills that run concurrently with decodes
-    ("concurrent": the policy must declare `shares_gpus`); None: as before. Each stream takes up its part at its own
+    `prefill_percent`: the share of the SMs, from 1 to 99, for prefills that run concurrently with decodes
+    ("concurrent": the policy must declare `shares_gpus`); None: as before. Each stream takes its new share at its own
     next step.
     """
 
@@ -48,11 +48,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class SetRole:
-    """From now on the instance takes no new work of a phase that `role` does not have; drained, it changes.
+    """Let an instance take no new work of a phase that `role` lacks from now on; once drained, it changes.
 
     Requests that wait for their prefill there are routed again. Those that decode there, or are on their way, end
-    there. The role takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and
-    `plan` with it (None: as before). Ignored if no other instance could prefill, or decode. The policy must declare
+    there. The role takes effect `engine.role_change_s` later, or `engine.start_s` for an instance that was off, and so
+    does `plan` (None: as before). Ignored if no other instance could prefill, or decode. The policy must declare
     `changes_roles`.
     """
 
@@ -65,9 +65,9 @@ class SetRole:
 class Preempt:
     """Take a request that waits, prefills or decodes off its instance until `Resume`; ignored for one on its way.
 
-    `keep`: what one that decodes keeps of its KV. "drop": nothing, it is recomputed as after a preemption by the
-    engine; "kv": all, where it is, though not its seat; "swap": all, in host memory, over the host's link. One that is
-    suspended already gives up more of it. A request in a step leaves at the end of that step.
+    `keep`: the KV that a decoding request keeps. "drop": none, it is recomputed as after a preemption by the engine;
+    "kv": all, on its instance, without its seat; "swap": all, in host memory, over the host's link. A suspended request
+    gives up more of its KV. A request in a step leaves at the end of that step.
     """
 
     request: int
@@ -76,10 +76,10 @@ class Preempt:
 
 @dataclass(frozen=True)
 class Resume:
-    """Let a request come back that `Preempt` has taken off; ignored for any other.
+    """Let a request that `Preempt` took off return; ignored for any other.
 
-    It is queued by its key. If it has kept its KV it decodes from the next step of its instance on, and the action is
-    ignored if there is no seat then; if its KV is in host memory it is swapped in as soon as there is room.
+    It is queued by its key. If it kept its KV it decodes from its instance's next step on, and the action is ignored if
+    there is no seat then; if its KV is in host memory it is swapped in as soon as there is room.
     """
 
     request: int
@@ -87,7 +87,7 @@ class Resume:
 
 @dataclass(frozen=True)
 class Cancel:
-    """End a request, wherever it is, as cancelled for that reason; ignored before it arrives and after it has ended.
+    """End a request in any state as cancelled for that reason; ignored before it arrives and after it has ended.
 
     A request in a step ends with that step.
     """
@@ -98,10 +98,10 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Requeue:
-    """Move a request that waits to the queue of another instance, with its key; ignored where that cannot be done now.
+    """Move a waiting request to the queue of another instance, with its key; ignored if that is impossible now.
 
-    It cannot if the request does not wait, is recomputed where it decoded, or needs more KV than the instance has, or
-    if that instance takes no prompts.
+    It is impossible if the request does not wait, is recomputed where it decoded, or needs more KV than the instance
+    has, or if that instance takes no prompts.
     """
 
     request: int

@@ -1,4 +1,4 @@
-"""What a policy answers, checked and turned into numbers: the same for every engine."""
+"""Answers of a policy, checked and turned into numbers, in the same way for every engine."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
 
 _WHOLE = 100  # percent
-_MOST_PLANS = 256  # most plans that are remembered
+_MOST_PLANS = 256  # the most plans that are remembered
 _PLANS = f"one of {', '.join(PLANS)}, 1 <= prefill_percent <= 99"
 
 
 class ActionRow(NamedTuple):
-    """An action as a record of an engine has it; a field that the action does not have is 0."""
+    """An action as an engine's record; fields that the action lacks are 0."""
 
     kind: int
     request: int
@@ -59,23 +59,23 @@ class ActionRow(NamedTuple):
 
 
 class Answers:
-    """Asks the hooks of one policy that are plain Python, and refuses what cannot be used with a PolicyError.
+    """Asks the Python hooks of one policy, and refuses invalid answers with a PolicyError.
 
-    `reasons`: why requests were turned away or cancelled, in the order of first use. `actions`: those of the last
-    answer that has any.
+    `reasons`: those of rejections and cancellations, in the order of first use. `actions`: those of the last
+    answer with actions.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster) -> None:
         self.reasons = list(REASONS)
         self.actions: list[ActionRow] = []
-        self._plans: dict[int, tuple[Any, int]] = {}  # plans that have been looked at, with their numbers
+        self._plans: dict[int, tuple[Any, int]] = {}  # plans seen so far, with their numbers
         self._policy = policy
         self._cluster = cluster
         self._instances = len(cluster.instances)
         self._seats = cluster.instances.max_batch.tolist()  # most seats of each instance
 
     def asker(self, hook: Hook) -> Callable[[Any], Any]:
-        """A function of a request, an instance or a tick that asks the hook and answers with an int; of the ids of a
+        """A function of a request, an instance or a tick that asks the hook and answers with an int; for the ids of a
         queue, with their keys.
         """
         kinds: dict[str, Callable[[str, Any, Any], Any]] = {
@@ -134,7 +134,7 @@ class Answers:
         return NO_INSTANCE if index(answer) == NO_INSTANCE else self._instance(hook, answer, r)
 
     def _rank(self, hook: str, answer: tuple[Any, ...]) -> int:
-        """The instance that is (group, rank)."""
+        """The number of the instance that is (group, rank)."""
         groups = self._cluster.groups
         if len(answer) != 2:
             raise self.error(hook, f"{shown(answer)}; return the number of an instance, or (group, rank)")
@@ -165,7 +165,7 @@ class Answers:
         return number
 
     def _running(self, i: int) -> Integers:
-        """Those that decode or prefill on an instance."""
+        """The requests that decode or prefill on an instance."""
         return np.concatenate((self._cluster.decoding(i), self._cluster.prefilling(i)))
 
     def _candidate(self, hook: str, answer: Any, i: int) -> int:
@@ -176,7 +176,7 @@ class Answers:
         return r
 
     def _skips(self, hook: str, answer: Any, i: int) -> int:
-        """Their number; they themselves are in `actions`."""
+        """The number of requests to leave out; `actions` holds them."""
         if not isinstance(answer, Iterable):
             raise self.error(hook, f"{shown(answer)} for instance {i}; return a list of requests, () for none")
         decoding = set(self._cluster.decoding(i).tolist())
@@ -188,7 +188,7 @@ class Answers:
         return len(skips)
 
     def _keys(self, hook: str, keys: Any, queue: Integers) -> Floats:
-        """One for each of the queue, or one for all."""
+        """The keys: one for each request of the queue, or one for all."""
         about = f"request {queue[0]}" if len(queue) == 1 else f"a queue of {len(queue)}"
         numbers = as_floats(keys)
         if numbers is None or numbers.shape not in ((), queue.shape):
@@ -205,7 +205,7 @@ class Answers:
             number = self._new_plan(hook, plan, i)
             if len(self._plans) == _MOST_PLANS:
                 self._plans.clear()
-            self._plans[id(plan)] = plan, number  # a plan never changes; kept, so that no other has its id
+            self._plans[id(plan)] = plan, number  # a plan never changes; kept, so that no other plan gets its id
         return number
 
     def _new_plan(self, hook: str, plan: Any, i: int) -> int:
@@ -220,7 +220,7 @@ class Answers:
             raise self.error(hook, f"{shown(plan)}; such a policy says shares_gpus = True")
 
     def _actions(self, hook: str, actions: Any, tick: int) -> int:
-        """Their number; the actions themselves are in `actions`."""
+        """The number of actions; `actions` holds them."""
         if not isinstance(actions, Iterable):
             raise self.error(hook, f"{shown(actions)}; return a list of actions, () for none")
         self.actions = []
@@ -251,7 +251,7 @@ class Answers:
         return self._role(hook, action)
 
     def _unusable(self, action: Any) -> str:
-        """Why an action cannot be carried out; "": it can."""
+        """Why an action cannot be carried out; "" if it can."""
         if not isinstance(action, Action):
             names = ", ".join(kind.__name__ for kind in get_args(Action))
             return f"it is a {type(action).__name__}; actions are {names}"

@@ -1,7 +1,7 @@
-"""What a policy is: a class whose methods are the decision points of a run, each with a sensible default.
+"""A policy: a class whose methods are the decision points of a run, each with a default.
 
-A hook is a method of plain Python or, where it is hot, a compiled function of (request, view, params, state) made with
-`@decision`. Views are read-only and hold no true output length.
+A hook is a Python method or, for speed, a compiled function of (request, view, params, state) made with `@decision`.
+Views are read-only and hold no true output length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
 _NEARLY = 0.8  # least likeness by difflib: a letter or two
-# What each method is called with.
+# The arguments of each method.
 _PASSED = {
     "layout": ("spec",),
     "prepare": ("cluster",),
@@ -36,7 +36,7 @@ _PASSED = {
 
 
 def _letters(name: str) -> str:
-    """A name as it is compared: onTick is meant as on_tick."""
+    """A name in the form that is compared: onTick is meant as on_tick."""
     return name.replace("_", "").lower()
 
 
@@ -47,8 +47,8 @@ _METHODS = {_letters(name): name for name in (*HOOK_NAMES, "layout")}
 class Decision:
     """A rule that the compiled engine compiles when a run first needs it.
 
-    `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks). `index`: an engine may have a
-    faster way to the same answer, of that name, and take that instead; "": none.
+    `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks). `index`: the name of a faster
+    way to the same answer, which an engine may take instead; "": none.
     """
 
     function: Callable[..., Any]
@@ -57,7 +57,7 @@ class Decision:
 
 
 def decision(*, observes: bool) -> Callable[[Callable[..., int]], Decision]:
-    """Compile a routing or admission rule: a function (request, view, params, state) -> int that closes over nothing.
+    """Compile a routing or admission rule: a function (request, view, params, state) -> int without a closure.
 
     `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, and
     `framework.replay.lookups` has more, by `view.engine`. `params` are the policy's `compiled_params`, `state` 16
@@ -68,7 +68,7 @@ def decision(*, observes: bool) -> Callable[[Callable[..., int]], Decision]:
 
 @decision(observes=False)
 def prefill_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """The prefill-capable instances in turn."""
+    """The next instance in turn among those that prefill."""
     i = int(state[0]) % len(view.instances)
     while view.instances[i].role & PREFILL == 0:
         i = (i + 1) % len(view.instances)
@@ -78,7 +78,7 @@ def prefill_round_robin(request: int, view: View, params: NDArray[np.float64], s
 
 @decision(observes=False)
 def decode_round_robin(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """The decode-capable instances in turn."""
+    """The next instance in turn among those that decode."""
     i = int(state[1]) % len(view.instances)
     while view.instances[i].role & DECODE == 0:
         i = (i + 1) % len(view.instances)
@@ -87,7 +87,7 @@ def decode_round_robin(request: int, view: View, params: NDArray[np.float64], st
 
 
 def _least_queued(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """Where the fewest tokens lack prefill; among equals, where the fewest requests decode."""
+    """The instance with the fewest tokens to prefill; ties go to the fewest decoding requests."""
     best = -1
     for i in range(len(view.instances)):
         inst = view.instances[i]
@@ -107,7 +107,7 @@ prefill_least_queued = Decision(_least_queued, observes=False, index="least_queu
 
 
 def _least_kv(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """Where the fewest KV tokens are held or on their way."""
+    """The instance with the fewest KV tokens held or incoming."""
     best, least = -1, 0
     for i in range(len(view.instances)):
         inst = view.instances[i]
@@ -129,16 +129,16 @@ class Policy:
     tick_s: float | None = None  # period of on_tick, None: never
     changes_roles: bool = False  # on_tick and decide may return SetRole
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
-    dynamic_keys: ClassVar[bool] = False  # prioritize is asked for a whole queue whenever that is read after a change
+    dynamic_keys: ClassVar[bool] = False  # prioritize gets the whole queue whenever it is read after a change
     compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
 
     @property
     def name(self) -> str:
-        """What results call it: its file in policies/, else its class."""
+        """The policy's name in results: its file in policies/, else its class."""
         return given_name(type(self))
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
-        """The pools to run on, given those configured. Raises InputError if the policy cannot use them."""
+        """The pools to run on, made from the configured ones. Raises InputError if the policy cannot use them."""
         unfit = sorted({pool.role for pool in spec.pools} - set(self.roles))
         if unfit:
             raise InputError(
@@ -149,88 +149,89 @@ class Policy:
         return replace(spec, pools=pools)
 
     def prepare(self, cluster: Cluster) -> None:
-        """Called once, before the first event."""
+        """Prepare for a run; called once, before the first event."""
 
     def admit(self, request: Request, cluster: Cluster) -> bool | str:
         """Whether to serve an arriving request; a string rejects it for that reason."""
         return True
 
     def fetch_prefix(self, request: Request, cluster: Cluster) -> int:
-        """Instance to copy the request's prefix from, -1: none; asked right after `route_prefill` for an arrival.
+        """The instance from which to copy the request's prefix, -1: none; asked right after `route_prefill` for an
+        arrival.
 
         The leading blocks that this instance has and the chosen one lacks are copied to the chosen one's first store
-        (`engine.prefix_stores`). The request is queued after that. Not asked if there are no stores.
+        (`engine.prefix_stores`). The request is queued after that. Not asked without stores.
         """
         return -1
 
-    # Any: a subclass may put a method or another compiled rule here.
+    # Any, because a subclass may put a method or another compiled rule here.
     route_prefill: Any = prefill_least_queued  # (request, cluster) -> instance that prefills
-    # (request, cluster) -> instance that decodes, asked when the prefill has ended; a method may answer with a string,
-    # the reason for which the request is rejected then
+    # (request, cluster) -> instance that decodes, asked when the prefill has ended; a method may return a string, for
+    # which the request is then rejected
     route_decode: Any = decode_least_kv
 
     def split_at(self, request: Request, cluster: Cluster) -> int:
-        """The token before which a request just routed is cut in two, 0: not at all.
+        """The token before which a request just routed is split in two, 0: none.
 
-        A cut in the prompt: `route_prefill`, asked again at the cut, says where the rest is prefilled. A cut in the
-        output (input_tokens + n: after n tokens of it): `route_decode`, asked then, says where the rest is decoded.
+        At a split in the prompt `route_prefill` is asked again, and says where the rest is prefilled. At a split in the
+        output (input_tokens + n: after n tokens of it) `route_decode` is asked, and says where the rest is decoded.
         """
         return 0
 
     def prioritize(self, queue: NDArray[np.int64], cluster: Cluster) -> NDArray[np.float64] | float:
         """Sort keys of the requests `queue` (ids), smallest first; equal keys in the order of queueing.
 
-        With `dynamic_keys` these are all that wait on one instance, in the present order of its queue, except preempted
+        With `dynamic_keys` the queue is all requests that wait on one instance, in the present order, except preempted
         requests, which come first anyway. So a key may be a rank among them. Without `dynamic_keys` it is asked once
         for each request, alone, when the request is queued, and the key stays.
         """
         return 0.0
 
     def batching(self, instance: int, cluster: Cluster) -> Plan:
-        """The plan of an instance's coming steps, asked whenever something changed there."""
+        """The plan of an instance's next steps, asked whenever something changed there."""
         raise NotImplementedError
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
-        """Called every `tick_s`; the actions are carried out in order."""
+        """Actions at a tick, every `tick_s`; they are carried out in order."""
         return ()
 
     def decide(self, instance: int, cluster: Cluster) -> Iterable[Action]:
-        """Called before an instance forms its next step, whenever something changed there; the actions are carried out
-        in order before that step is formed.
+        """Actions before an instance forms its next step, whenever something changed there; they are carried out in
+        order before that step is formed.
         """
         return ()
 
     def victim(self, instance: int, candidates: NDArray[np.int64], cluster: Cluster) -> int:
-        """The request to preempt where an instance lacks KV blocks for those that run there; by default
-        `engine.victim` says which.
+        """The request to preempt if an instance lacks KV blocks for its running requests; by default `engine.victim`
+        decides.
 
         `candidates`: those that decode there, in running order, then those that prefill.
         """
         return int(candidates[-1])
 
     def select(self, instance: int, decoding: NDArray[np.int64], cluster: Cluster) -> Iterable[int]:
-        """Those of the decodes of an instance that its next steps leave out, with their KV and seats; one must stay in.
+        """The decodes of an instance that its next steps leave out, with their KV and seats; one must stay in.
 
-        Asked where an instance forms a step after something changed there and at least two requests decode; the answer
+        Asked when an instance forms a step after something changed there and at least two requests decode; the answer
         holds until it is asked again. `decoding`: all of them, in running order.
         """
         return ()
 
     def on_finish(self, request: Request, cluster: Cluster) -> Iterable[Action]:
-        """Called once for each request that has finished, before anything else happens; the actions are carried out in
+        """Actions after a request has finished, before anything else happens; called once for each, and carried out in
         order.
         """
         return ()
 
 
 def overrides(policy: Policy, hook: str) -> bool:
-    """Whether the policy has a hook of its own of that name."""
+    """Whether the policy has its own hook of that name."""
     return getattr(type(policy), hook) is not getattr(Policy, hook) or hook in vars(policy)
 
 
 def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
-    """The policy's layout of the configured cluster. Raises InputError if it refuses it, or returns something else, and
-    for a method that can only be a hook by mistake, or a hook that does not take what it is called with.
+    """The policy's layout of the configured cluster. Raises InputError if it refuses the cluster, or returns something
+    else. Also raises it for a method that resembles a hook by mistake, and for a hook that does not take its arguments.
     """
     _refuse_misnamed(policy)
     _refuse_other_arguments(policy)
@@ -271,19 +272,19 @@ def _refuse_other_arguments(policy: Policy) -> None:
 
 
 def _has_period(policy: Policy) -> bool:
-    """Whether anybody has set `tick_s`, be it to None."""
+    """Whether anything has set `tick_s`, even to None."""
     kinds = type(policy).__mro__
     return "tick_s" in vars(policy) or any("tick_s" in vars(kind) for kind in kinds if kind is not Policy)
 
 
 class Aggregated(Policy):
-    """Every instance prefills and decodes."""
+    """A policy whose instances all prefill and decode."""
 
     roles: ClassVar[tuple[str, ...]] = ("mixed",)
 
 
 class Disaggregated(Policy):
-    """Some instances prefill, others decode; KV is moved between them."""
+    """A policy with instances that prefill and others that decode; KV is moved between them."""
 
     roles: ClassVar[tuple[str, ...]] = ("prefill", "decode")
     suggested_cluster: ClassVar[str] = "disaggregated"

@@ -1,7 +1,7 @@
-"""The decision points of a run, one row each, and how a batching plan travels as one whole number.
+"""The decision points of a run, one row each, and batching plans as whole numbers.
 
 A new hook is a method of `Policy` (`base`), a row here, the place in an engine that asks it, and the same place in the
-reference engine. What it answers is one of the kinds that `answers` checks.
+reference engine. Its answer is one of the kinds that `answers` checks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class Hook(NamedTuple):
 
     `name`: the method of `Policy`. `argument`: what it is asked about ("request", "instance", "tick" or, for several
     requests, "queue"). `answer`: the kind of its answer, as `framework.policy.answers` names them. `when`: the event at
-    which it is asked. `looks`: it may look at what changes within a leap of decode steps (KV tokens, blocks), so that
-    all instances are brought up to date before it is asked; a compiled rule says for itself whether it does.
+    which it is asked. `looks`: it may look at what changes within a leap of decode steps (KV tokens, blocks), so all
+    instances are brought up to date before it is asked; a compiled rule says itself whether it does.
     """
 
     name: str
@@ -59,17 +59,17 @@ HOOK_NAMES = tuple(hook.name for hook in HOOKS)
     ON_FINISH,
 ) = range(len(HOOKS))
 
-# What a hook answers when the policy raised: the engine stops and the exception is raised again outside.
+# The answer if the policy raised: the engine stops and the exception is raised again outside.
 RAISED = -(2**62)
-# What `fetch_prefix` answers to fetch nothing.
+# The answer of `fetch_prefix` to fetch nothing.
 NO_INSTANCE = -1
-# What `route_decode` answers to turn a request away: this less the number of its reason.
+# The answer of `route_decode` to turn a request away: this less the number of its reason.
 REFUSED = -(2**40)
 
 MOST_ACTIONS = 1 << 16  # most actions of one answer
 _MODES = 8  # most modes of batching
 _SHARE = 1 << 48
-MOST_TOKENS = _SHARE // _MODES  # a token budget is less
+MOST_TOKENS = _SHARE // _MODES  # a token budget is below this
 
 
 def encode_plan(percent: int, token_budget: int, mode: int) -> int:

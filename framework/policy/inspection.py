@@ -1,4 +1,4 @@
-"""What a policy's view asks of an engine: each engine answers from memory of its own."""
+"""What a policy's view asks of an engine, which each engine answers from its own memory."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Floats = NDArray[np.float64]
 
 
 def require_decoding(ids: Integers, decodes: NDArray[np.bool_]) -> None:
-    """Raise ValueError unless all decode: no rule tells the KV tokens of other requests between two events."""
+    """Raise ValueError unless all decode: no rule gives the KV tokens of other requests between two events."""
     if not decodes.all():
         raise ValueError(f"request {int(ids[~decodes][0])} does not decode now: its KV tokens are not known")
 
 
 class View(NamedTuple):
-    """What a compiled rule receives. Rules read it; the engine alone writes."""
+    """What a compiled rule receives. Rules read it; only the engine writes."""
 
-    options: NDArray[np.void]  # (1,): what holds for the whole run, `block_tokens` among it
+    options: NDArray[np.void]  # (1,): options of the whole run, such as `block_tokens`
     sim: NDArray[np.void]  # (1,): the clock, `now_s`, and counters
     requests: NDArray[np.void]  # (N,)
     instances: NDArray[np.void]  # (M,)
-    engine: Any = np.zeros(0, np.int64)  # address of the engine for the functions of `framework.replay.lookups`
+    engine: Any = np.zeros(0, np.int64)  # address of the engine, for the functions of `framework.replay.lookups`
 
 
 class Inspection(Protocol):
-    """One run as an engine holds it, as of the present event. `r` is a request, `i` an instance, `ids` several.
+    """One run in an engine, as of the present event. `r` is a request, `i` an instance, `ids` several.
 
-    `requests` (N,) and `instances` (M,) are structured arrays that the engine keeps up to date in place, with at least
-    the columns that `framework.policy.view` lists. `tables`: the step times of each pool.
+    `requests` (N,) and `instances` (M,) are structured arrays that the engine updates in place, with at least the
+    columns that `framework.policy.view` lists. `tables`: the step times of each pool.
     """
 
     @property
@@ -44,7 +44,7 @@ class Inspection(Protocol):
 
     @property
     def view(self) -> View:
-        """What compiled rules are handed."""
+        """What compiled rules receive."""
         ...
 
     @property
@@ -67,7 +67,7 @@ class Inspection(Protocol):
 
     @property
     def role_changes(self) -> int:
-        """How often the role of any instance has changed."""
+        """How often any instance's role has changed."""
         ...
 
     @property
@@ -97,10 +97,10 @@ class Inspection(Protocol):
         ...
 
     def residents(self, ids: Integers) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        """Requests that decode on these instances or whose KV is on its way to them, but for those on their way to
+        """Requests that decode on these instances or whose KV is on its way to them, except those on their way to
         others: their numbers, the position among `ids` of the instance where each is or is going, and which stay.
 
-        First those that decode, as `decoding_on` has them, then the others by number.
+        Those that decode come first, in the order of `decoding_on`, then the others by number.
         """
         ...
 
@@ -109,7 +109,7 @@ class Inspection(Protocol):
         ...
 
     def generated(self, ids: Integers) -> Integers:
-        """Tokens that these requests have emitted. Raises IndexError for a number that no request has."""
+        """Tokens that these requests have emitted. Raises IndexError for an unknown number."""
         ...
 
     def kv_tokens(self, ids: Integers) -> Integers:
@@ -117,18 +117,18 @@ class Inspection(Protocol):
         ...
 
     def cached_tokens(self, ids: Integers, r: int) -> Integers:
-        """Tokens of r's prompt that each of these instances has in its prefix cache or a tier below."""
+        """Tokens of r's prompt in the prefix cache, or a tier below, of each of these instances."""
         ...
 
     def prefill_times_s(self, ids: Integers, r: int, cached: Integers, most: int) -> Floats:
-        """Seconds to prefill what r lacks on each of these instances, alone, if `cached` tokens are there.
+        """Seconds to prefill the rest of r on each of these instances, alone, if `cached` tokens are there.
 
         It is prefilled in steps of at most `most` tokens.
         """
         ...
 
     def step_times_s(self, ids: Integers) -> Floats:
-        """Seconds of each instance's next decode step; 0 where nothing decodes."""
+        """Seconds of each instance's next decode step; 0 if nothing decodes."""
         ...
 
     def stream_times_s(self, i: int) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""Output-length prediction: the contract of a predictor and the memory that asks it as seldom as it may."""
+"""Output-length prediction: the contract of a predictor, and a memory that asks it as seldom as possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ONE_FILE_EACH = ("policies", "predictors")
 
 
 def given_name(kind: type) -> str:
-    """The module's name for a class that lives in a file of its own in policies/ or predictors/, else the class's."""
+    """The module's name for a class in its own file in policies/ or predictors/, else the class's."""
     package, _, module = kind.__module__.rpartition(".")
     return module if package in _ONE_FILE_EACH else kind.__name__
 
@@ -27,32 +27,31 @@ Floats = NDArray[np.float64]
 
 
 class Predictor:
-    """Expects how many output tokens a request still has before it.
+    """Predicts how many output tokens a request has still to come.
 
-    An estimate is made as of the start of a stride and holds while the request generates `stride` tokens. Randomness
-    must be counter-based on (seed, request, generated // stride), so that it does not depend on who asks when.
-    """
+    An estimate is made at the start of a stride and holds while the request generates `stride` tokens. Randomness must
+    be counter-based on (seed, request, generated // stride), so that it does not depend on the order of calls."""
 
     stride: int = 20
 
     @property
     def name(self) -> str:
-        """What results call it: its file in predictors/, else its class."""
+        """The predictor's name in results: its file in predictors/, else its class."""
         return given_name(type(self))
 
     def prepare(self, workload: Workload, seed: int) -> None:
-        """Called once before a run. A simulated error model may look at the true lengths here; no policy can."""
+        """Prepare for a run; called once. A simulated error model may look at the true lengths here; no policy can."""
 
     def predict(self, requests: Integers, generated: Integers) -> tuple[Floats, Floats]:
         """Expected remaining tokens and their spread (one standard deviation) for k requests; shapes (k,)."""
         raise NotImplementedError
 
     def observe(self, request: int, output_tokens: int) -> None:
-        """A request has finished with this many output tokens."""
+        """Note that a request has finished with this many output tokens."""
 
 
 class Predictions:
-    """The predictor's answers of one run, asked lazily and kept within a stride of generated tokens.
+    """The predictor's answers of one run, asked on demand and kept within a stride of generated tokens.
 
     `finished()`: the requests that have finished so far, in the order of their ends.
     """
@@ -79,7 +78,7 @@ class Predictions:
         return self._answers(ids, generated, self._spread)
 
     def _answers(self, ids: Integers, generated: Integers, kept: Floats) -> Floats:
-        """The predictions kept of these requests, after the predictor has been asked about all that are out of date."""
+        """The predictions of these requests, after the predictor has been asked about those out of date."""
         ids, generated = np.asarray(ids, np.int64), np.asarray(generated, np.int64)
         answers = np.empty(len(ids))
         if self._predictor is None:
@@ -106,15 +105,16 @@ class Predictions:
 
 
 def _of_each(answer: Floats | float, count: int) -> Floats:
-    """What a predictor answered, as a number for each of so many requests; a single one holds for all."""
+    """A predictor's answer as a number for each of `count` requests; a single number holds for all."""
     column = np.ascontiguousarray(answer, np.float64)
     return column if column.shape == (count,) else np.ascontiguousarray(np.broadcast_to(column, count))
 
 
 @compiled
 def stale(ids: Integers, generated: Integers, stride: int, strides: Integers, found: Integers, at: Integers) -> int:
-    """Write those requests that have come to another stride than that of their estimate, and the tokens at its start:
-    not those generated, for the answer must not depend on who asked first. Their number; the new strides are noted.
+    """Write the requests that have reached another stride than that of their estimate, and the tokens at its start: not
+    those generated, because the answer must not depend on the order of calls. Returns their number, and notes the new
+    strides.
     """
     if len(generated) != len(ids):
         raise ValueError("generated must have one number for each of the requests")
@@ -140,7 +140,7 @@ def keep(
     all_spread: Floats,
     first_total: Floats,
 ) -> None:
-    """Keep what was answered about each of these requests, and as its whole output what it was expected to be first."""
+    """Keep the answers about these requests, and the first expectation of each whole output."""
     for k in range(len(ids)):
         all_remaining[ids[k]], all_spread[ids[k]] = remaining[k], spread[k]
         if np.isnan(first_total[ids[k]]):

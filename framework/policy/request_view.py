@@ -20,14 +20,14 @@ _REQUEST_COLUMNS = (
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A contiguous view of the memory through which nothing can be written: `setflags(write=True)` is refused, too."""
+    """A contiguous read-only view of the memory, which also refuses `setflags(write=True)`."""
     return np.frombuffer(array.view(np.uint8).data.toreadonly(), array.dtype)
 
 
 class Requests:
-    """All requests as columns of shape (N,); `ids` elsewhere index them. `arrival_s` is NaN for those yet to arrive.
+    """All requests as columns of shape (N,), indexed by `ids`. `arrival_s` is NaN for those yet to arrive.
 
-    `slo_class` and `tenant` are numbers in the order of their names, 0 where the trace has none.
+    `slo_class` and `tenant` are numbers in the order of their names, 0 if the trace has none.
     """
 
     arrival_s: Floats
@@ -56,7 +56,7 @@ class Requests:
         return self._engine.generated(np.asarray(ids, np.int64))
 
     def kv_tokens(self, ids: Integers) -> Integers:
-        """KV tokens of decoding requests; ValueError for one that does not decode, whose KV grows by no rule."""
+        """KV tokens of decoding requests. Raises ValueError for another request, whose KV grows by no rule."""
         return self._engine.kv_tokens(np.asarray(ids, np.int64))
 
 
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def tenant(self) -> int:
-        """The number of who sent it, in the order of their names."""
+        """The number of its tenant, in the order of their names."""
         return int(self._requests.tenant[self.id])
 
     @property

@@ -1,4 +1,4 @@
-"""Placement rules and queue orders that several policies offer by name, and layouts that they share."""
+"""Placement rules and queue orders that several policies offer by name, and shared layouts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Keys = Callable[[NDArray[np.int64], Cluster], Any]
 
 @decision(observes=False)
 def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """Choose, of those that prefill, the one with least 4 * waiting + running requests, as vLLM's front end chooses a
-    data-parallel rank (vllm/v1/engine/core_client.py, DPLBAsyncMPClient). Those on their way there wait too.
+    """The prefill instance with the least 4 * waiting + running requests, as vLLM's front end chooses a data-parallel
+    rank (vllm/v1/engine/core_client.py, DPLBAsyncMPClient). Requests on their way there count as waiting.
     """
     best, least = -1, 0
     for i in range(len(view.instances)):
@@ -43,7 +43,7 @@ def prefill_least_waiting(request: int, view: View, params: NDArray[np.float64],
 
 @decision(observes=False)
 def decode_least_waiting(request: int, view: View, params: NDArray[np.float64], state: NDArray[np.float64]) -> int:
-    """Choose, of those that decode, the one with the least 4 * waiting + running requests."""
+    """The decode instance with the least 4 * waiting + running requests."""
     best, least = -1, 0
     for i in range(len(view.instances)):
         inst = view.instances[i]
@@ -63,7 +63,7 @@ DECODE_RULES = {
     "least_kv": decode_least_kv,
     "least_waiting": decode_least_waiting,
 }
-_OF_RANKS = {  # what routes to ranks that are instances where a policy does not, by the roles of their pools
+_OF_RANKS = {  # the rules that route to ranks which are instances if the policy has none, by the roles of their pools
     "route_prefill": (prefill_least_waiting, ("mixed", "prefill")),
     "route_decode": (decode_least_waiting, ("mixed", "decode")),
 }
@@ -77,12 +77,12 @@ def shortest_prompt(queue: NDArray[np.int64], cluster: Cluster) -> Any:
 
 
 def shortest_prompt_aged(queue: NDArray[np.int64], cluster: Cluster) -> Any:
-    """SPF with aging: prompt - gamma * age. All ages grow alike, so prompt + gamma * arrival gives the same order."""
+    """SPF with aging: prompt - gamma * age. All ages grow equally, so prompt + gamma * arrival gives the same order."""
     return cluster.requests.input_tokens[queue] + AGING_TOKENS_PER_S * cluster.requests.arrival_s[queue]
 
 
 def shortest_predicted(queue: NDArray[np.int64], cluster: Cluster) -> Any:
-    """Shortest job first, by the output that the predictor expects. Raises InputError where there is no predictor."""
+    """Shortest job first, by the predicted output. Raises InputError without a predictor."""
     expected = cluster.remaining_tokens(queue)
     if np.isnan(expected).any():
         raise InputError("policy.order=shortest_predicted needs a predictor, such as predictor=oracle")
@@ -90,7 +90,7 @@ def shortest_predicted(queue: NDArray[np.int64], cluster: Cluster) -> Any:
 
 
 def highest_priority(queue: NDArray[np.int64], cluster: Cluster) -> Any:
-    """The trace's priority column, the larger first."""
+    """Larger values of the trace's priority column first."""
     return -cluster.requests.priority[queue]
 
 
@@ -104,7 +104,7 @@ ORDERS: dict[str, Keys | None] = {
 
 
 def rule_of(policy: Policy, hook: str, cluster: ClusterSpec) -> Any:
-    """What answers a hook: the policy's own method or rule, or the default, which is another one for ranks."""
+    """What answers a hook: the policy's own method or rule, or the default, which differs for ranks."""
     if hook in _OF_RANKS and not overrides(policy, hook):
         of_ranks, roles = _OF_RANKS[hook]
         if any(pool.group > 1 and pool.role in roles for pool in cluster.pools):
@@ -120,7 +120,7 @@ def rule(parameter: str, name: str, rules: Mapping[str, T]) -> T:
 
 
 def reserving(spec: ClusterSpec, tokens: int | None) -> ClusterSpec:
-    """The pools, each request of which reserves KV for so many tokens, or what an instance has if that is less.
+    """The pools; each request reserves KV for `tokens` tokens, or for all of an instance if that is less.
 
     None: for those of the longest request that the cluster is for.
     """
@@ -130,7 +130,7 @@ def reserving(spec: ClusterSpec, tokens: int | None) -> ClusterSpec:
 
 
 def set_order(policy: Policy, name: str) -> None:
-    """Let a policy's waiting queues be read in one of ORDERS; FCFS asks for no keys at all."""
+    """Let a policy's waiting queues be read in one of ORDERS; FCFS asks for no keys."""
     keys = rule("policy.order", name, ORDERS)
     if keys is not None:
         vars(policy)["prioritize"] = keys

@@ -1,4 +1,4 @@
-"""When ticks come: at which periods, and how many in a row that nothing can come of. Both engines keep to it."""
+"""The periods of ticks, and the number of useless ticks in a row. Both engines follow it."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ MOST_QUIET_TICKS = 1000  # most ticks in a row with nothing to follow but an arr
 
 
 def require_tick(policy: str, tick_s: float) -> None:
-    """Raise InputError unless ticks come at a period that a run can end with."""
+    """Raise InputError unless ticks come at a period with which a run can end."""
     require_number(f"policy {policy}: tick_s", tick_s, LEAST_TICK_S, MOST_S)

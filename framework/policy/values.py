@@ -1,4 +1,4 @@
-"""Numbers of any type as policies return them."""
+"""Numbers of any type, as policies return them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framework.policy.view import Floats
 
 
 def is_whole(value: Any, below: int) -> bool:
-    """Whether it is a number, of any type, that is whole and from 1 to `below` - 1."""
+    """Whether it is a number of any type that is whole and from 1 to `below` - 1."""
     try:
         return bool(1 <= value < below and value == int(value))
     except (TypeError, ValueError):
@@ -27,7 +27,7 @@ def index(value: Any) -> int | None:
 
 
 def as_floats(keys: Any) -> Floats | None:
-    """Numbers of any type; None where there is another thing among them, a text that reads as a number too."""
+    """The keys as float64, from numbers of any type; None if any of them is something else, such as a text."""
     try:
         numbers = np.asarray(keys)
         return numbers.astype(np.float64) if numbers.dtype.kind in "biufO" else None

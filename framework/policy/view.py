@@ -1,4 +1,6 @@
-"""What a policy sees: read-only views over the engine's arrays, with nothing that a real scheduler would not know."""
+"""What a policy sees: read-only views over the engine's arrays, without anything that a real scheduler would
+not know.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,13 @@ _INSTANCE_COLUMNS = (
 class Instances:
     """Some instances as columns, each an array of shape (len(self),) in the order of `ids`, as of the present event.
 
-    `queued`, `queued_tokens`: requests that wait for their prefill, tokens still to be prefilled.
-    `running`, `prefilling`: requests that decode, requests whose prefill is under way.
-    `kv_tokens`, `incoming_kv_tokens`: KV tokens held here, and on their way here.
-    `free_blocks`, `evictable_blocks`, `total_blocks`: KV blocks; evictable are cached prefixes without a reference.
-    `role`: the phases of which it takes new work, as the bits PREFILL and DECODE of `framework.codes`.
-    `draining_role`, `next_role`: its role before and after a change; one is under way while they differ.
-    `bandwidth_bytes_s`: of its network in each direction, which concurrent copies share.
-    `step_times`: for a policy's own compiled functions, which call `framework.timing.estimate`.
+    `queued`, `queued_tokens`: requests that wait for their prefill, tokens still to be prefilled. `running`,
+    `prefilling`: requests that decode, requests whose prefill is under way. `kv_tokens`, `incoming_kv_tokens`: KV
+    tokens held here, and on their way here. `free_blocks`, `evictable_blocks`, `total_blocks`: KV blocks; evictable are
+    cached prefixes without a reference. `role`: the phases of which it takes new work, as the bits PREFILL and DECODE
+    of `framework.codes`. `draining_role`, `next_role`: its role before and after a change; one is under way while they
+    differ. `bandwidth_bytes_s`: of its network in each direction, which concurrent copies share. `step_times`: for a
+    policy's own compiled functions, which call `framework.timing.estimate`.
     """
 
     pool: Integers
@@ -72,7 +73,7 @@ class Instances:
                 setattr(self, name, rows[name])
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        if name in _INSTANCE_COLUMNS:  # reached only where the ids are not consecutive
+        if name in _INSTANCE_COLUMNS:  # reached only if the ids are not consecutive
             return self._engine.instances[name][self._ids]
         raise AttributeError(f"instances have no column {name!r}; there are: {', '.join(_INSTANCE_COLUMNS)}")
 
@@ -91,10 +92,10 @@ class Instances:
     def prefill_s(
         self, request: Request, cached_tokens: Integers | None = None, chunk_tokens: int | None = None
     ) -> Floats:
-        """Seconds to prefill what the request lacks on each instance, alone; queues not counted.
+        """Seconds to prefill the rest of the request on each instance, alone, without queues.
 
-        `cached_tokens`, if given, are taken to be there already instead of those that are. It is prefilled in one piece
-        or else in chunks of `chunk_tokens`.
+        `cached_tokens`, if given, replaces the tokens that are actually cached. The prefill is in one piece or, if
+        given, in chunks of `chunk_tokens`.
         """
         cached = self.cached_tokens(request) if cached_tokens is None else np.asarray(cached_tokens, np.int64)
         if cached.shape != self._ids.shape:
@@ -105,22 +106,23 @@ class Instances:
         return self._engine.prefill_times_s(self._ids, request.id, cached, most)
 
     def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
-        """Seconds of one step on each: a whole prompt (0: none) and decodes that read so many tokens together."""
+        """Seconds of one step on each: a whole prompt (0: none) and decodes that read `context_tokens` together."""
         return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens)
 
     def changing(self) -> NDArray[np.bool_]:
-        """Where a change of role is under way."""
+        """Whether a change of role is under way."""
         return np.asarray(self.draining_role != self.next_role)
 
     def step_s(self) -> Floats:
-        """Seconds of each instance's next decode step as it stands; 0 where nothing decodes."""
+        """Seconds of each instance's next decode step as it stands; 0 if nothing decodes."""
         return self._engine.step_times_s(self._ids)
 
 
 class Cluster:
-    """The cluster as of the present event. `prefill` and `decode` are those that take such work, `instances` all.
+    """The cluster as of the present event. `prefill` and `decode` are the instances that take such work, `instances`
+    all.
 
-    `groups` are the instances that step together, in order; one that steps alone is a group of its own.
+    `groups` are the instances in lockstep, in order; an instance that steps alone is its own group.
     """
 
     def __init__(self, engine: Inspection, spec: ClusterSpec, predictions: Predictions) -> None:
@@ -131,13 +133,13 @@ class Cluster:
         self._role_changes = -1
         self.follow_roles()
         self.requests = Requests(engine)
-        self.view = engine.view  # what compiled rules are handed
+        self.view = engine.view  # what compiled rules receive
         self.predictions = predictions
         self.block_tokens = engine.block_tokens
         self.kv_bytes_per_token = engine.copy_bytes_per_token  # bytes of a token's KV in a copy between instances
 
     def follow_roles(self) -> None:
-        """Let `prefill` and `decode` be those that take such work now."""
+        """Set `prefill` and `decode` to the instances that take such work now."""
         changes = self._engine.role_changes
         if changes != self._role_changes:
             roles = self._engine.instances["role"]
@@ -146,7 +148,7 @@ class Cluster:
             self.decode = Instances(self._engine, np.flatnonzero(roles & DECODE))
 
     def finished(self, after: int) -> Finished:
-        """The requests that have finished, but for the `after` first ones."""
+        """The requests that have finished, except the first `after`."""
         ids = self._engine.finished[after:].copy()
         requests = self._engine.requests
         emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]
@@ -169,8 +171,8 @@ class Cluster:
             raise IndexError(f"there is no instance {instance}; they are 0 to {len(self.instances) - 1}")
 
     def streams_s(self, instance: int) -> tuple[Floats, Floats]:
-        """Seconds of an instance's next steps if prefills and decodes share it: one of each, by the percent of the SMs
-        that it has, shape (101,); 0 where there is nothing to do, else inf for no SMs.
+        """Seconds of an instance's next prefill and decode step if they share it, by the percent of the SMs that each
+        has, shape (101,); 0 for a stream without work, else inf for no SMs.
         """
         self._require_instance(instance)
         return self._engine.stream_times_s(instance)
@@ -188,7 +190,7 @@ class Cluster:
     def queued(self, instance: int) -> Integers:
         """Ids of the requests that wait for their prefill on an instance, in the order of its queue; shape (queued,).
 
-        Behind these come those that no step can hold yet, where steps are formed ahead (`engine.asynchronous`).
+        Requests that no step can hold yet follow, if steps are formed ahead (`engine.asynchronous`).
         """
         self._require_instance(instance)
         return self._engine.queued(instance)
@@ -197,7 +199,7 @@ class Cluster:
     def suspended(self) -> Integers:
         """Ids of the requests that `Preempt` has taken off their instances and that wait for `Resume`, ascending.
 
-        `requests.instance` has where each was.
+        `requests.instance` is the instance where each was.
         """
         return self._engine.suspended
 
@@ -207,13 +209,13 @@ class Cluster:
 
     def residents(self, pool: Instances) -> tuple[Integers, Integers, NDArray[np.bool_]]:
         """Requests that decode on a pool's instances or whose KV is on its way there: ids, each one's position in the
-        pool, and which stay where they are. One that is on its way, from its prefill or in a migration, belongs where
-        it is going: it has that position, or is not among them.
+        pool, and which stay where they are. A request on its way, from its prefill or in a migration, counts at its
+        destination: it has that position, or is left out.
         """
         return self._engine.residents(pool._ids)
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
-        """Which of these decoding requests are being migrated already."""
+        """Which of these decoding requests are already being migrated."""
         return self._engine.migrating(ids)
 
     def remaining_tokens(self, ids: Integers) -> Floats:

@@ -15,7 +15,7 @@ from framework.reference.state import REJECTED, UNSENT, Instance, Request
 
 
 def arrive(s: Simulation, r: Request) -> None:
-    """r arrives: it is taken in, refused, or routed."""
+    """Take in, refuse or route r, which arrives."""
     if not r.taken_in:
         if s.now_s >= s.options.horizon_s:
             s.end_request(r, UNSENT)
@@ -37,7 +37,7 @@ def arrive(s: Simulation, r: Request) -> None:
 
 
 def serve(s: Simulation, r: Request) -> None:
-    """Ask whether to serve r, which some instance could, and route it; it waits while some phase has no instance."""
+    """Ask whether to serve r, which some instance could, and route it; r waits while a phase has no instance."""
     if s.unserved:
         park(s, r)
         return
@@ -51,7 +51,7 @@ def serve(s: Simulation, r: Request) -> None:
 
 
 def route(s: Simulation, r: Request) -> None:
-    """Route r, which may be served, and queue it there; with `fetch_prefix`, once its prefix has come."""
+    """Route the admitted request r and queue it there; with `fetch_prefix`, only after its prefix has arrived."""
     i = ask_route_prefill(s, r)
     if not s.fits(i, r):
         s.end_request(r, REJECTED, "kv")
@@ -64,7 +64,7 @@ def route(s: Simulation, r: Request) -> None:
 
 
 def start_fetch(s: Simulation, r: Request, source: Instance, i: Instance) -> bool:
-    """Copy to i the leading blocks that the source has beyond those that i has; False if there are none."""
+    """Copy to i the leading blocks that the source has beyond those of i; False if there are none."""
     blocks = matched_prefix(s, source, r)[len(matched_prefix(s, i, r)) :]
     if blocks:
         r.fetch, r.instance = (i, blocks), i.id
@@ -73,7 +73,7 @@ def start_fetch(s: Simulation, r: Request, source: Instance, i: Instance) -> boo
 
 
 def end_fetch(s: Simulation, r: Request) -> None:
-    """The prefix of r has come to its instance: queue r there, or route it anew if i does not prefill any more."""
+    """Queue r at its instance, which now has its prefix; route r anew if that instance no longer prefills."""
     assert r.fetch is not None
     (i, blocks), r.fetch = r.fetch, None
     for id in reversed(blocks):
@@ -107,7 +107,7 @@ def take_place(s: Simulation, r: Request) -> None:
 
 
 def finish_copy(s: Simulation, r: Request) -> None:
-    """The copy of r has ended, or its bytes are sent: a fetched prefix's, a migration's, or that of its KV."""
+    """Handle the end of r's copy, or of its last byte's: that of a fetched prefix, of a migration, or of its KV."""
     if not has_ended(s, r):
         return
     if r.fetch is not None:
@@ -121,7 +121,7 @@ def finish_copy(s: Simulation, r: Request) -> None:
 
 
 def arrive_with_kv(s: Simulation, r: Request) -> None:
-    """The KV of r leaves the source; r joins the destination at that one's next boundary."""
+    """Free r's KV at the source; r joins the destination at that instance's next boundary."""
     source, d = r.source, r.destination
     assert source is not None
     assert d is not None

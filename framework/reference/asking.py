@@ -1,4 +1,4 @@
-"""Questions to the policy whose answers name instances, and what is said of an answer that cannot be meant."""
+"""Questions to the policy whose answers name instances, and messages for invalid answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ ROLE_NAMES = {role: name for name, role in ROLES.items()}
 
 
 def ask_route_prefill(s: Simulation, r: Request) -> Instance:
-    """The instance that prefills r; PolicyError where there is none of that number, or it takes no prefills."""
+    """The instance that prefills r. Raises PolicyError if none has that number, or if it takes no prefills."""
     return _able(s, "route_prefill", s.hooks.route_prefill(s, r), r, PREFILL)
 
 
 def ask_route_decode(s: Simulation, r: Request) -> Instance | str:
-    """The instance that decodes r, or the reason why r is turned away; PolicyError likewise."""
+    """The instance that decodes r, or the reason for its rejection. Raises PolicyError likewise."""
     answer = s.hooks.route_decode(s, r)
     return answer if isinstance(answer, str) else _able(s, "route_decode", answer, r, DECODE)
 
@@ -43,7 +43,7 @@ def _error(s: Simulation, hook: str, text: str) -> PolicyError:
 
 
 def _occupation(i: Instance) -> str:
-    """Why i may not take what a hook sent there."""
+    """Why i cannot take what a hook sent there."""
     if i.down:
         return "has crashed and is down"
     if i.draining_role != i.next_role:

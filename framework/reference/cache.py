@@ -45,14 +45,14 @@ class Cache:
         self.private[request] = self.private.get(request, 0) + blocks
 
     def register(self, request: int, id: int) -> None:
-        """A computed trace block enters the cache, unless a copy is there already."""
+        """Enter a computed trace block into the cache, unless a copy is there already."""
         if id not in self.references:
             self.references[id] = 1
             self.held.setdefault(request, []).append(id)
             self.private[request] -= self.blocks_per_id
 
     def sort_held(self, request: int, ids: list[int]) -> None:
-        """Put what a request references into the order of its ids."""
+        """Sort what a request references by the order of its ids."""
         self.held[request].sort(key=ids.index)
 
     def free_kv(self, request: int) -> None:
@@ -63,7 +63,7 @@ class Cache:
         self.free += self.private.pop(request, 0)
 
     def names_of_all(self, requests: list[int]) -> set[int]:
-        """Ids under which a block is found that one of these requests references."""
+        """Ids that find a block which one of these requests references."""
         return {id for request in requests for id in self.held.get(request, [])}
 
     def blocks_of_all(self, requests: list[int]) -> int:
@@ -72,12 +72,12 @@ class Cache:
         return sum(self.private.get(request, 0) for request in requests) + len(shared) * self.blocks_per_id
 
     def clear(self) -> None:
-        """Forget all that is cached; nothing is referenced."""
+        """Forget all cached blocks; nothing is referenced."""
         self.references, self.unreferenced, self.free = {}, [], self.total
 
 
 class Copy:
-    """A block of a name; there may be several."""
+    """A block of a name; several may have the same name."""
 
     def __init__(self, name: int) -> None:
         self.name = name
@@ -85,7 +85,7 @@ class Copy:
 
 
 class BlockCache(Cache):
-    """A `Cache` that a block whose name is known already enters too, behind the other."""
+    """A `Cache` that also takes a block whose name is known already, behind the other."""
 
     def __init__(self, total: int, blocks_per_id: int) -> None:
         super().__init__(total, blocks_per_id)
@@ -122,7 +122,7 @@ class BlockCache(Cache):
     def register(self, request: int, id: int) -> None:
         copy = Copy(id)
         self.copies.setdefault(id, []).append(copy)
-        self.references[id] = 1  # it is known
+        self.references[id] = 1  # its name is now known
         self.held_copies.setdefault(request, []).append(copy)
         self.held.setdefault(request, []).append(id)
         self.private[request] -= 1

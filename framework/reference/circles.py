@@ -14,7 +14,7 @@ from framework.reference.state import FAILED, PENDING, UNSENT, Instance, Request
 
 
 def break_circle(s: Simulation) -> bool:
-    """If nothing more is due now, preempt the last-admitted request of a circle. False: there is none."""
+    """Preempt the last-admitted request of a circle, if nothing more is due now. False: there is no circle."""
     circle = find_circle(s)
     held = [r for i in circle for r in held_on(s, i)]
     if held:
@@ -23,7 +23,7 @@ def break_circle(s: Simulation) -> bool:
 
 
 def held_on(s: Simulation, i: Instance) -> list[Request]:
-    """The requests whose KV, all computed, stays on i until there is room where they go."""
+    """The requests whose fully computed KV stays on i until there is room at their destinations."""
     return [r for d in s.instances for r in d.incoming if r.source is i and r not in i.prefilling]
 
 
@@ -36,7 +36,7 @@ def find_circle(s: Simulation) -> list[Instance]:
 
 
 def is_blocked(s: Simulation, d: Instance) -> bool:
-    """Whether the KV held on d alone denies room to the head of its incoming list for ever."""
+    """Whether the KV held on d is enough to deny room to the first of its incoming list for ever."""
     if not d.incoming:
         return False
     first = d.incoming[0]
@@ -53,9 +53,9 @@ def is_blocked(s: Simulation, d: Instance) -> bool:
 
 
 def lacks(s: Simulation, d: Instance, r: Request, tokens: int, known: int) -> bool:
-    """Whether `tokens` tokens of r lack room on d, given the KV that is held there.
+    """Whether d lacks room for `tokens` tokens of r, given the KV that is held there.
 
-    r shares those blocks of its first `known` tokens that held requests reference.
+    r shares the blocks of its first `known` tokens that held requests reference.
     """
     held = [other.id for other in held_on(s, d)]
     names, shared = d.cache.names_of_all(held), 0
@@ -67,7 +67,7 @@ def lacks(s: Simulation, d: Instance, r: Request, tokens: int, known: int) -> bo
 
 
 def give_up(s: Simulation, r: Request) -> None:
-    """Drop the KV of r, which is held, and compute it again where it waits for room."""
+    """Drop the KV of r, which is held, and compute it again where r waits for room."""
     i, d = r.source, r.destination
     assert i is not None
     assert d is not None
@@ -91,7 +91,7 @@ def give_up(s: Simulation, r: Request) -> None:
 
 
 def require_withheld(s: Simulation) -> None:
-    """Raise InvariantError for a request that has not ended though no plan of the policy withholds it."""
+    """Raise InvariantError for a request that has not ended although no plan of the policy withholds it."""
     withholding = [i for i in s.instances if withholds(i)]
     while more := [i for i in s.instances if i not in withholding and waits_for_one(s, i, withholding)]:
         withholding += more
@@ -120,14 +120,14 @@ def places(s: Simulation) -> Iterator[tuple[Request, Instance]]:
 
 
 def describe(r: Request, place: Instance) -> Stuck:
-    """What r holds where, and what it waits for."""
+    """What r holds and where, and what it waits for."""
     if r.source is None:
         return Stuck(r.id, place.id)
     return Stuck(r.id, place.id, r.source.id, r.kv)
 
 
 def fail_rest(s: Simulation) -> None:
-    """No event is left: fail the requests that have not ended and free what they hold."""
+    """Fail the requests that have not ended, since no event is left, and free what they hold."""
     require_withheld(s)
     for i in s.instances:
         for r in list(i.running):

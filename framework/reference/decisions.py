@@ -1,4 +1,4 @@
-"""What a policy decides about requests that already run, and all its actions (SEMANTICS.md: Ticks, Decisions)."""
+"""Decisions of a policy about requests that already run, and all its actions (SEMANTICS.md: Ticks, Decisions)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Action = tuple[Any, ...]  # an action of `Hooks.on_tick`
 
 
 def decision_is_due(s: Simulation, i: Instance) -> bool:
-    """Whether the policy decides before i, whose turn it is, and those that step with it schedule."""
+    """Whether the policy decides before i, whose turn it is, and its group schedule."""
     decides = "decide" in s.hooks.overrides or s.postponed
     is_in_step = i.busy or i.group_steps
     return bool(decides) and i.woken and not is_in_step and any(k.changed and not k.asked for k in i.group)
 
 
 def decide(s: Simulation, i: Instance) -> None:
-    """Carry out what was postponed up to this turn of i and its group, then ask the policy, instance by instance."""
+    """Carry out what was postponed to this turn of i and its group, then ask the policy, instance by instance."""
     due = [entry for entry in s.postponed if entry.instance in i.group]
     s.postponed = [entry for entry in s.postponed if entry.instance not in i.group]
     for entry in due:
@@ -48,7 +48,7 @@ def decide(s: Simulation, i: Instance) -> None:
 
 
 def tell(s: Simulation) -> None:
-    """Tell the policy of those that have finished, in that order; the actions of each answer follow at once."""
+    """Tell the policy of finished requests, in the order of their ends; the actions of each answer follow at once."""
     while s.told < len(s.ended) and "on_finish" in s.hooks.overrides:
         r = s.ended[s.told]
         s.told += 1
@@ -58,7 +58,7 @@ def tell(s: Simulation) -> None:
 
 
 def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Instance] = ()) -> None:
-    """Carry out one action that the hook returned; `scheduling` are the instances that are about to schedule."""
+    """Carry out one action of a hook; `scheduling` are the instances that are about to schedule."""
     kind, a, *rest = action
     if kind == "role":
         set_role(s, checked(s, hook, a, ""), ROLES[rest[0]], rest[1])
@@ -80,7 +80,7 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
 
 
 def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence[Instance]) -> None:
-    """Preempt, resume, cancel or requeue r, now or, if it leaves or joins a step, at the turn of its instance."""
+    """Preempt, resume, cancel or requeue r now, or at its instance's turn if r leaves or joins a step."""
     if r in s.parked:
         if action[0] == "cancel":
             s.parked.remove(r)
@@ -109,7 +109,7 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
 
 
 def revise(s: Simulation, postponed: Postponed, r: Request, action: Action) -> None:
-    """A further decision before that turn: the later one holds, but nothing undoes an end."""
+    """Replace a postponed decision by a later one about the same request; but nothing undoes an end."""
     before, now = postponed.action[0], action[0]
     if before == "cancel" or before == now == "resume":
         return
@@ -123,7 +123,7 @@ def revise(s: Simulation, postponed: Postponed, r: Request, action: Action) -> N
 
 
 def preempt_by_policy(s: Simulation, i: Instance, r: Request, keep: str) -> None:
-    """Take r off i until it is resumed, unless it is on its way; one that is suspended gives up more of its KV."""
+    """Take r off i until it is resumed, unless it is on its way; if suspended already, give up more KV."""
     if r in i.running and keep == "kv":
         i.changed = True
         stop_decoding(s, i, r)
@@ -156,19 +156,19 @@ def preempt_by_policy(s: Simulation, i: Instance, r: Request, keep: str) -> None
 
 
 def count_preemption(s: Simulation, r: Request) -> None:
-    """r loses its KV on its instance."""
+    """Count the loss of r's KV on its instance."""
     s.preemptions += 1
     r.preemptions += 1
 
 
 def swap_out(s: Simulation, i: Instance, r: Request) -> None:
-    """The KV of r, freed on i, moves to host memory with i's next step."""
+    """Move r's KV, freed on i, to host memory with i's next step."""
     i.swap_bytes += r.kv * s.options.kv_bytes_per_token
     r.swapped_out = True
 
 
 def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
-    """Let r come back: to its list with its KV, which is here or in host memory, or else to a queue."""
+    """Resume r: put it back into its list if its KV is here or in host memory, else into a queue."""
     if not r.suspended or (r in i.kept and i.seats >= i.max_batch):
         return
     r.suspended = False
@@ -187,7 +187,7 @@ def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
-    """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
+    """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     target = i
     if not i.role & PREFILL and not s.recomputes_here(r):
         if s.unserved:
@@ -204,7 +204,7 @@ def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> None:
-    """Move r, if it waits on i, to the queue of the target, where it can be served, its key and number kept."""
+    """Move r, if it waits on i, to the queue of the target, if that can serve it; key and number are kept."""
     entries = [entry for entry in i.waiting + i.inbox if entry[2] is r]
     if not entries or target is i or not target.role & PREFILL or s.recomputes_here(r) or not s.fits(target, r):
         return
@@ -216,7 +216,7 @@ def requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> None:
 
 
 def cancel(s: Simulation, i: Instance, r: Request, reason: str) -> None:
-    """End r, wherever it is, and free its KV there."""
+    """End r in any state, and free its KV."""
     if r.fetch is not None:
         r.fetch = None
         withdraw_copy(s, r)
@@ -256,7 +256,7 @@ def leave_queue(i: Instance, r: Request) -> None:
 
 
 def leave_before_joining(s: Simulation, i: Instance, r: Request) -> None:
-    """r, its KV on i, decodes there no more from the next boundary on."""
+    """Take r, whose KV is on i, out of those that decode there from the next boundary on."""
     if r in i.computed:
         i.known -= i.computed.index(r) < i.known
         i.computed.remove(r)
@@ -266,7 +266,7 @@ def leave_before_joining(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def leave_on_the_way(s: Simulation, r: Request) -> None:
-    """r waits for room on another instance, or is being copied there: free what it has on both."""
+    """Free what r, which waits for room on another instance or is being copied there, has on both."""
     source, d = r.source, r.destination
     assert source is not None
     assert d is not None

@@ -7,7 +7,7 @@ from framework.reference.state import Instance, Request
 
 def kv_tokens(i: Instance) -> int:
     """The tokens of all KV that it holds."""
-    tokens = 0  # loops, as the lists are mostly short and the clock asks whenever it goes on
+    tokens = 0  # loops, since the lists are mostly short and the clock asks whenever it advances
     for r in i.running:
         tokens += r.kv
     for r in i.leaving:
@@ -28,7 +28,7 @@ def kv_tokens(i: Instance) -> int:
 
 
 def queued_tokens(i: Instance) -> int:
-    """Tokens that lack prefill."""
+    """Tokens still to be prefilled."""
     started = sum(r.prefill_until - r.prefilled for r in i.prefilling + coming(i))
     return started + sum(r.goal for _, _, r in i.waiting + i.inbox)
 
@@ -39,5 +39,5 @@ def incoming_kv_tokens(i: Instance) -> int:
 
 
 def coming(i: Instance) -> list[Request]:
-    """On their way here with part of their prefill to do."""
+    """The requests on their way here with part of their prefill left."""
     return [r for r in i.incoming + i.reserved + i.joining if r.is_partial and not r.sent_ahead]

@@ -1,8 +1,7 @@
-"""What a policy sees of the reference engine: columns, written anew from its objects before each question.
+"""What a policy sees of the reference engine: columns, written from its objects before each question.
 
-`REQUEST_COLUMNS` and `INSTANCE_COLUMNS` list the columns, one row each: name, type, and how an object gives the
-value. Of an instance they hold the totals that results report too. A new mechanism shows a policy something by a row
-here.
+`REQUEST_COLUMNS` and `INSTANCE_COLUMNS` list the columns, one row each: name, type, and how an object gives the value.
+The instance columns also hold the totals that results report. To show a policy something new, add a row here.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _destination(r: Request) -> int:
 
 
 class ReferenceInspection:
-    """The ordinary objects of one run as `framework.policy.inspection.Inspection`; `tables`: as policies see them."""
+    """The objects of one run as `framework.policy.inspection.Inspection`; `tables`: as policies see them."""
 
     def __init__(self, simulation: Simulation, tables: StepTables, copy_bytes_per_token: float) -> None:
         self.tables = tables
@@ -100,11 +99,11 @@ class ReferenceInspection:
         options, clock = np.zeros(1, _record(("block_tokens", "i8"))), np.zeros(1, _record(("now_s", "f8")))
         options["block_tokens"] = self.block_tokens
         self.view = View(options, clock, self.requests, self.instances)
-        self._ended = 0  # rows of ended requests that are written for good
+        self._ended = 0  # rows of ended requests that are final
         self.refresh()
 
     def refresh(self) -> None:
-        """Write all columns anew."""
+        """Write all columns again."""
         self.view.sim["now_s"] = self._s.now_s
         for i in self._s.instances:
             self.instances[i.id] = tuple(value(i) for _, _, value in INSTANCE_COLUMNS)
@@ -180,7 +179,7 @@ class ReferenceInspection:
         return np.array([self._prefill_s(self._s.instances[i], int(done), tokens, int(most)) for i, done in pairs])
 
     def _prefill_s(self, i: Instance, done: int, tokens: int, most: int) -> float:
-        """Each micro-batch of a step has one chunk like this one."""
+        """The seconds of a prefill in steps in which each micro-batch has one chunk like this one."""
         timing, pool, stages, time_s = self._s.timing, i.spec.pool, i.spec.stages, 0.0
         while done < tokens:
             chunk = min(-(-most // stages), tokens - done)
@@ -222,7 +221,7 @@ class ReferenceInspection:
         return timing.base_s(pool, tokens, 0, 1) + attention_s, attention_s, done + tokens
 
     def _contention_s(self, i: Instance, attention_share: float, read: int) -> float:
-        """How much longer i's decodes read their context with a prefill step."""
+        """Additional seconds in which i's decodes read their context because of a prefill step."""
         each, weights = self._s.options.kv_bytes_per_token, self._s.options.weight_bytes
         own = sum(r.kv + 1 for r in i.running) * each
         share = attention_share * (own / (own + read * each)) + (1 - attention_share) * (own / (own + weights))
@@ -243,7 +242,7 @@ def _requests(s: Simulation) -> NDArray[np.void]:
     columns = [*_OF_THE_TRACE, *((name, kind) for name, kind, _ in REQUEST_COLUMNS)]
     requests, workload = np.zeros(len(s.requests), _record(*columns)), s.workload
     for name, _, value in REQUEST_COLUMNS:
-        requests[name] = value(s.requests[0])  # nothing has happened to any
+        requests[name] = value(s.requests[0])  # nothing has happened to any request
     requests["input_tokens"] = workload.input_tokens
     requests["session"] = -1
     _set_columns(requests, workload)

@@ -28,13 +28,13 @@ def has_seat(i: Instance) -> bool:
 
 
 def has_blocks(s: Simulation, i: Instance, tokens: int | None) -> bool:
-    """Whether the head of the queue finds blocks for `tokens` tokens; None: for all that it has to compute."""
+    """Whether the first of the queue finds blocks for `tokens` tokens; None: for all its tokens."""
     left = left_blocks(s, i, tokens)
     return left >= i.present_watermark and keeps_reserve(s, i, min(i.waiting)[2], left)
 
 
 def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
-    """Blocks that are available when the head of the queue has those."""
+    """Blocks that are available once the first of the queue has those."""
     r = min(i.waiting)[2]
     ids = [id for id in matched_prefix(s, i, r) if id in i.cache.references]
     fresh = s.blocks_of(i, r.goal if tokens is None else tokens) - len(ids) * i.cache.blocks_per_id
@@ -42,9 +42,9 @@ def left_blocks(s: Simulation, i: Instance, tokens: int | None) -> int:
 
 
 def finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
-    """Whether a head that lacks nothing else finds a seat and blocks for `tokens` tokens.
+    """Whether the first of the queue finds a seat and blocks for `tokens` tokens.
 
-    If it does not, with an output reserve and anything decoding, admission closes.
+    If it does not, admission closes, given an output reserve and decodes.
     """
     found = has_seat(i) and has_blocks(s, i, tokens)
     reserves = s.options.engine.output_reserve.ratio > 0 and i.spec.reserve_blocks is None
@@ -53,7 +53,7 @@ def finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> bool:
 
 
 def admit(s: Simulation, i: Instance, covered: int) -> None:
-    """The head of the queue begins to prefill, with blocks for its first `covered` tokens."""
+    """Let the first of the queue begin its prefill, with blocks for its first `covered` tokens."""
     entry = min(i.waiting)
     i.waiting.remove(entry)
     r = entry[2]
@@ -72,7 +72,7 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
 
 
 def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
-    """Blocks for the first `tokens` tokens of a prefill; the last in order give way. False: r itself did."""
+    """Allocate blocks for the first `tokens` tokens of a prefill; the last in order give way. False if r itself did."""
     if tokens <= r.covered:
         return True
     fresh = s.blocks_of(i, tokens) - s.blocks_of(i, r.covered)
@@ -88,7 +88,7 @@ def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
 
 
 def make_room(s: Simulation, i: Instance) -> bool:
-    """Blocks for the tokens that the next decode step stores. True: something was preempted."""
+    """Make room for the tokens that the next decode step stores. True: something was preempted."""
     preempted = False
     i.depth = choose_depth(s, i)
     while sum([growth(s, i, r) for r in selected(i)]) > i.cache.available:
@@ -105,7 +105,7 @@ def selected(i: Instance) -> list[Request]:
 
 
 def victim(s: Simulation, i: Instance) -> Request:
-    """The request to preempt next, by the policy, unless one has a deferred free, or by `engine.victim`."""
+    """The request to preempt next: by the policy, unless one has a deferred free, or by `engine.victim`."""
     there = i.running + i.prefilling + i.deferred_frees
     if "victim" in s.hooks.overrides:
         return max(i.deferred_frees, key=lambda r: r.admission) if i.deferred_frees else s.requests[asked_for(s, i)]
@@ -133,7 +133,7 @@ def give_way(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def free_deferred(s: Simulation, i: Instance) -> bool:
-    """The next step of i is formed: free the KV whose free is deferred. True: there is some."""
+    """Free the KV whose free is deferred, since i's next step is formed. True: there was some."""
     there, i.deferred_frees = i.deferred_frees, []
     for r in there:
         free_kv(s, i, r)
@@ -141,7 +141,7 @@ def free_deferred(s: Simulation, i: Instance) -> bool:
 
 
 def forget_last(s: Simulation, i: Instance, r: Request) -> None:
-    """Leave the last token of r out of what the prefix cache learns.
+    """Keep the last token of r out of the prefix cache.
 
     The scheduler does not know yet which token r got in the step of i that still runs.
     """
@@ -150,7 +150,7 @@ def forget_last(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def preempt_prefill(s: Simulation, i: Instance, r: Request) -> None:
-    """Drop what r has prefilled on i; it waits there again, whatever the role of i."""
+    """Drop the partial prefill of r on i; r waits there again, for any role of i."""
     s.preemptions += 1
     r.preemptions += 1
     evict(s, i, r)
@@ -171,7 +171,7 @@ def preempt(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def evict(s: Simulation, i: Instance, r: Request) -> None:
-    """Take r, which decodes or prefills on i, off its list and free its KV."""
+    """Take r, which decodes or prefills on i, out of its list and free its KV."""
     i.changed = True
     if r in i.running:
         stop_decoding(s, i, r)
@@ -185,7 +185,7 @@ def evict(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def queue_preempted(s: Simulation, i: Instance, r: Request) -> None:
-    """Queue r, its KV dropped, on i again if i prefills or if r is recomputed there; else route it anew."""
+    """Queue r, whose KV is dropped, on i again if i prefills or recomputes r; else route it anew."""
     if i.role & PREFILL or s.recomputes_here(r):
         i.waiting.append(place_again(s, r))
         return
@@ -203,7 +203,7 @@ def queue_preempted(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def place_again(s: Simulation, r: Request) -> tuple[float, int, Request]:
-    """The entry of r, preempted, in a queue: before all others, at its old place, or behind those of its key."""
+    """The entry of the preempted r in a queue: before all others, at its old place, or behind those of its key."""
     entry = (-math.inf, -s.preemptions, r)
     if s.options.engine.victim == "least_urgent":
         entry = (r.key, r.queue_number, r)
@@ -227,10 +227,10 @@ def swap_in(s: Simulation, i: Instance, preempted: bool) -> None:
 
 
 def kv_of_next_step(s: Simulation, i: Instance, r: Request) -> int:
-    """What r stores at most in the step being formed; drafts of tokens that it does not have store nothing."""
+    """KV tokens that r stores at most in the step being formed; drafts beyond its last token store nothing."""
     return min(r.kv + 1 + i.depth, r.input_tokens + r.output_tokens - 1)
 
 
 def growth(s: Simulation, i: Instance, r: Request) -> int:
-    """New blocks that r, decoding, needs for the step being formed."""
+    """New blocks that r, which decodes, needs for the step being formed."""
     return s.blocks_of(i, kv_of_next_step(s, i, r)) - s.blocks_of(i, r.kv)

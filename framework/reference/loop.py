@@ -92,7 +92,7 @@ def instant_is_over(s: Simulation) -> bool:
 
 
 def advance(s: Simulation, time_s: float) -> None:
-    """Let the clock go on to the next event."""
+    """Advance the clock to the next event."""
     passed_s = time_s - s.now_s
     if passed_s == 0.0:
         return
@@ -104,7 +104,7 @@ def advance(s: Simulation, time_s: float) -> None:
 
 
 def process(s: Simulation, kind: int, id: int) -> None:
-    """Let one event come about."""
+    """Process one event."""
     if kind == STEP_END:
         finish_step(s, s.instances[id])
     elif kind == PREFILL_STEP_END:
@@ -125,7 +125,7 @@ def process(s: Simulation, kind: int, id: int) -> None:
 
 
 def skips_ticks(s: Simulation, time_s: float, number: int) -> bool:
-    """Count a tick, or skip it and those up to the next arrival or end of a copy, where nothing else can follow."""
+    """Count a tick, or skip it and those up to the next arrival or end of a copy if nothing else can follow."""
     assert s.hooks.tick_s is not None
     while s.heap and s.heap[0][3] in s.withdrawn:
         heapq.heappop(s.heap)

@@ -1,4 +1,4 @@
-"""What holds for a whole run of the reference engine: step times, instances and options, as SEMANTICS.md names them."""
+"""Constants of a run of the reference engine: step times, instances and options, as SEMANTICS.md names them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from framework.system.faults import FaultEvent
 
 
 class JointKernel(NamedTuple):
-    """The kernel for chunks and decodes: rows that a decode takes up in it (0: decodes have a kernel of their own),
-    query heads that read the same keys, and decodes whose tiles of one head fill the GPU."""
+    """The kernel for chunks and decodes: rows that a decode takes in it (0: decodes have their own kernel), query heads
+    that read the same keys, and the number of decodes whose tiles of one head fill the GPU.
+    """
 
     decode_rows: float
     head_group: float
@@ -21,7 +22,7 @@ class JointKernel(NamedTuple):
 
 
 class StepTime(Protocol):
-    """Seconds of one step of pool `pool`, in four parts, and how far a step lies past what was measured (over 1)."""
+    """Seconds of one step of pool `pool`, in four parts, and how far a step exceeds the measured range (over 1)."""
 
     def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float: ...
 
@@ -52,24 +53,26 @@ class Spec:
     token_budget: int
     max_batch: int
     mode: str = "decode_first"
-    reserve_blocks: int | None = None  # blocks reserved for every request, whatever its tokens
-    spares_idle: bool = False  # true: there is no watermark where nothing runs
+    reserve_blocks: int | None = None  # constant number of blocks reserved for every request
+    spares_idle: bool = False  # true: the watermark is 0 if nothing runs
     pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
     chunk_sizes: tuple[int, ...] = ()  # chunk size by stage of a prompt
     stage_tokens: int = 1
-    ranks: int = 1  # data-parallel, each with requests of its own
+    ranks: int = 1  # data-parallel, each with its own requests
     stages: int = 1  # stages of a pipeline
     group: int = 1  # instances that step together
     rank_choice: str = "kv"  # kv, requests or round_robin
     bandwidth_bytes_s: float = 2.0**60
     host_bytes_s: float = math.inf
     unpack_s: float = 0.0  # seconds for each token that arrives from another instance
-    memory_bytes_s: float = math.inf  # inf: decodes do not feel a prefill step concurrent with them
+    memory_bytes_s: float = math.inf  # inf: a concurrent prefill step does not slow decodes
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """Speculative decoding: `depth` tokens are drafted for each decode, or as many of 0 to `depth` as pay best."""
+    """Speculative decoding: `depth` tokens are drafted for each decode, or the depth from 0 to `depth` that
+    pays best.
+    """
 
     acceptance: float = 0.0
     depth: int = 0
@@ -78,12 +81,12 @@ class Drafts:
     seed: int = 0
 
     def right(self, request: int, token: int) -> bool:
-        """Whether the draft of a request's token (from 0) is what the model says, were those before it so."""
+        """Whether the draft of a request's token (from 0) is right, given that those before it were."""
         draw = lowbias32(lowbias32(lowbias32(self.seed) ^ request) ^ lowbias32(token))
         return draw / 2**32 < self.acceptance
 
     def emitted(self, request: int, token: int, left: int, depth: int) -> int:
-        """Tokens that a step gives a request, which has `left` to come, from `token` on."""
+        """Tokens that a step gives a request, from `token` on; `left` are still to come."""
         count = 1
         while count <= depth and count < left and self.right(request, token + count - 1):
             count += 1
@@ -99,7 +102,7 @@ def lowbias32(x: int) -> int:
 
 @dataclass(frozen=True)
 class Tier:
-    """A kind of store below GPU memory."""
+    """A tier: a kind of store below GPU memory."""
 
     blocks: int  # trace blocks that one store holds
     bandwidth_bytes_s: float | None = None  # None: the host's
@@ -123,12 +126,12 @@ class Options:
     max_context: int = 1 << 40
     latency_s: float = 0.0
     link_sharing: str = "fair"  # fair or fifo
-    fabric_bytes_s: float | None = None  # bandwidth of all copies together
-    layerwise_tokens: int | None = None  # prompts from here on send KV layer by layer
+    fabric_bytes_s: float | None = None  # bandwidth of all copies together; None: no limit
+    layerwise_tokens: int | None = None  # prompts of at least this many tokens send KV layer by layer
     layers: int = 1
     request_s: float = 0.0  # between a client's sending a request and its arrival
-    intake_s: float = 0.0  # seconds that the front end takes for each request, one after another
-    intake_token_s: float = 0.0  # seconds that it takes for each token of the prompt
+    intake_s: float = 0.0  # seconds of the front end for each request, one after another
+    intake_token_s: float = 0.0  # seconds of the front end for each token of the prompt
     asynchronous: bool = False  # a step is formed while the one before it runs
     admission_wait_steps: int = 0
     drafts: Drafts = field(default_factory=Drafts)
@@ -138,8 +141,8 @@ class Options:
     start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
     horizon_s: float = math.inf  # arrivals from this time on are not sent
-    backoff_s: float = 0.0  # seconds that a client stays away after a request was turned away
-    prefill_percent: int = 50  # percent of the SMs for prefills concurrent with decodes, until a plan says otherwise
+    backoff_s: float = 0.0  # seconds that a client waits after a rejection
+    prefill_percent: int = 50  # percent of the SMs for prefills concurrent with decodes, until a plan changes it
     prefill_slowdown: Sequence[float] = (1.0,) * 101  # slowdown by the percent of the SMs
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0

@@ -1,6 +1,6 @@
 """A user's policy as the hooks of the reference engine: the same methods, views and checks as in the compiled engine.
 
-Compiled rules are called as the plain Python functions that they are.
+Compiled rules are called as plain Python functions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KEPT_NAMES = {kept: name for name, kept in KEPT.items()}
 
 
 class PolicyHooks(Hooks):
-    """One policy bound to one run. Before each question all that it may look at is written anew."""
+    """One policy bound to one run. Before each call its view is written anew."""
 
     def __init__(self, policy: Policy, cluster: Cluster, inspection: ReferenceInspection, faults: bool = False) -> None:
         if policy.tick_s is not None:
@@ -61,7 +61,7 @@ class PolicyHooks(Hooks):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why requests were turned away, in the order of first use."""
+        """The reasons for rejections, in the order of first use."""
         return tuple(self._answers.reasons)
 
     def _asker(self, hook: Hook, own: Any) -> Callable[[Any], Any]:
@@ -130,7 +130,7 @@ class PolicyHooks(Hooks):
 
 
 def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
-    """An action as `Hooks.on_tick` has it."""
+    """An action in the form of `Hooks.on_tick`."""
     instance = int(action.instance)
     if action.kind == CANCEL:
         return "cancel", int(action.request), reasons[action.value]

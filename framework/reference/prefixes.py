@@ -1,4 +1,4 @@
-"""Prefixes that are known already (SEMANTICS.md: Prefix cache, Prefix tiers)."""
+"""Known prefixes (SEMANTICS.md: Prefix cache, Prefix tiers)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def matched_prefix(s: Simulation, i: Instance, r: Request) -> list[int]:
 
 
 def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[int]:
-    """Ids of the trace blocks of r that i has cached or in a store, at least one of `tokens` left to compute."""
+    """Ids of the trace blocks of r in the cache or a store of i; at least one of `tokens` is left to compute."""
     ids: list[int] = []
     for id in r.hash_ids:
         if id not in i.cache.references and not any(id in store.ids for store in i.stores):
@@ -26,7 +26,7 @@ def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[in
 
 
 def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
-    """Ids of the leading trace blocks of r, all within its first `kv` tokens, that i has in its cache."""
+    """Ids of the leading trace blocks of r that i caches, all within its first `kv` tokens."""
     ids: list[int] = []
     for id in r.hash_ids:
         if id not in i.cache.references or s.hash_tokens * (len(ids) + 1) > kv:
@@ -36,7 +36,7 @@ def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
 
 
 def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
-    """What is in stores alone comes into the cache."""
+    """Bring into the cache what only stores hold."""
     tiers = [next(k for k, store in enumerate(i.stores) if id in store.ids) for id in ids]
     for k in sorted(set(tiers)):
         tier, tokens = s.options.tiers[k], tiers.count(k) * s.hash_tokens
@@ -51,13 +51,13 @@ def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
 
 
 def share_chunk(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
-    """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
+    """Share the blocks of r's first `tokens` tokens, which the step that is being formed computes."""
     if s.shares_early:
         register_cached(s, i, r, tokens)
 
 
 def free_kv(s: Simulation, i: Instance, r: Request) -> None:
-    """The KV of r leaves i; what it has generated stays in the cache where blocks are shared from allocation on."""
+    """Free r's KV on i; generated tokens stay in the cache if blocks are shared from their allocation on."""
     if s.shares_early and r.caches:
         register_cached(s, i, r, r.kv - r.accepted)
     r.caches, r.accepted = False, 0
@@ -67,14 +67,14 @@ def free_kv(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
-    """Enter into the cache of i the blocks of r that its first `tokens` tokens fill, and that are not entered yet."""
+    """Enter into i's cache the blocks that r's first `tokens` tokens fill, except those that are entered already."""
     while r.registered < len(r.hash_ids) and (r.registered + 1) * s.hash_tokens <= tokens:
         i.cache.register(r.id, r.hash_ids[r.registered])
         r.registered += 1
 
 
 def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
-    """A chunk of r has ended: enter into i's cache, and keep in its stores, the blocks that its first tokens fill."""
+    """Enter the blocks that r's first tokens fill into i's cache, and keep them in its stores, after a chunk."""
     register_cached(s, i, r, tokens)
     for store in i.stores:
         for id in reversed(r.hash_ids[: r.registered]):

@@ -15,9 +15,9 @@ from framework.reference.state import Instance, Request
 
 
 def pull(s: Simulation, d: Instance) -> None:
-    """Fetch the KV of requests that wait for d, in order, while there is room in addition to what its prompts need.
+    """Fetch the KV of requests that wait for d, in order, while there is room beyond what d's own prompts need.
 
-    A prompt that is still being computed is fetched layer by layer.
+    The KV of a prompt that is still being computed is fetched layer by layer.
     """
     kept = sum(s.blocks_of(d, r.prefill_until) - s.blocks_of(d, r.covered) for r in d.prefilling)
     while d.incoming and reserve(s, d, d.incoming[0], kv_there(s, d, d.incoming[0]), d.incoming[0].coming_kv, kept):
@@ -29,14 +29,14 @@ def pull(s: Simulation, d: Instance) -> None:
 
 
 def may_join(i: Instance) -> bool:
-    """Whether a request with fetched KV may join i: it finds a seat and, unless i is idle, the watermark."""
+    """Whether a request with fetched KV may join i: there is a seat and, unless i is idle, room above the watermark."""
     alone = not i.running and not i.prefilling and not i.deferred_frees
     keeps = alone or i.cache.available >= i.watermark
     return bool(i.joining) and i.seats + i.late_seats < i.max_batch and keeps
 
 
 def join(s: Simulation, i: Instance) -> Request:
-    """Let the first request whose KV has come to i decode there, or go on with its prefill."""
+    """Let the first request whose KV has come to i decode there, or continue its prefill."""
     r = i.joining.pop(0)
     s.give_admission_number(r)
     i.take_in(r)
@@ -44,7 +44,7 @@ def join(s: Simulation, i: Instance) -> Request:
         i.prefilling.append(r)
         r.caches = True
         return r
-    if i.spec.pulls:  # the room for what its first step stores: it grows like any other
+    if i.spec.pulls:  # free the room for its first step: from now on it grows like any other
         i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, kv_of_first_step(s, r, r.kv)))
     if s.options.first_token == "join" and r.first_token_pending and r.emitted == 1:
         r.first_token_s, r.token_s[0], r.first_token_pending = s.now_s, s.now_s, False
@@ -53,7 +53,7 @@ def join(s: Simulation, i: Instance) -> Request:
 
 
 def join_computed(s: Simulation, i: Instance) -> None:
-    """The first that i's prefill stream has computed decodes there: it has its seat and its blocks."""
+    """Let the first request that i's prefill stream has computed decode; it already has its seat and blocks."""
     i.known -= 1
     r = i.computed.pop(0)
     s.give_admission_number(r)

@@ -7,7 +7,7 @@ from framework.reference.state import Instance, Request
 
 
 def keeps_reserve(s: Simulation, i: Instance, r: Request, left_blocks: int) -> bool:
-    """Whether the blocks that r's admission leaves hold what is reserved; always where r is alone."""
+    """Whether the blocks left after r's admission hold the reserve; always true if r is alone."""
     options = s.options.engine.output_reserve
     if not options.ratio or i.spec.reserve_blocks is not None:
         return True
@@ -20,7 +20,7 @@ def keeps_reserve(s: Simulation, i: Instance, r: Request, left_blocks: int) -> b
 
 
 def to_come(s: Simulation, r: Request) -> int:
-    """Tokens that r may still emit, as far as they count."""
+    """Tokens that r may still emit, up to the limit that counts."""
     return min(max(0, declared(s, r) - r.emitted), s.options.engine.output_reserve.most_tokens)
 
 
@@ -33,7 +33,7 @@ def declared(s: Simulation, r: Request) -> int:
 
 
 def present_ratio(s: Simulation, i: Instance) -> float:
-    """The reserved share of what is to come of those that decode."""
+    """The reserved share of the future output of decoding requests."""
     options = s.options.engine.output_reserve
     ratio, since = i.ratio_set
     steps = int(i.totals["decode_steps"]) - since
@@ -42,7 +42,7 @@ def present_ratio(s: Simulation, i: Instance) -> float:
 
 
 def settle_reserve(s: Simulation, i: Instance, preempted: bool, chunks_alone: bool) -> None:
-    """i has scheduled: the ratio follows what happened, and admission may open again."""
+    """Set the ratio after i has scheduled, and open admission if that is due."""
     options = s.options.engine.output_reserve
     if not options.ratio:
         return

@@ -11,9 +11,9 @@ from framework.reference.state import FAILED, Instance, Request
 
 
 def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] | None) -> None:
-    """Begin to change i's role; ignored if that is its next role, or if a phase would lose its last instance.
+    """Begin to change i's role; do nothing if that is its next role, or if a phase would lose its last instance.
 
-    An instance that is down comes back in the role.
+    An instance that is down comes back in that role.
     """
     kept = i.draining_role & role
     lost = i.role & ~kept
@@ -41,7 +41,7 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
 
 
 def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
-    """Queue one taken out of a queue or off a crashed instance, its key and number kept, where `route_prefill` says."""
+    """Queue an entry, from a queue or a crashed instance, at `route_prefill`'s instance; it keeps key and number."""
     r = entry[2]
     if s.unserved:
         park(s, r)
@@ -56,7 +56,7 @@ def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
 
 
 def has_drained(s: Simulation, i: Instance) -> bool:
-    """No work left of the phases that it leaves; and if it goes off, no KV."""
+    """Whether i has no work left of the phases that it leaves and, if it goes off, no KV."""
     leaves = i.draining_role & ~i.next_role
     unfilled = [r for _, _, r in i.waiting] + i.prefilling
     again = [r for r in unfilled if s.recomputes_here(r)]
@@ -69,7 +69,7 @@ def has_drained(s: Simulation, i: Instance) -> bool:
 
 
 def proceed(s: Simulation, i: Instance) -> None:
-    """i has drained: the change takes effect, or a time is set for it."""
+    """Let the change of i, which has drained, take effect, or set a time for it."""
     delay_s = s.options.role_change_s if i.draining_role else s.options.start_s
     if not i.next_role & ~i.draining_role or delay_s == 0:
         take_role(s, i)
@@ -78,7 +78,7 @@ def proceed(s: Simulation, i: Instance) -> None:
 
 
 def take_role(s: Simulation, i: Instance) -> None:
-    """The change under way takes effect."""
+    """Let the change under way take effect."""
     s.role_changes += 1
     i.role = i.draining_role = i.next_role
     i.change_event, i.changed = None, True
@@ -90,6 +90,6 @@ def take_role(s: Simulation, i: Instance) -> None:
 
 
 def follow_plan(i: Instance, plan: tuple[int, str, int]) -> None:
-    """Form steps by a token budget, a mode and, unless it is 0, a percent of the SMs for prefills."""
+    """Set the token budget, the mode and, unless it is 0, the percent of the SMs for prefills."""
     i.token_budget, i.mode, percent = plan
     i.prefill_percent = percent or i.prefill_percent

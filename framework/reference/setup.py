@@ -1,6 +1,6 @@
-"""What the parts of an experiment mean to the reference engine: step times, one Spec an instance, and options.
+"""What the parts of an experiment mean to the reference engine: step times, one Spec for each instance, options.
 
-The step times are those of the timing's rows; what the format of KV changes about them is applied here, token by token.
+The step times are those of the timing's rows; the effect of the KV format is applied here, token by token.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from framework.timing.rank_row import instance_row
 from framework.timing.table import StepTables
 
 _UNBOUNDED = 1 << 40
-_remembering = functools.lru_cache(maxsize=1 << 14)  # a table is asked for the same step again and again
+_remembering = functools.lru_cache(maxsize=1 << 14)  # a table is queried for the same step repeatedly
 
 
 @dataclass(frozen=True, eq=False)
 class TableTime:
-    """Step times of each pool from its table, as keys and values are kept.
+    """Step times of each pool from its table, with the format of KV applied.
 
-    `factors`: of prefill attention, and of what decodes read. `pack_s`: of each token that is prefilled, by pool.
+    `factors`: of prefill attention, and of the context that decodes read. `pack_s`: of each prefilled token, by pool.
     """
 
     tables: StepTables
@@ -35,7 +35,7 @@ class TableTime:
 
     @_remembering
     def base_s(self, pool: int, prefill_tokens: int, decodes: int, sampled: int, drafts: int = 0) -> float:
-        """Seconds that do not depend on any context; `drafts` of the `decodes` are tokens that were drafted."""
+        """Seconds that do not depend on contexts; `drafts` of the `decodes` are drafted tokens."""
         time_s = float(table.base_s(self.tables, pool, prefill_tokens, decodes, sampled, drafts))
         return time_s + self.pack_s[pool] * prefill_tokens
 
@@ -45,12 +45,12 @@ class TableTime:
         return self.factors[0] * float(table.chunk_s(self.tables, pool, prefix, chunk))
 
     def joint_kernel(self, pool: int) -> JointKernel:
-        """How the attention of a step with chunks and decodes runs."""
+        """The kernel of attention in a step with chunks and decodes."""
         row = self.tables.rows[pool]
         return JointKernel(*(float(row[name]) for name in JointKernel._fields))
 
     def tiles_s(self, pool: int, decodes: int, context: int) -> float:
-        """What the tiles of decodes compute in such a step."""
+        """Seconds of the decodes' tiles in such a step."""
         tables: Any = self.tables
         return self.factors[0] * float(table.tiles_of_decodes_s(tables, pool, decodes, context))
 
@@ -60,18 +60,18 @@ class TableTime:
         return float(table.decode_s(self.tables, pool, decodes, self.factors[1] * context)[0])  # type: ignore[arg-type]
 
     def uneven_s(self, pool: int, decodes: int, context: int, longest: int) -> float:
-        """What decodes of unequal context cost on top."""
+        """Additional seconds of decodes with unequal contexts."""
         return self.factors[1] * float(table.uneven_s(self.tables, pool, decodes, context, longest))
 
     @_remembering
     def host_s(self, pool: int, tokens: int, decodes: int) -> float:
-        """The least that a step takes, whatever its kernels."""
+        """The least seconds of a step, independent of its kernels."""
         return float(table.host_s(self.tables, pool, tokens, decodes))
 
     def extrapolation(
         self, pool: int, tokens: int, sampled: int, decodes: int, context: int, longest_prompt: int
     ) -> float:
-        """How far a step lies past what was measured; at most 1: within."""
+        """How far a step exceeds the measured range; at most 1: within it."""
         read = self.factors[1] * context
         tables: Any = self.tables
         return float(table.extrapolation(tables, pool, tokens, sampled, decodes, read, longest_prompt))
@@ -89,7 +89,7 @@ def step_time(setting: Setting) -> TableTime:
 
 
 def shown_tables(setting: Setting) -> StepTables:
-    """The tables that a policy is shown: those of the rows with the format of KV in them."""
+    """The tables that a policy is shown: the rows with the format of KV applied."""
     return table.stack(
         [step_row(setting.engine, setting.timing, setting.model, pool) for pool in setting.cluster.pools]
     )
@@ -141,7 +141,9 @@ def options(setting: Setting) -> Options:
 
 
 def specs(setting: Setting) -> list[Spec]:
-    """One Spec an instance, pool after pool. InputError where not one block fits, or prefixes do not match blocks."""
+    """One Spec for each instance, pool after pool. Raises InputError if no block fits, or if prefixes do not match
+    blocks.
+    """
     _require_whole_blocks(setting)
     cluster = setting.cluster
     found = []
@@ -202,7 +204,7 @@ def _kv_bytes(setting: Setting) -> float:
 
 
 def _token_s(setting: Setting, pool: PoolSpec, bytes_s: float | None) -> float:
-    """Seconds of one token's keys and values on each GPU: heads are shared out over tp, tokens over dp and pp."""
+    """Seconds of one token's keys and values on each GPU: heads are divided over tp, tokens over dp and pp."""
     if bytes_s is None:
         return 0.0
     split = pool.own_parallelism

@@ -1,4 +1,4 @@
-"""One run of the reference engine: its requests, instances, events and clock, and what a policy is asked about them."""
+"""One run of the reference engine: its requests, instances, events and clock, and the policy's hooks."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
-FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which long may pass with nothing but ticks
-NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT)  # kinds of events that alone do not let a run go on
+FAR_OFF = (ARRIVAL, COPY_END)  # kinds of events before which much time may pass with nothing but ticks
+NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT)  # kinds of events that alone do not keep a run going
 
 
 class Hooks:
-    """What a policy decides, asked with ordinary objects. `overrides` names the optional hooks that are asked."""
+    """The decisions of a policy, asked with ordinary objects. `overrides` names the optional hooks that are asked."""
 
-    policy: str = ""  # its name, as errors begin with it
+    policy: str = ""  # its name, with which errors begin
     overrides: frozenset[str] = frozenset()
     tick_s: float | None = None
     dynamic_keys: bool = False
 
     def ask(self, hook: str, argument: int) -> Any:
-        """What a hook that has no method of its own here answers about a request or an instance."""
+        """The answer of a hook, which has no method of its own here, about a request or an instance."""
         raise NotImplementedError(f"this policy has no {hook}")
 
     def admit(self, s: Simulation, r: Request) -> str | None:
-        """Reason of a rejection, None to accept."""
+        """The reason of a rejection, None to accept."""
         return None
 
     def route_prefill(self, s: Simulation, r: Request) -> int:
-        """Instance that prefills."""
+        """The instance that prefills."""
         return 0
 
     def fetch_prefix(self, s: Simulation, r: Request) -> int:
-        """Instance that sends a prefix ahead, -1: none."""
+        """The instance that sends a prefix ahead, -1: none."""
         return -1
 
     def route_decode(self, s: Simulation, r: Request) -> int | str:
@@ -47,11 +47,13 @@ class Hooks:
         return 0
 
     def split_at(self, s: Simulation, r: Request) -> int:
-        """Token before which the request is routed again, 0: none."""
+        """The token before which the request is routed again, 0: none."""
         return 0
 
     def prioritize(self, s: Simulation, queue: Sequence[Request]) -> Sequence[float]:
-        """Keys in the waiting queue, smallest first: of one that is queued or, with dynamic keys, of all that wait."""
+        """Keys in the waiting queue, smallest first: of the queued request or, with dynamic keys, of all
+        waiting ones.
+        """
         return [0.0] * len(queue)
 
     def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
@@ -59,9 +61,9 @@ class Hooks:
         return i.token_budget, i.mode, 0
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        """In order: ("migrate", request, instance), ("budget", instance, tokens), ("seats", instance, requests),
-        ("role", instance, role, plan), ("preempt", request, keep), ("resume", request), ("cancel", request, reason)
-        or ("requeue", request, instance).
+        """Actions in order: ("migrate", request, instance), ("budget", instance, tokens), ("seats", instance,
+        requests), ("role", instance, role, plan), ("preempt", request, keep), ("resume", request), ("cancel", request,
+        reason) or ("requeue", request, instance).
         """
         return ()
 
@@ -70,7 +72,7 @@ class Hooks:
         return ()
 
     def select(self, s: Simulation, i: Instance) -> Sequence[int]:
-        """Those of i's decodes that its next steps leave out."""
+        """The decodes of i that its next steps leave out."""
         return ()
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
@@ -116,24 +118,24 @@ class Simulation:
         self.now_s = 0.0
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
-        self.outstanding = 0  # events in the heap that are neither ticks, changes of role nor withdrawn
-        self.far_off = 0  # arrivals and ends of copies among these
-        self.quiet_ticks = 0  # ticks in a row with nothing between them, and nothing to follow but what is far off
-        self.order: list[tuple[float, int, int]] = []  # events processed, turns to schedule apart: time, kind, id
+        self.outstanding = 0  # events in the heap that are not ticks, changes of role or withdrawn
+        self.far_off = 0  # arrivals and ends of copies among the outstanding events
+        self.quiet_ticks = 0  # consecutive ticks with nothing between them, and only far-off events to follow
+        self.order: list[tuple[float, int, int]] = []  # events processed, except turns to schedule: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
-        self.told = 0  # those of them that the policy has been told of if they have finished
+        self.told = 0  # number of these finished requests that the policy has seen
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.role_changes = 0  # how often the role of any instance has changed
-        self.postponed: list[Postponed] = []  # decisions that wait for the turn of an instance, in order
+        self.postponed: list[Postponed] = []  # decisions that await the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
         self.crash_log: list[tuple[float, float, int, int, float]] = []  # see `framework.result.CRASHED`
-        self.drops: list[tuple[int, int, int]] = []  # row of that, request, tokens lost
-        self.marks_s: Sequence[float] = ()  # times as of which the totals of instances are asked for
-        self.marks: list[list[dict[str, float]]] = []  # marks that are past
+        self.drops: list[tuple[int, int, int]] = []  # row of crash_log, request, tokens lost
+        self.marks_s: Sequence[float] = ()  # times at which the totals of instances are recorded
+        self.marks: list[list[dict[str, float]]] = []  # marks that have passed
         # Numbers given so far.
         self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
@@ -156,7 +158,7 @@ class Simulation:
     # --- events ---
 
     def push(self, time_s: float, kind: int, id: int) -> int:
-        """Announce an event; its serial number."""
+        """Announce an event; returns its serial number."""
         self.pushed += 1
         self.outstanding += kind not in NOT_AWAITED
         self.far_off += kind in FAR_OFF
@@ -164,20 +166,20 @@ class Simulation:
         return self.pushed
 
     def withdraw(self, serial: int) -> None:
-        """Let the end of a copy not come about."""
+        """Withdraw the end of a copy."""
         self.withdrawn.add(serial)
         self.outstanding -= 1
         self.far_off -= 1
 
     def drop_events(self, kind: int, id: int) -> None:
-        """Let the end of a step not come about."""
+        """Drop the end of a step."""
         serials = [serial for _, a, b, serial in self.heap if (a, b) == (kind, id) and serial not in self.withdrawn]
         self.withdrawn.update(serials)
         self.outstanding -= len(serials)
 
     @property
     def goes_on(self) -> bool:
-        """Whether anything is to come but ticks, changes of role, and faults."""
+        """Whether anything is to come except ticks, changes of role, and faults."""
         return self.outstanding > 0 or any(i.down or i.hung or i.link_share == 0 for i in self.instances)
 
     @property
@@ -189,13 +191,15 @@ class Simulation:
         return MIXED & ~served
 
     def wake(self, i: Instance) -> None:
-        """Something changed for i: idle, it schedules a step at this time, else at the end of its step."""
+        """Let i, for which something changed, schedule a step: at this time if it is idle, else at the end of
+        its step.
+        """
         i.changed = True
         if not (i.busy or i.group_steps) or i.may_prefill:
             self.await_turn(i)
 
     def queue_of_arrivals(self, i: Instance) -> list[tuple[float, int, Request]]:
-        """Where requests wait that come to i now."""
+        """The list for requests that come to i now: its queue or its inbox."""
         return i.inbox if self.options.asynchronous else i.waiting
 
     def await_turn(self, i: Instance) -> None:
@@ -208,11 +212,11 @@ class Simulation:
 
     @property
     def next_mark_s(self) -> float:
-        """The next time as of which totals are asked for."""
+        """The next time at which totals are recorded."""
         return self.marks_s[len(self.marks)] if len(self.marks) < len(self.marks_s) else math.inf
 
     def take_mark(self) -> None:
-        """Note the totals as of now, all events of this time being past: steps that have ended, time up to now."""
+        """Record the totals as of now, after all events of this time: steps that have ended, time up to now."""
         rows = []
         for i in self.instances:
             steps = [step.start_s for step in (i.step, i.prefill_step) if step is not None]
@@ -224,19 +228,19 @@ class Simulation:
     # --- quantities ---
 
     def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold so many tokens."""
+        """Blocks that hold `tokens` tokens."""
         return -(-tokens // self.options.block_tokens)
 
     def blocks_of(self, i: Instance, tokens: int) -> int:
-        """Blocks that one request of so many KV tokens has on i."""
+        """Blocks that one request of `tokens` KV tokens has on i."""
         return self.blocks_for(tokens) if i.spec.reserve_blocks is None else i.spec.reserve_blocks
 
     def fits(self, i: Instance, r: Request) -> bool:
-        """Whether the peak KV of r could ever be admitted to i."""
+        """Whether i could ever admit r at its peak KV."""
         return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
 
     def recomputes_here(self, r: Request) -> bool:
-        """Whether r, which waits or prefills, is recomputed on the instance where it decoded."""
+        """Whether r, which waits or prefills, is recomputed on the instance of its decode."""
         comes_again = self.options.first_token != "prefill" and r.first_token_pending
         return self.options.engine.recompute == "there" and (r.emitted > 0 or comes_again) and not r.rerouted
 
@@ -245,12 +249,12 @@ class Simulation:
         return any(self.recomputes_here(r) for _, _, r in i.waiting)
 
     def give_admission_number(self, r: Request) -> None:
-        """Number the admission of r: of those that may be preempted, the one with the largest number is."""
+        """Number the admission of r; the request with the largest number is preempted first."""
         self.admissions += 1
         r.admission = self.admissions
 
     def links_of(self, channel: Channel) -> list[Link]:
-        """The links that the copies of a channel flow over: both sides, and the fabric if its bandwidth is limited."""
+        """The links of a channel's copies: both sides, and the fabric if its bandwidth is limited."""
         fabric = [] if self.options.fabric_bytes_s is None else [2 * len(self.instances)]
         return [channel.source, len(self.instances) + channel.target, *fabric]
 
@@ -264,7 +268,7 @@ class Simulation:
     # --- ends ---
 
     def end_request(self, r: Request, state: int, reason: str = "") -> None:
-        """r has ended: the next turn of its session, or the next session of its client, is to come."""
+        """End r: the next turn of its session, or the next session of its client, is to come."""
         r.state, r.reason, r.end_s = state, reason, self.now_s
         self.ended.append(r)
         self.present.pop(r.id, None)
@@ -275,8 +279,8 @@ class Simulation:
             self.push(self._next_s(r, 0.0), ARRIVAL, self.sessions.pop(0).id)
 
     def _next_s(self, r: Request, think_s: float) -> float:
-        """When the client of r, which has ended, sends again: turned away it stays away first; once the load is over
-        it neither does that nor thinks.
+        """The time of the next request of r's client, after r has ended. The client waits first if r was rejected. Once
+        the load is over it neither waits nor thinks.
         """
         if r.state == UNSENT:
             return self.now_s
@@ -290,5 +294,5 @@ class Simulation:
 
     @property
     def finished(self) -> list[Request]:
-        """In the order of their ends."""
+        """Finished requests, in the order of their ends."""
         return [r for r in self.ended if r.state == FINISHED]

@@ -21,7 +21,7 @@ INSTANCE_TOTALS = (
 
 @dataclass
 class Migration:
-    """The migration of a request that goes on decoding; `ready`: the copy has ended, and the switch is due."""
+    """The migration of a request that continues to decode; `ready`: the copy has ended, and the switch is due."""
 
     target: Instance
     copied: int  # KV tokens
@@ -30,7 +30,9 @@ class Migration:
 
 @dataclass(eq=False)
 class Request:
-    """One request. `source` and `destination` are those of its transfer, also while it waits for room at the latter."""
+    """One request. `source` and `destination` are those of its transfer, also while it waits for room at the
+    destination.
+    """
 
     id: int
     input_tokens: int
@@ -40,29 +42,29 @@ class Request:
     state: int = PENDING
     reason: str = ""
     instance: int = -1  # instance where it waits, prefills, decodes, or holds KV
-    key: float = 0.0  # key by which it waits, or has waited last but for preemptions
+    key: float = 0.0  # key by which it waits, or last waited, except for preemptions
     queue_number: int = 0
-    place: tuple[float, int] = (0.0, 0)  # key and queue number with which it was queued last
-    # of the prefill under way: tokens to compute, tokens computed, trace blocks dealt with
+    place: tuple[float, int] = (0.0, 0)  # key and queue number of its last queueing
+    # of the prefill under way: tokens to compute, tokens computed, trace blocks handled
     prefill_until: int = 0
     prefilled: int = 0
     split: int = 0  # token before which it is routed again; 0: none, or passed
-    covered: int = 0  # tokens that it has blocks for while it prefills
+    covered: int = 0  # tokens with blocks while it prefills
     registered: int = 0
-    caches: bool = False  # its KV is computed where it is, so that its blocks enter the cache there
+    caches: bool = False  # its instance computed its KV, so its blocks enter the cache there
     admission: int = -1
     source: Instance | None = None  # holds its KV while it waits for, or is copied to, another instance
     destination: Instance | None = None
     rank: int = 0  # rank of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
-    rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed where it is routed
+    rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed on the routed instance
     copy: Copy | None = None  # copy of its KV, or of a prefix
     sent_ahead: bool = False  # true: that copy began before its prefill had ended
-    fetch: tuple[Instance, list[int]] | None = None  # place where a prefix of it is being copied, and its blocks
+    fetch: tuple[Instance, list[int]] | None = None  # instance to which a prefix of it is being copied, and the blocks
     transferred: bool = False
     decoded: bool = False
-    first_token_recomputed: bool = False  # token 1 is computed at its destination
+    first_token_recomputed: bool = False  # its destination computes token 1
     first_token_pending: bool = False  # it decodes elsewhere, and token 1 has not been stamped
     prefill_instance: int = -1
     decode_instance: int = -1
@@ -77,13 +79,13 @@ class Request:
     preemptions: int = 0
     migrations: int = 0
     token_s: list[float] = field(default_factory=list)
-    accepted: int = 0  # drafts, by its last decode step
-    paused: bool = False  # it decodes, and the step under way has no tokens for it
+    accepted: int = 0  # drafts that its last decode step accepted
+    paused: bool = False  # it decodes, but the step under way has no tokens for it
     skips: bool = False  # it decodes, and the policy leaves it out of steps
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
-    swapped_out: bool = False  # its KV is in host memory meanwhile
-    join_step: int = 0  # decode steps of its instance when it began to decode there, or to go on
-    joined_with: int = 0  # tokens that it had emitted then
+    swapped_out: bool = False  # its KV is in host memory
+    join_step: int = 0  # decode steps of its instance when it began to decode there, or continued
+    joined_with: int = 0  # tokens that it had emitted at that time
 
     @property
     def kv(self) -> int:
@@ -93,27 +95,27 @@ class Request:
 
     @property
     def sent_kv(self) -> int:
-        """The KV tokens of a transfer that come to the other instance."""
+        """The KV tokens that a transfer brings to the other instance."""
         return self.kv - self.first_token_recomputed
 
     @property
     def goal(self) -> int:
-        """What its next prefill, from the start, computes."""
+        """The tokens that its next prefill computes, from the start."""
         return self.split if 0 < self.split < self.input_tokens else self.input_tokens + self.emitted
 
     @property
     def is_partial(self) -> bool:
-        """Part of its prefill is done."""
+        """Whether a part of its prefill is done."""
         return self.prefilled < self.prefill_until
 
     @property
     def is_at_split(self) -> bool:
-        """It has emitted the tokens before the split in its output."""
+        """Whether it has emitted all tokens before the split in its output."""
         return self.split > self.input_tokens and self.emitted >= self.split - self.input_tokens
 
     @property
     def coming_kv(self) -> int:
-        """The KV that a prompt of a transfer whose prefill has not ended will have then."""
+        """The KV that the prompt of a transfer will have at the end of its prefill."""
         return (self.prefill_until if self.sent_ahead else self.kv) - self.first_token_recomputed
 
 
@@ -122,7 +124,7 @@ Chunk = tuple[Request, int, int]  # request, prefix, tokens
 
 @dataclass
 class Postponed:
-    """A decision about a request that waits for the turn of `instance`; `action`: as `Hooks.decide` has it."""
+    """A decision about a request that awaits the turn of `instance`; `action`: as `Hooks.decide` has it."""
 
     action: tuple[Any, ...]
     instance: Instance
@@ -139,12 +141,13 @@ class Step:
     chunks: list[Chunk]
     context: int
     depth: int = 0
-    bubble_s: float = 0.0  # seconds that the stages of a pipeline wait, in sum
-    beyond: float = 0.0  # how far it lies past what was measured; at most 1: within
-    micro_batches: int = 1  # micro-batches that hold something
+    bubble_s: float = 0.0  # seconds that pipeline stages wait, summed over stages
+    beyond: float = 0.0  # how far it exceeds the measured range; at most 1: within
+    micro_batches: int = 1  # micro-batches that are not empty
     is_concurrent: bool = False  # a prefill step concurrent with the decodes
-    attention_share: float = 0.0  # share of attention in the time of a concurrent prefill step alone on all SMs
-    dropped: list[Request] = field(default_factory=list)  # preempted while it ran
+    # share of attention in the time of a concurrent prefill step, if it ran alone on all SMs
+    attention_share: float = 0.0
+    dropped: list[Request] = field(default_factory=list)  # requests preempted while it ran
 
     @property
     def prefill_tokens(self) -> int:
@@ -165,67 +168,67 @@ class Instance:
     token_budget: int = field(init=False)
     max_batch: int = field(init=False)
     mode: str = field(init=False)
-    # Sets of the phases PREFILL and DECODE: that it takes work of, may still have work of, and shall have.
+    # Sets of the phases PREFILL and DECODE: those it takes work of, may still have work of, and will have.
     role: int = field(init=False)
     draining_role: int = field(init=False)
     next_role: int = field(init=False)
     next_plan: tuple[int, str, int] | None = None  # plan that comes with the change of role under way
-    change_event: int | None = None  # its event
+    change_event: int | None = None  # event of that change
     off_since_s: float | None = field(init=False)
     off_s: float = 0.0
-    slowness: float = 1.0  # how many times as long its steps take now as they should
-    link_share: float = 1.0  # of the bandwidth of its network, which it has now
-    hung: bool = False  # it makes no progress, which nobody has noticed yet
-    down: bool = False  # it has crashed, and comes back by the change under way
+    slowness: float = 1.0  # factor by which its steps now take longer
+    link_share: float = 1.0  # present share of its network's bandwidth
+    hung: bool = False  # it hangs, and this is not detected yet
+    down: bool = False  # it has crashed; the change under way brings it back
     waiting: list[tuple[float, int, Request]] = field(default_factory=list)  # key, queue number
-    # came while a step ran that is formed asynchronously
+    # requests that came while a step ran, with asynchronous scheduling
     inbox: list[tuple[float, int, Request]] = field(default_factory=list)
-    # have ended with its last step; their KV stays until the next one is formed
+    # requests that ended with its last step; their KV stays until the next one is formed
     deferred_frees: list[Request] = field(default_factory=list)
-    late_seats: int = 0  # came free at the end of its last step, too late for the next one
+    late_seats: int = 0  # seats that came free at the end of its last step, too late for the next one
     late_blocks: int = 0
     prefilling: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)  # decoding, in running order
     joining: list[Request] = field(default_factory=list)
-    # by its prefill stream; they decode from the next boundary on, ...
+    # computed by its prefill stream; they decode from the next boundary on, ...
     computed: list[Request] = field(default_factory=list)
-    known: int = 0  # first ones that its next step knows of
+    known: int = 0  # number of these that its next step knows
     swapped: list[Request] = field(default_factory=list)
     incoming: list[Request] = field(default_factory=list)
     # copies under way to this instance hold a seat and blocks here
     reserved: list[Request] = field(default_factory=list)
-    # out of the prefilling order at the end of a step, where to is not known yet
+    # requests out of the prefilling order at the end of a step, until their destinations are known
     prefilled: list[Request] = field(default_factory=list)
-    # prefilled or handed over, their KV kept here until a copy has ended
+    # prefilled or handed over; their KV is kept here until a copy has ended
     leaving: list[Request] = field(default_factory=list)
     kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
     busy: bool = False  # true: in a step
     changed: bool = False
-    asked: bool = False  # the policy has decided before the step that is formed next
+    asked: bool = False  # the policy has decided before its next step
     woken: bool = False  # it schedules at this time
-    between: bool = False  # a step of it has ended at this time, and the next one is not formed yet
-    chunk_preempted: bool = False  # the step being formed preempted for the blocks of a chunk
+    between: bool = False  # a step has ended at this time, and the next one is not formed yet
+    chunk_preempted: bool = False  # the step being formed preempted a request for the blocks of a chunk
     step: Step | None = None
     prefill_step: Step | None = None  # the prefill step concurrent with its decodes
     prefill_ended_s: float = -math.inf  # time at which it ended, until the next one is formed
-    known_room: tuple[int, int] = (0, 0)  # seats taken and blocks available when its prefill step had been formed
+    known_room: tuple[int, int] = (0, 0)  # seats taken and blocks available after its prefill step was formed
     counted_s: float = 0.0  # time up to which its busy time is counted
     depth: int = 0  # tokens drafted for each decode of the step being formed
     swap_bytes: float = 0.0
-    next_rank: int = 0  # rank that comes next where they take turns
-    egress_free_s: float = 0.0  # time at which its sending side is free, where copies wait for each other
+    next_rank: int = 0  # rank that comes next if they take turns
+    egress_free_s: float = 0.0  # time at which its sending side is free, if copies wait for each other
     ingress_free_s: float = 0.0
-    load_s: float = 0.0  # seconds that the step being formed spends on what stores hold
+    load_s: float = 0.0  # seconds that the step being formed spends on loads from stores
     stores: list[Store] = field(default_factory=list)  # the fastest first
     hit_tokens: list[int] = field(default_factory=list)  # tokens found by first admissions, by store
     loaded_bytes: list[float] = field(default_factory=list)
-    closed: bool = False  # a request found no room, and none has come free since
-    # for KV that came free: 1, or 2 where its next step cannot count on that
+    closed: bool = False  # a request found no room, and no room has come free since
+    # for KV that came free: 1, or 2 if its next step cannot count on it
     opens_after: list[int] = field(default_factory=list)
-    # share of the output to come that is reserved, and decode steps when that was set
+    # the reserved share of future output, and the decode steps at which it was set
     ratio_set: tuple[float, int] = (0.0, 0)
-    admission_opens: int = -1  # decode steps after which its queue is admitted from; -1: none waits
-    extrapolation: float = 0.0  # the farthest of its steps past what was measured
+    admission_opens: int = -1  # decode steps after which its queue is admitted from; -1: no request waits
+    extrapolation: float = 0.0  # the largest excess of its steps over the measured range
     # start, end, decodes, prefill tokens, context
     steps: list[tuple[float, float, int, int, int]] = field(default_factory=list)
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(INSTANCE_TOTALS, 0))
@@ -238,7 +241,7 @@ class Instance:
 
     @property
     def group_steps(self) -> bool:
-        """It is in a step, or one that steps together with it is."""
+        """Whether it, or an instance of its group, is in a step."""
         return any(i.step is not None for i in self.group)
 
     @property
@@ -260,7 +263,7 @@ class Instance:
 
     @property
     def may_prefill(self) -> bool:
-        """Its prefill stream is idle and has something to do, none of it in a step that also decodes."""
+        """Whether its prefill stream is idle and has work, none of it in a step that also decodes."""
         mixed = self.step is not None and self.step.chunks
         there = bool(self.waiting or self.inbox or self.prefilling)
         return self.mode == "concurrent" and not self.prefill_step and not mixed and there
@@ -279,7 +282,7 @@ class Instance:
         return min(loads)[2]
 
     def take_in_arrivals(self) -> None:
-        """Put those in the inbox into the queue."""
+        """Move the requests of the inbox into the queue."""
         self.waiting += self.inbox
         self.inbox = []
 
@@ -289,7 +292,7 @@ class Instance:
         self.next_rank = (self.next_rank + 1) % self.spec.ranks
 
     def chunk_size(self, done: int) -> int:
-        """Tokens of a step, by the chunk schedule, to which a request may add."""
+        """Tokens of a step, by the chunk schedule, up to which a request may add."""
         sizes = self.spec.chunk_sizes
         return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] if sizes else 1 << 40
 
@@ -297,7 +300,7 @@ class Instance:
         return self.off_s + (0.0 if self.off_since_s is None else now_s - self.off_since_s)
 
     def drop_all(self) -> None:
-        """Forget all requests; what they hold here is free."""
+        """Forget all requests, and free what they hold here."""
         for here in (
             self.waiting,
             self.inbox,
@@ -317,5 +320,5 @@ class Instance:
             self.cache.free_kv(request)
 
     def has_room(self, blocks: int) -> bool:
-        """A seat and `blocks` blocks above the watermark."""
+        """Whether there are a seat and `blocks` blocks above the watermark."""
         return self.seats < self.max_batch and self.cache.available - blocks >= self.present_watermark

@@ -1,1 +1,1 @@
-"""One run through one of the engines: from the setting of a run to the arrays that it leaves behind."""
+"""One run through one of the engines: from its setting to the arrays that it leaves."""

@@ -1,4 +1,4 @@
-"""The compiled engine as `framework.replay.contract.Engine`: its memory, its loop, and what becomes of its log."""
+"""The compiled engine as `framework.replay.contract.Engine`: its memory, its loop, its log."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from framework.compiler.dispatchers import numba_config
 from framework.engine.loop import run
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
-from framework.engine.roles.crashes import pass_fault
 from framework.engine.roles.decisions import decide
+from framework.engine.roles.faults import pass_fault
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.config import Setting
@@ -49,19 +49,19 @@ _EVENTS_BETWEEN_REPORTS = 200_000
 _ENDS = np.zeros(128, np.int8)  # states of results by the engine's states
 _ENDS[[FINISHED, REJECTED, FAILED, CANCELLED, UNSENT]] = 1, 2, 3, 4, 5
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
-_ROWS_AT_ONCE = 4096  # requests, which the processor's cache holds
-_WINDOWS, _GROWTH = 32, 4  # room for the log: windows of it at first, then times as many rows as it has
-_LARGE_BYTES = 1 << 27  # bytes of all requests from which on their memory is given back as their outcomes are taken
+_ROWS_AT_ONCE = 4096  # requests that fit into the processor's cache
+_WINDOWS, _GROWTH = 32, 4  # first room for the log, in windows, and the factor by which it grows
+_LARGE_BYTES = 1 << 27  # bytes of all requests from which on their memory is freed while outcomes are taken
 
 
 class CompiledEngine:
-    """One run in the memory of the compiled engine. Raises InputError where the parts of the setting do not fit."""
+    """One run in the memory of the compiled engine. Raises InputError if parts of the setting cannot be combined."""
 
     def __init__(self, setting: Setting) -> None:
         self._memory = allocate(setting)
         self._faults = setting.engine.faults.schedule(setting.cluster).events
         self.inspection = MemoryInspection(self._memory)
-        if numba_config.DISABLE_JIT:  # compiled rules are interpreted Python then, and ask as such
+        if numba_config.DISABLE_JIT:  # compiled rules are then interpreted Python, and call it as such
             interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
             self.inspection.view = self.inspection.view._replace(engine=interpreted)
         reduced = setting.engine.log == "reduced"
@@ -69,7 +69,7 @@ class CompiledEngine:
         self._new_log = partial(_ReducedLog, setting.workload.output_tokens) if reduced else _FullLog
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
-        """Run the loop to the end, emptying the engine's log whenever it is full. The inspection tells nothing then."""
+        """Run the loop to the end, emptying the engine's log whenever it is full. The inspection is invalid then."""
         memory = self._memory
         binding = Binding(policy, cluster, memory)
         begin_s = perf_counter()
@@ -120,7 +120,7 @@ class CompiledEngine:
 
 
 def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
-    """Run until the engine comes back for another reason than a decision about requests that run, or a fault."""
+    """Run until the engine stops for a reason other than a decision about running requests, or a fault."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE):
@@ -135,7 +135,7 @@ def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
 
 
 class _FaultLog:
-    """Crashes among the faults that are known, and what they dropped."""
+    """Crashes that have happened, and what they dropped."""
 
     def __init__(self, known: Sequence[FaultEvent]) -> None:
         self._known = known
@@ -143,7 +143,7 @@ class _FaultLog:
         self.drops: list[NDArray[np.void]] = []
 
     def add(self, memory: Memory) -> None:
-        """Take down the fault that has just been processed, if instances went down with it."""
+        """Record the fault that has just been processed, if instances went down."""
         sim, options = memory.sim[0], memory.options[0]
         if sim["fell"] == 0:
             return
@@ -158,7 +158,7 @@ class _FaultLog:
 
 
 class _Log(NamedTuple):
-    """What became of the log."""
+    """What happens to the log's rows."""
 
     step_log: NDArray[np.void]
     token_log: NDArray[np.void]
@@ -180,15 +180,15 @@ class _FullLog:
         return memory._replace(step_log=self._steps.window, token_log=self._tokens.window)
 
     def finish(self, step_rows: int, token_rows: int) -> _Log:
-        """The whole log, with these last rows, which are the engine's no more."""
+        """The whole log, with these last rows, which the engine no longer owns."""
         self._steps.keep(step_rows)
         self._tokens.keep(token_rows)
         return _Log(self._steps.rows, self._tokens.rows)
 
 
 class _Growing:
-    """The rows of a log, of which the engine fills a window at a time: it lies behind the others, so that rows stay
-    where they are written. Room that is not written yet takes no memory.
+    """The rows of a log. The engine fills a window at a time, which lies behind the other rows, so rows stay where they
+    are written. Unwritten room takes no memory.
     """
 
     def __init__(self, window: NDArray[np.void]) -> None:
@@ -196,7 +196,7 @@ class _Growing:
 
     @property
     def window(self) -> NDArray[np.void]:
-        """Where the next rows go."""
+        """The place of the next rows."""
         if self._kept + self._size > len(self._room):
             room = np.empty(max(_WINDOWS * self._size, _GROWTH * self._kept), self._room.dtype)
             room[: self._kept].view(np.uint8)[:] = self.rows.view(np.uint8)  # bytes: numpy copies records by fields
@@ -204,7 +204,7 @@ class _Growing:
         return self._room[self._kept :][: self._size]
 
     def keep(self, rows: int) -> None:
-        """So many rows of the window are written."""
+        """Keep `rows` rows of the window, which are written."""
         self._kept += rows
 
     @property
@@ -214,7 +214,7 @@ class _Growing:
 
 
 class _ReducedLog:
-    """Reduces the step log to token gaps as it is made, for runs too long to keep it."""
+    """Reduces the step log to token gaps during the run, for runs too long to keep it."""
 
     def __init__(self, output_tokens: NDArray[np.int64], memory: Memory) -> None:
         self._memory = memory
@@ -224,7 +224,7 @@ class _ReducedLog:
         self._reducer.add(self._memory.step_log[:step_rows], self._memory.token_log[:token_rows], keep_from_step)
 
     def next(self, memory: Memory) -> Memory:
-        """The log in the same memory: rows that have been reduced are written over."""
+        """The log in the same memory: reduced rows are overwritten."""
         return memory
 
     def finish(self, step_rows: int, token_rows: int) -> _Log:
@@ -253,7 +253,7 @@ def _end_off_time(memory: Memory) -> None:
 
 def _outcomes(memory: Memory) -> NDArray[np.void]:
     requests = memory.requests
-    outcomes = np.empty(len(requests), OUTCOME)  # The system would make zeros of small pages, which take longer.
+    outcomes = np.empty(len(requests), OUTCOME)  # The system would make zeros of small pages, which takes longer.
     for first in range(0, len(requests), _ROWS_AT_ONCE):
         part = slice(first, first + _ROWS_AT_ONCE)
         _fill(outcomes[part], requests[part])
@@ -264,8 +264,8 @@ def _outcomes(memory: Memory) -> NDArray[np.void]:
 
 
 def _fill(outcomes: NDArray[np.void], requests: NDArray[np.void]) -> None:
-    """Write all of these outcomes but what was predicted."""
-    outcomes.view(np.uint8)[:] = 0  # between fields too
+    """Write all of these outcomes except predictions."""
+    outcomes.view(np.uint8)[:] = 0  # bytes between fields too
     for name in _TOLD:
         outcomes[name] = requests[name]
     outcomes["state"] = _ENDS[requests["state"]]

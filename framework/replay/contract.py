@@ -1,4 +1,4 @@
-"""What every engine takes and gives: the parts of a run, the replay of it, and what that leaves behind."""
+"""What every engine takes and gives: the parts of a run, its replay, and the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Progress = Callable[[int, int], None]  # counts of requests: ended, total
 
 
 class Replayed(NamedTuple):
-    """What a replay leaves behind; see `framework.result.Result`. `requests` has no predictions yet."""
+    """The result of a replay; see `framework.result.Result`. `requests` has no predictions yet."""
 
     requests: NDArray[np.void]  # (N,) OUTCOME
     instances: NDArray[np.void]  # (M,)
@@ -25,7 +25,7 @@ class Replayed(NamedTuple):
     step_log: NDArray[np.void]
     token_log: NDArray[np.void]
     gaps: Gaps | None
-    marks: tuple[NDArray[np.void], ...]  # (M,) MARK of each time asked for before which the run has not ended
+    marks: tuple[NDArray[np.void], ...]  # (M,) MARK of each given time that lies before the end of the run
     crashes: NDArray[np.void]  # CRASHED
     drops: NDArray[np.void]  # DROPPED
     reasons: tuple[str, ...]
@@ -44,7 +44,6 @@ class Engine(Protocol):
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Let the policy decide until every request has ended; `cluster` is its view of `inspection`.
 
-        `marks_s`, in order: times as of which the totals of instances are recorded, once all events up to then are
-        past.
+        `marks_s`, in order: times at which the totals of instances are recorded, after all events up to then.
         """
         ...

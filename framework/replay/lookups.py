@@ -1,7 +1,7 @@
-"""What compiled rules ask of an engine in addition to the columns of their view: cached prefixes, step times, streams.
+"""What compiled rules ask of an engine in addition to their view's columns: cached prefixes, step times, streams.
 
 Each function takes `view.engine` first. For the compiled engine that is the address of its memory. For the reference
-engine, and without a compiler, it is an `InterpretedEngine`. A rule need not know which.
+engine, and without a compiler, it is an `InterpretedEngine`. A rule need not distinguish them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from framework.timing.table import StepTables
 
 
 class InterpretedEngine(NamedTuple):
-    """An engine that answers in Python. `slowdowns`: as `Sharing.slowdowns` has them, shape (2, 101)."""
+    """An engine that answers in Python. `slowdowns`: as in `Sharing.slowdowns`, shape (2, 101)."""
 
     inspection: Inspection
     slowdowns: NDArray[np.float64]
 
 
 def callable_with(engine: Any, function: Any) -> Callable[..., Any]:
-    """A function made with `compiled`, for Python to call with `view.engine`: as machine code where that is memory."""
+    """A function made with `compiled` that Python can call with `view.engine`: machine code if that is memory."""
     python: Callable[..., Any] = getattr(function, "py_func", function)
     return python if isinstance(engine, InterpretedEngine) else function
 
@@ -93,7 +93,7 @@ def _interpreted_prefill_s(engine: InterpretedEngine, i: int, cached: int, promp
 
 @either(_interpreted_prefill_s)
 def prefill_s(engine: Any, i: int, cached: int, prompt: int, most: int) -> float:
-    """Seconds to prefill what a prompt lacks beyond `cached` tokens on i, alone, in steps of at most `most` tokens."""
+    """Seconds to prefill a prompt beyond its `cached` tokens on i, alone, in steps of at most `most` tokens."""
     s = attach_at(engine)
     inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
     time_s: float = prefill_alone_s(tables, inst.pool, max(1, inst.stages), cached, prompt, most)
@@ -107,7 +107,7 @@ def _interpreted_step_s(engine: InterpretedEngine, i: int, prompt: int, decodes:
 
 @either(_interpreted_step_s)
 def step_s(engine: Any, i: int, prompt: int, decodes: int, context: int) -> float:
-    """Seconds of one step of i: a whole prompt (0: none) and decodes that read so many tokens together."""
+    """Seconds of one step of i: a whole prompt (0: none) and decodes that read `context` tokens together."""
     s = attach_at(engine)
     inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
     time_s: float = step_alone_s(tables, inst.pool, max(1, inst.stages), prompt, decodes, context)
@@ -124,7 +124,7 @@ def _interpreted_streams_s(engine: InterpretedEngine, i: int) -> tuple[float, fl
 
 @either(_interpreted_streams_s)
 def streams_s(engine: Any, i: int) -> tuple[float, float]:
-    """Seconds of i's next prefill step and decode step, each on all SMs, side by side; 0 where there is none."""
+    """Seconds of i's next prefill and decode step, each on all SMs, concurrent; 0 for a stream without work."""
     return next_streams_s(attach_at(engine), i)
 
 
@@ -134,7 +134,7 @@ def _interpreted_prefill_slowdown(engine: InterpretedEngine, percent: int) -> fl
 
 @either(_interpreted_prefill_slowdown)
 def prefill_slowdown(engine: Any, percent: int) -> float:
-    """How many times as long a prefill step takes on so many percent of the SMs, inf on none."""
+    """The factor by which a prefill step on `percent` of the SMs takes longer, inf on none."""
     factor: float = sm_sharing.prefill_slowdown(attach_at(engine), percent)
     return factor
 
@@ -145,11 +145,11 @@ def _interpreted_decode_slowdown(engine: InterpretedEngine, percent: int) -> flo
 
 @either(_interpreted_decode_slowdown)
 def decode_slowdown(engine: Any, percent: int) -> float:
-    """How many times as long a decode step takes on so many percent of the SMs, inf on none."""
+    """The factor by which a decode step on `percent` of the SMs takes longer, inf on none."""
     factor: float = sm_sharing.decode_slowdown(attach_at(engine), percent)
     return factor
 
 
-# A plan as a compiled `batching` answers it: (percent of the SMs for prefills, 0: as before; token budget; mode, one of
+# A plan as a compiled `batching` returns it: (percent of the SMs for prefills, 0: as before; token budget; mode, one of
 # `framework.codes`).
 as_plan: Callable[[int, int, int], int] = either()(encode_plan)

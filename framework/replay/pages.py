@@ -1,4 +1,4 @@
-"""Memory that nobody needs any more, given back to the system before its array ends."""
+"""Returns unneeded memory to the system before its array ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _DONTNEED = 4  # number of that advice to madvise(2) on Linux
 
 
 def give_back(records: NDArray[np.void]) -> None:
-    """Give back the whole pages that these records, which must be contiguous, fill: what they hold is lost.
+    """Return the whole pages that these contiguous records fill to the system: their content is lost.
 
-    Where the system is not Linux nothing happens. The next array that wants the memory waits for the system to clear
-    it, so that this pays for large arrays alone.
+    It does nothing on other systems than Linux. The next array in this memory waits for the system to clear it, so this
+    pays only for large arrays.
     """
     if sys.platform != "linux":
         return

@@ -1,4 +1,4 @@
-"""The reference engine as `framework.replay.contract.Engine`: its simulation, its loop, and its result as arrays."""
+"""The reference engine as `framework.replay.contract.Engine`: its simulation, its loop, its result as arrays."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _IN_OBJECTS = ("reason", "arrival_s", "predicted_tokens")  # columns that are no
 
 
 class ReferenceEngine:
-    """One run in ordinary objects. Raises InputError if parts of the setting do not fit, and for too long a run."""
+    """One run in ordinary objects. Raises InputError if parts of the setting cannot be combined, or if the run is too
+    long.
+    """
 
     def __init__(self, setting: Setting) -> None:
         if len(setting.workload) > MOST_REQUESTS:

@@ -1,1 +1,1 @@
-"""A run for people."""
+"""Reports of a run for people."""

@@ -1,4 +1,4 @@
-"""In what else than the policy the runs of a comparison differ: one line, for whatever shows them side by side."""
+"""The differences between compared runs other than the policy, in one line."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _SHAPE = (
 )
 _ROUTERS = ("policy.routing", "policy.placement")
 _OWN_ROUTER = "its own"  # router of a policy whose source says how it routes
-_UNSEEN = "\0"  # what follows distinguishes values, and is not shown
+_UNSEEN = "\0"  # what follows this character distinguishes values, and is not shown
 _MOST_ITEMS, _MOST_LABELS, _MOST_VALUES = 12, 3, 4
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A run of a comparison: `label` as it is called there, `settings` flat, with what its requests decided.
+    """A run of a comparison: its `label`, and its flat `settings` with those that its requests decided.
 
-    Only arms of one `group` are compared. `given`: settings by which the user distinguished the arms, and whose parts.
+    Only arms of one `group` are compared. `given`: settings by which the user distinguished the arms, and their parts.
     """
 
     label: str
@@ -48,9 +48,9 @@ class Arm:
 
 
 def unlike(arms: Sequence[Arm]) -> str | None:
-    """In what the arms differ beyond policy, seed and what they were given; None where in nothing.
+    """How the arms differ beyond policy, seed and given settings; None if they do not.
 
-    The value of most arms comes first, the others with the labels of their arms.
+    The most common value comes first, the others with the labels of their arms.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for group in dict.fromkeys(arm.group for arm in arms):
@@ -70,7 +70,7 @@ def unlike(arms: Sequence[Arm]) -> str | None:
 
 
 def _items(arm: Arm) -> dict[str, str]:
-    """What is compared, by its name: each as text."""
+    """The compared values by name, each as text."""
     settings = {
         name: value for name, value in arm.settings.items() if value is not None and not _is_left_out(name, arm)
     }
@@ -90,7 +90,7 @@ def _items(arm: Arm) -> dict[str, str]:
 
 
 def _module(settings: Mapping[str, Any]) -> str:
-    """The module of a predictor, which is called like its option."""
+    """The module of a predictor, which has the name of its option."""
     return str(settings.get("predictor._target_", "none")).split(".")[-2:][0]
 
 
@@ -104,7 +104,7 @@ def _is_given(name: str, given: Collection[str]) -> bool:
 
 
 def _shape(settings: Mapping[str, Any]) -> str:
-    """The pools of a cluster, as `5 mixed` or `3 prefill + 2 decode`; degrees of parallelism beyond 1 behind each."""
+    """The pools of a cluster, as `5 mixed` or `3 prefill + 2 decode`, each with its degrees of parallelism beyond 1."""
     kind = str(settings.get("cluster._target_")).rpartition(".")[2]
     texts = []
     for pool in _POOLS.get(kind, ()):
@@ -118,7 +118,7 @@ def _shape(settings: Mapping[str, Any]) -> str:
 
 
 def _of_part(part: str, own: Sequence[tuple[str, Any]]) -> str:
-    """A setting's value; of several settings their name, if they have one, and what distinguishes them from others."""
+    """The value of a setting; for several settings their name, if they have one, and what distinguishes them."""
     if len(own) == 1 and own[0][0] == part:
         return _text(own[0][1])
     names = [str(value) for name, value in own if name == f"{part}.name"]
@@ -126,7 +126,7 @@ def _of_part(part: str, own: Sequence[tuple[str, Any]]) -> str:
 
 
 def _values_text(values: Mapping[str, list[str]]) -> str:
-    """The values in brackets, those of more arms first, and who has the others; who has them, where texts are equal."""
+    """The values in brackets, the most common first, then the others with their arms; arms alone if texts are equal."""
     ordered = sorted(values, key=lambda value: -len(values[value]))
     shown = [value.partition(_UNSEEN)[0] for value in ordered]
     if len(set(shown) - {""}) < 2 and any(_UNSEEN in value for value in ordered):

@@ -35,7 +35,7 @@ def _figure(summary: Mapping[str, Any]) -> Text:
 
 
 def _interval(summary: Mapping[str, Any]) -> list[Text]:
-    """A bracket is no confidence interval, and is not to be taken for one."""
+    """A bracket as text that does not look like a confidence interval."""
     bracket = f"search ended between {_rate(summary['capacity_low'])} and {_rate(summary['capacity_high'])} req/s"
     replicates = summary["capacity_replicates"]
     if not replicates and not summary["capacity"]:
@@ -75,5 +75,5 @@ def _growth(probe: Mapping[str, Any]) -> str:
 
 
 def _rate(value: float) -> str:
-    """Four significant digits, enough to tell the ends of a bracket apart."""
+    """Four significant digits, enough to distinguish the ends of a bracket."""
     return f"{value:#.4g}".rstrip(".") if value else "0"

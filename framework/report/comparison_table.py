@@ -1,4 +1,4 @@
-"""The table of several runs, below each other."""
+"""The table of several runs, one below the other."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _COUNTED = ("preemptions", "migrations")
 def comparison_table(
     summaries: Sequence[Summary], labels: Sequence[str] | None = None, groups: Sequence[Hashable] | None = None
 ) -> RenderableType:
-    """Runs below each other, for `rich.console.Console.print`; the best of each group is bold and marked.
+    """The runs one below the other, for `rich.console.Console.print`; the best of each group is bold and marked.
 
-    Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is called
-    by what distinguishes it from the others. Runs on unlike numbers of GPUs are compared by goodput per GPU, and runs
-    at capacity by that. A narrow terminal gets fewer columns.
+    Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is named
+    by what distinguishes it. Runs on different numbers of GPUs are compared by goodput per GPU, and runs at capacity by
+    that. A narrow terminal gets fewer columns.
     """
     named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
     return _Comparison(summaries, named, groups or [0] * len(summaries))
@@ -60,7 +60,7 @@ class _Comparison:
         yield from (Text(line, style="dim") for line in footnotes(self.summaries))
 
     def _runs(self, counted: Sequence[str]) -> Table:
-        """A row a run; `counted`: keys of counts that stand behind the latencies, with the requests not served."""
+        """One row for each run; `counted`: keys of counts after the latencies, with the requests not served."""
         ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
@@ -97,7 +97,7 @@ def _ranking(summaries: Sequence[Summary]) -> str:
 
 
 def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
-    """The trace and the timing of all runs, where they agree, and how far step times were extrapolated."""
+    """The trace and the timing of all runs, if they agree, and how far step times were extrapolated."""
 
     def agrees(*keys: str) -> bool:
         return len({tuple(alike(summary, key) for key in keys) for summary in summaries}) == 1

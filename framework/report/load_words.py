@@ -1,5 +1,5 @@
-"""Whether the systems of runs kept up with their load, and had time to fill up, in the words and marks of tables, pages
-and pictures.
+"""Whether runs kept up with their load, and had time to fill up, in the words and marks of tables, pages and
+pictures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MEANS = {
 
 
 def load_state(summaries: Iterable[Summary]) -> str | None:
-    """The worst of these runs, None where none has a state; summaries of other versions may lack it."""
+    """The worst state of these runs, None if none has one; summaries of other versions may lack it."""
     found = [state for one in summaries if (state := one.get("load_state")) in _ORDER]
     return max(found, key=_ORDER.index, default=None)
 
@@ -46,13 +46,13 @@ def served_others_worse(summaries: Iterable[Summary]) -> bool:
 
 
 def mark(*summaries: Summary) -> str:
-    """What stands next to the figures of these runs, empty if nothing needs to."""
+    """The mark next to the figures of these runs, empty if none is needed."""
     signs = MARKS.get(load_state(summaries) or "", "") + (SHORT if has_short_window(summaries) else "")
     return signs + (WORSE if served_others_worse(summaries) else "")
 
 
 def overload(summary: Summary) -> str:
-    """What must stand next to latencies, empty where the run is not overloaded."""
+    """The warning next to latencies, empty if the run is not overloaded."""
     if not is_overloaded([summary]):
         return ""
     growth = summary.get("latency_growth")
@@ -60,14 +60,14 @@ def overload(summary: Summary) -> str:
 
 
 def short_window(summary: Summary) -> str:
-    """What must stand next to all figures, empty where the window is long enough."""
+    """The warning next to all figures, empty if the window is long enough."""
     if not summary.get("window_is_short"):
         return ""
     return f"window of {number(summary['window_s'])} s: too short, the start from empty flatters all figures"
 
 
 def worse_others(summary: Summary) -> str:
-    """What must stand next to all figures, empty where requests that are not counted were served as well as others."""
+    """The warning next to all figures, empty if uncounted requests were served as well as others."""
     if not served_others_worse([summary]):
         return ""
     shares = (f"{100 * summary[key]:.1f} %" for key in ("uncounted_attainment", "slo_attainment"))
@@ -75,7 +75,7 @@ def worse_others(summary: Summary) -> str:
 
 
 def footnotes(summaries: Iterable[Summary]) -> list[str]:
-    """What the marks mean that stand next to these runs."""
+    """The meaning of the marks next to these runs."""
     runs = list(summaries)
     states = {one.get("load_state") for one in runs}
     found = [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]

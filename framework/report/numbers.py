@@ -1,14 +1,14 @@
-"""Figures as people read them."""
+"""Figures in the form that people read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-NONE = "–"  # sign of a figure that is not defined
+NONE = "–"  # sign of an undefined figure
 
 
 def side_by_side(headings: Sequence[str]) -> list[str]:
-    """Headings of lines for columns side by side: a first line that repeats the one before it is left empty."""
+    """Headings in lines for columns side by side: a first line that repeats the one before it is empty."""
     firsts = [heading.partition("\n")[0] for heading in headings]
     repeats = [first == before for first, before in zip(firsts, ["", *firsts], strict=False)]
     return [

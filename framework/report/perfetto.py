@@ -1,12 +1,12 @@
-"""A run as a timeline in the Chrome trace format, which ui.perfetto.dev and chrome://tracing open.
+"""A run as a timeline in the Chrome trace format, for ui.perfetto.dev and chrome://tracing.
 
-One process an instance: its steps as slices (a leap is one slice), and, if it decodes at all, the batch and the summed
-context of its decodes as counters, 0 while it idles; and slices while it is down. Arrows lead from the end of each
-prefill whose KV was transferred to the decode that followed, and from the last step of a request on one instance to its
-first on another. One process more has the requests (`framework.report.perfetto_requests`).
+Each instance is a process. Its steps are slices (a leap is one slice), and so are times while it is down. If it
+decodes, the batch and the summed context of its decodes are counters, 0 while it idles. Arrows lead from the end of
+each prefill whose KV was transferred to the decode that followed, and from the last step of a request on one instance
+to its first on another. One more process has the requests (`framework.report.perfetto_requests`).
 
-A window of time leaves out the steps and requests that lie outside it and the arrows that lie not wholly within it.
-What is left is as in the whole timeline; each counter of an instance then has its value at the first step there, too.
+A window of time leaves out steps and requests outside it, and arrows that are not wholly within it. The rest is as in
+the whole timeline, but each counter of an instance also has its value at the first step in the window.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from framework.result import Result
 
 _NS = 1e9
 _ROWS_AT_ONCE = 100_000
-_ROUNDING_NS = 1  # between the end of a leap and the start of the one that follows at once
+_ROUNDING_NS = 1  # nanoseconds between the end of a leap and the start of one that follows at once
 _COUNTERS = {"batch": "requests", "context": "tokens"}  # counters, and units that a viewer shows
 ALWAYS_S = (-math.inf, math.inf)  # the window of a whole timeline
 
 
 def write_timeline(result: Result, file: IO[bytes], window_s: tuple[float, float] = ALWAYS_S) -> None:
-    """Write gzipped JSON of what happens within the window; equal results give equal bytes.
+    """Write gzipped JSON of the events within the window; equal results give equal bytes.
 
     Times are microseconds since the run's time 0.
     """
@@ -62,7 +62,7 @@ def _chunks(result: Result, window_s: tuple[float, float]) -> Iterator[list[str]
 
 
 def _names(result: Result) -> list[str]:
-    """Processes in the order of the instances, each called by its pool and its number within it; then the requests."""
+    """Processes in the order of the instances, each named by its pool and its number within it; then the requests."""
     names = [f"{pool.name} {number}" for pool in result.cluster.pools for number in range(pool.instances)]
     concurrent = set(result.step_log["instance"][result.step_log["stream"] == 1].tolist())
     failed = {(outage.instance, outage.thread) for outage in outages(result)}
@@ -77,7 +77,7 @@ def _names(result: Result) -> list[str]:
 
 
 def _process(number: int, name: str) -> tuple[str, str]:
-    """Its name, and that it stands in the order of the numbers."""
+    """The name of a process, and its place in the order of numbers."""
     named = event(name="process_name", ph="M", pid=number, args={"name": name})
     return named, event(name="process_sort_index", ph="M", pid=number, args={"sort_index": number})
 
@@ -87,7 +87,7 @@ def _thread(process: int, number: int, name: str) -> str:
 
 
 def _leaps(result: Result, window_s: tuple[float, float]) -> pl.DataFrame:
-    """Leaps within the window, in time order of each instance; integer nanoseconds: adjacent ones meet exactly."""
+    """Leaps within the window, in time order of each instance; integer nanoseconds, so adjacent ones meet exactly."""
     leaps = result.step_log
     steps = leaps["steps"].astype(np.float64)
     duration_s = steps * leaps["first_s"] + steps * (steps - 1) / 2 * leaps["increment_s"]
@@ -120,7 +120,7 @@ def _slice(thread: int) -> pl.Expr:
 
 
 def _changes(leaps: pl.DataFrame, counter: str) -> pl.DataFrame:
-    """Value from the start of each leap, and 0 where an instance idles after it, where that differs from before."""
+    """Value from the start of each leap, and 0 if an instance then idles, if this differs from the value before."""
     begins = leaps.select("instance", pl.col("start_ns").alias("ts_ns"), pl.col(counter).cast(pl.Int64).alias("value"))
     ends = leaps.filter("idle_after").select("instance", pl.col("end_ns").alias("ts_ns"), pl.lit(0).alias("value"))
     levels = pl.concat([begins, ends.cast(begins.schema)]).sort("instance", "ts_ns", maintain_order=True)

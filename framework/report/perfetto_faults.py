@@ -8,12 +8,12 @@ from typing import NamedTuple
 from framework.report.trace_events import event
 from framework.result import Result
 
-THREADS = {2: "crashes", 3: "slow-downs", 4: "network"}  # by how far they are behind the thread of the steps
+THREADS = {2: "crashes", 3: "slow-downs", 4: "network"}  # offset of each from the thread of the steps
 _DOWN, _SLOW, _NETWORK = THREADS
 
 
 class Outage(NamedTuple):
-    """An instance was down or slow, from when to when, up to the end of the run."""
+    """A time in which an instance was down or slow, at most up to the end of the run."""
 
     instance: int
     thread: int  # of `THREADS`
@@ -23,7 +23,7 @@ class Outage(NamedTuple):
 
 
 def outages(result: Result) -> Iterator[Outage]:
-    """All of a run."""
+    """All outages of a run."""
     for crash in result.crashes:
         for i in range(int(crash["instance"]), int(crash["instance"] + crash["instances"])):
             yield Outage(i, _DOWN, "down", float(crash["at_s"]), min(float(crash["back_s"]), result.end_s))

@@ -1,7 +1,7 @@
-"""Requests in a timeline: each an async slice with its phases, arrows between instances, and how many there are.
+"""Requests in a timeline: async slices with phases, arrows between instances, and counts.
 
-A request is a slice from its arrival to its end, named by how it ended, in the process after those of the instances;
-within it lie its time in the queue, its prefill, the transfer of its KV, and its decoding with all that interrupts it.
+A request is a slice from its arrival to its end, named by how it ended, in the process after those of the instances. It
+contains its time in the queue, its prefill, the transfer of its KV, and its decoding with all interruptions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def process_of(result: Result) -> int:
 def steps_thread(result: Result) -> int:
     """The thread of the steps in the process of each instance; the next one has prefills concurrent with its decodes.
 
-    No process has such a number: a thread with that of its process is a main thread to Perfetto.
+    No process has this number: Perfetto treats a thread with its process's number as a main thread.
     """
     return process_of(result) + 1
 
@@ -39,7 +39,7 @@ def steps_thread(result: Result) -> int:
 
 
 def requests_of(result: Result, window_s: Window) -> pl.DataFrame:
-    """Requests that are there at some time of the window, whole: their events, in the order of the requests."""
+    """The events of all requests that are present in the window, whole, in the order of the requests."""
     requests = result.requests
     arrival_s, end_s = requests["arrival_s"], _end_s(result)
     is_over = np.maximum(end_s, np.nextafter(arrival_s, np.inf)) <= window_s[0]  # one may end as it arrives
@@ -72,7 +72,7 @@ def _part(result: Result) -> pl.Expr:
 
 
 def _of_process(result: Result) -> str:
-    """One end of a slice, unfinished: name, number of the request, phase, time. Such a number is the process's own."""
+    """One end of a slice, as a template: name, number of the request, phase, time. Numbers are local to the process."""
     own = f'"pid":{process_of(result)},"tid":0'
     return f'{{"name":"{{}}","cat":"request","id2":{{"local":"{{}}"}},"ph":"{{}}",{own},"ts":{{}}'
 
@@ -81,7 +81,7 @@ _NAMES = ("queue", "prefill", "transfer", "decode")
 
 
 def _phases(result: Result) -> list[tuple[Floats, Floats]]:
-    """When each of _NAMES begins and ends, seconds, shape (N,); NaN for requests that do not have it."""
+    """When each of _NAMES begins and ends, seconds, shape (N,); NaN for requests without it."""
     requests, end_s = result.requests, _end_s(result)
     start_s, first_s, moved_s = (requests[name] for name in ("start_s", "prefill_end_s", "transfer_end_s"))
     decodes = ~np.isnan(first_s) & (end_s > first_s)
@@ -95,19 +95,19 @@ def _phases(result: Result) -> list[tuple[Floats, Floats]]:
 
 
 def _until(time_s: Floats, end_s: Floats) -> Floats:
-    """These times, the end of the request where there is none or it comes before."""
+    """These times, or the end of the request if there is none or the end comes before."""
     return np.fmin(np.where(np.isnan(time_s), end_s, time_s), end_s)
 
 
 def _end_s(result: Result) -> Floats:
-    """When each request ended; one that did not, with the last of all."""
+    """When each request ended; for one that did not, the end of the run."""
     end_s = result.requests["end_s"]
     last_s = np.nanmax(end_s, initial=float(result.requests["arrival_s"].max(initial=0.0)))
     return np.where(np.isnan(end_s), last_s, end_s)
 
 
 def _pair(requests: NDArray[np.int64], phase: int, begin_s: Floats, end_s: Floats) -> pl.DataFrame:
-    """Two rows a slice. At equal times the ends of phases come first, then begins; the request is around them all."""
+    """Two rows for each slice. At equal times ends of phases come first, then starts; the request encloses them all."""
     own = ~np.isnan(begin_s) & ~np.isnan(end_s)
     at_ns = [np.rint(times[own] * _NS).astype(np.int64) for times in (begin_s, end_s)]
     count = int(own.sum())
@@ -127,8 +127,8 @@ def _pair(requests: NDArray[np.int64], phase: int, begin_s: Floats, end_s: Float
 def arrows(result: Result, window_s: Window) -> pl.DataFrame:
     """Transfers and migrations that lie wholly within the window, as pairs of events.
 
-    An arrow begins in the slice that ends there, and ends at the first one that begins then or later. Their numbers are
-    those of the whole timeline.
+    An arrow starts in the slice that ends there, and ends at the first one that starts then or later. Its number is
+    that in the whole timeline.
     """
     requests = result.requests
     moved = np.flatnonzero(~np.isnan(requests["transfer_end_s"]))
@@ -140,7 +140,7 @@ def arrows(result: Result, window_s: Window) -> pl.DataFrame:
         "to_s": requests["transfer_end_s"][moved],
     }
     first = _first_places(result)
-    if first is not None:  # A request that moved decoded first elsewhere than last.
+    if first is not None:  # A request that moved first decoded on another instance than last.
         known = first[moved] >= 0
         transfers["to_instance"] = np.where(known, first[moved], transfers["to_instance"])
     parts = [_named("transfer", transfers), _named("migration", _migrations(result))]
@@ -180,7 +180,7 @@ def _first_places(result: Result) -> NDArray[np.int64] | None:
 
 
 def _migrations(result: Result) -> dict[str, NDArray[Any]]:
-    """Where a request goes on decoding on another instance without having been preempted."""
+    """Where a request continues to decode on another instance without a preemption."""
     rows = _rows(result)
     requests = result.requests
     after = np.flatnonzero(
@@ -211,7 +211,7 @@ def _migrations(result: Result) -> dict[str, NDArray[Any]]:
 def in_flight(result: Result, window_s: Window) -> pl.DataFrame:
     """Counters of the process of the requests: those that wait for their first admission, and those after it.
 
-    Of a window, from the last change before it on.
+    For a window, from the last change before it on.
     """
     requests, end_s = result.requests, _end_s(result)
     admitted_s = _until(requests["start_s"], end_s)

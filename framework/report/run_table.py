@@ -46,7 +46,7 @@ _TIER = "cache_hit_rate_"
 
 
 def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
-    """What a run came to, for `rich.console.Console.print`."""
+    """The results of a run, for `rich.console.Console.print`."""
     columns = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
     parts: list[RenderableType] = [*_headline(evaluation.summary), Text(), columns, Text()]
     for kind, key in (("class", "classes"), ("tenant", "tenants")):
@@ -139,7 +139,7 @@ def _outcome(evaluation: Evaluation) -> Table:
 
 
 def _crashes(summary: Summary) -> str:
-    """What crashes did to the run."""
+    """The effects of crashes on the run."""
     dropped = f"{summary['dropped']:,} requests dropped, {summary['lost_tokens']:,} KV tokens lost"
     said = f"{len(summary['crashes']):,}; available {percent(summary['availability'])}; {dropped}"
     if summary["median_recovery_s"] is None:
@@ -155,7 +155,7 @@ def _fairness(summary: Summary) -> str:
 
 
 def _parts(kind: str, kinds: str, parts: Mapping[str, Summary]) -> list[RenderableType]:
-    """A row a class of requests or a tenant, the first of them in the order of their names."""
+    """One row for each class of requests or tenant, the first ones in the order of their names."""
     table = plain_table(kind, "")
     for heading in ("requests", "SLO met", *headings(HEADLINE, *_OF_PART)):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -168,7 +168,7 @@ def _parts(kind: str, kinds: str, parts: Mapping[str, Summary]) -> list[Renderab
 
 
 def _tiers(summary: Summary) -> str:
-    """Which memory the hits were in, where there is more than one."""
+    """The memory in which hits were found, if there are several."""
     rates = {key.removeprefix(_TIER): rate for key, rate in summary.items() if key.startswith(_TIER)}
     return f" ({', '.join(f'{name} {percent(rate)}' for name, rate in rates.items())})" if rates else ""
 

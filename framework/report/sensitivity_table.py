@@ -1,4 +1,4 @@
-"""The terminal's table of what step times that are off would change in a run."""
+"""The terminal's table of a run's sensitivity to wrong step times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framework.report.table_words import plain_table, scaled
 
 
 def sensitivity_table(found: Sensitivity, summary: Mapping[str, Any]) -> RenderableType:
-    """The run's figures, `summary`, between their least and largest."""
+    """The run's figures, `summary`, between their least and largest values."""
     width = found.width
     percent = f"{100 * width.steps:.3g} %"
     table = plain_table(f"step times off by {percent}", "")

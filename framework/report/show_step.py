@@ -1,9 +1,9 @@
-"""How long one step takes, what of, and how well it uses the hardware, without a simulation.
+"""The seconds of one step, their parts, and the use of the hardware, without a simulation.
 
     python -m framework.report.show_step model=llama3_8b gpu=h100 prefill=2048
     python -m framework.report.show_step model=llama3_70b gpu=h100 tp=4 decode=64x4096 json=true
 
-FLOPs count two for each token and weight that it passes, embedding and output projection apart, and attention; bytes
+FLOPs count two for each token and weight that it passes, without embedding and output projection, plus attention; bytes
 are weights once (experts as far as they are chosen) and KV read and written (framework.timing.flops). MFU = FLOPs /
 (time x peak of the weights' type x GPUs), MBU = bytes / (time x bandwidth x GPUs), intensity = FLOPs / bytes.
 """
@@ -27,7 +27,7 @@ from framework.timing.flops import Chunk, Step
 _KEYS = {
     "prefill": "TOKENS, TOKENS@PREFIX (a chunk after cached tokens), COUNTxTOKENS (several prompts)",
     "decode": "BATCHxCONTEXT; of each sequence, the token that is computed included",
-    **dict.fromkeys(("tp", "pp", "dp", "ep"), "of the instance, 1 if nothing is said"),
+    **dict.fromkeys(("tp", "pp", "dp", "ep"), "of the instance, 1 by default"),
     "dtype": "of the weights",
     "expert_dtype": "of the experts' weights",
     "kv_dtype": "of the KV cache",
@@ -40,7 +40,7 @@ _MOST_CHUNKS = 100_000
 
 
 def parse_step(prefill: str | None, decode: str | None) -> Step:
-    """The step that the values of `prefill=` and `decode=` ask for. Raises InputError for what they cannot mean."""
+    """The step that the values of `prefill=` and `decode=` describe. Raises InputError for wrong values."""
     chunks: list[Chunk] = []
     if prefill is not None:
         sizes, at, prefix = prefill.partition("@")
@@ -58,7 +58,7 @@ def parse_step(prefill: str | None, decode: str | None) -> Step:
 
 
 def run(arguments: Arguments) -> StepFigures:
-    """The figures that the command line asks for. Raises InputError, or an error of Hydra's, for what cannot be."""
+    """The figures for a command line. Raises InputError, or an error of Hydra's, for a wrong one."""
     own, overrides = arguments.own, list(arguments.settings)
     step = parse_step(own.get("prefill"), own.get("decode"))
     if "backend" in own:
@@ -72,7 +72,7 @@ def run(arguments: Arguments) -> StepFigures:
 
 
 def _typed(model: Model, own: Mapping[str, str]) -> Model:
-    """The model with the data types that were given."""
+    """The model with the given data types."""
     if "expert_dtype" in own:
         if model.experts is None:
             raise InputError(f"expert_dtype = {own['expert_dtype']}: model {model.name} has no experts")
@@ -82,7 +82,7 @@ def _typed(model: Model, own: Mapping[str, str]) -> Model:
 
 @command(__doc__, keys=_KEYS, settings=_GROUPS)
 def main(arguments: Arguments) -> None:
-    """Print one step, as a table or as JSON. Raises InputError for what the command line cannot mean."""
+    """Print one step, as a table or as JSON. Raises InputError for a wrong command line."""
     figures = run(arguments)
     if arguments.truth("json"):
         print(json.dumps(figures.as_json(), indent=2, allow_nan=False))

@@ -1,4 +1,4 @@
-"""How `cluster.prefill=auto` divided the instances of a run, in a line."""
+"""One line on how `cluster.prefill=auto` divided a run's instances."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framework.report.numbers import number
 
 
 def split_line(split: Mapping[str, Any]) -> str:
-    """The key `split` of a summary in words: the instances, and what a request asks of each pool."""
+    """The key `split` of a summary in words: the instances, and what a request needs of each pool."""
     rate = "" if split["rate_rps"] is None else f" at {number(split['rate_rps'])} req/s"
     both = ", which prefill too," if split["decode_prefills"] else ""
     parts = []

@@ -1,4 +1,4 @@
-"""What one step takes and how well it uses the hardware, without a simulation.
+"""The time of one step and its use of the hardware, without a simulation.
 
 FLOPs and bytes are counted by framework.timing.flops. MFU = FLOPs / (time x peak of the weights' type x GPUs), MBU =
 bytes / (time x bandwidth x GPUs), intensity = FLOPs / bytes.
@@ -26,12 +26,12 @@ _MS = 1e3
 
 @dataclass(frozen=True)
 class StepFigures:
-    """One step on one instance: what it does, how long it takes, and how well it uses the hardware.
+    """One step on one instance: its work, its time, and its use of the hardware.
 
     Times are milliseconds; `parts_ms`, by part, sum to `step_ms`. `kernels_ms` and `calibrated_ms` are the step without
-    and with fitted terms, the latter None where nothing was fitted. `peak_flops` (FLOP/s) and `bandwidth_bytes_s` are
-    those of the whole instance. `extrapolation` is the largest ratio to the end of what was measured, and `beyond_what`
-    says what is that far beyond it.
+    and with fitted terms, the latter None if nothing was fitted. `peak_flops` (FLOP/s) and `bandwidth_bytes_s` are
+    those of the whole instance. `extrapolation` is the largest ratio to the end of the measured range, and
+    `beyond_what` names the quantity with that ratio.
     """
 
     model: str
@@ -81,16 +81,16 @@ class StepFigures:
 
     @property
     def bound(self) -> str:
-        """What limits the step by the roofline: "compute" or "memory"."""
+        """The limit of the step by the roofline: "compute" or "memory"."""
         return "compute" if self.intensity >= self.ridge else "memory"
 
     @property
     def extrapolated(self) -> bool:
-        """Whether the step lies beyond what was measured."""
+        """Whether the step lies beyond the measured range."""
         return self.extrapolation > 1
 
     def as_json(self) -> dict[str, Any]:
-        """All fields and properties by name, and the step as its prefills and decodes: what json=true prints."""
+        """All fields and properties by name, and the step as its prefills and decodes: the output of json=true."""
         derived = ("mfu", "mbu", "intensity", "ridge", "attainable_flops", "bound", "extrapolated")
         stated = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "step"}
         work = {
@@ -102,7 +102,7 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class _Times:
-    """Step times by part, without and (where anything was fitted) with fitted terms; `row` has their sum and limits."""
+    """Step times by part, without and (if anything was fitted) with fitted terms; `row` has their sum and limits."""
 
     source: str
     scaled_from: str
@@ -114,9 +114,9 @@ class _Times:
 def step_figures(
     model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, step: Step, *, calibrated: bool = False
 ) -> StepFigures:
-    """The figures of `step` on one instance, with fitted terms where `calibrated` asks for them.
+    """The figures of `step` on one instance, with fitted terms if `calibrated` is true.
 
-    Raises InputError where `timing` has no times for the instance.
+    Raises InputError if `timing` has no times for the instance.
     """
     times = _times(model, gpu, parallelism, timing, calibrated=calibrated)
     kernels_ms = _parts_ms(times.kernels, times.row, step)
@@ -162,7 +162,7 @@ def _times(model: Model, gpu: Gpu, parallelism: Parallelism, timing: Timing, *, 
 
 
 def _parts_ms(parts: Mapping[str, StepRow], row: StepRow, step: Step) -> Mapping[str, float]:
-    """The milliseconds of each part; where attention is one kernel, decodes with chunks have their tiles in it."""
+    """The milliseconds of each part; if attention is one kernel, decodes with chunks have their tiles in it."""
     tables = stack(list(parts.values()))
     found = {part: _MS * _step_s(tables, k, step) for k, part in enumerate(parts)}
     if _is_joint(row, step):
@@ -185,7 +185,7 @@ def _step_s(tables: StepTables, k: int, step: Step) -> float:
 
 
 def _extrapolation(row: StepRow, step: Step) -> tuple[float, str]:
-    """The largest ratio to the end of what was measured, and what is that far beyond it."""
+    """The largest ratio to the end of the measured range, and the quantity with that ratio."""
     tables = stack([row])
     batch = step.batch
     ratios = {

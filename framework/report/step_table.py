@@ -1,4 +1,4 @@
-"""One step on a terminal: its time, the parts of it, and its place under the roofline."""
+"""One step on a terminal: its time, its parts, and its place under the roofline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framework.report.step_figures import StepFigures
 _WARNING = "bold black on yellow"
 _FILL = "grey37"
 _BAR_COLUMNS = 30
-_LEAST_SHOWN_MS = 0.005  # what two decimals show
+_LEAST_SHOWN_MS = 0.005  # the smallest time that two decimals show
 _TERA = 1e12
 
 
@@ -77,7 +77,7 @@ def _parts(figures: StepFigures) -> Table:
 
 
 def _compared(figures: StepFigures) -> str:
-    """The step without, or with, what was fitted."""
+    """The step without, or with, the fitted terms."""
     if figures.calibrated_ms is None:
         return ""
     if figures.step_ms == figures.calibrated_ms:
@@ -146,7 +146,7 @@ class _Roofline:
         return int(share * self._columns), self._row_of(self._achieved)
 
     def _cells(self) -> list[str]:
-        """All that is attainable, filled: in eighths of a row."""
+        """The attainable area, filled in eighths of a row."""
         eighths = len(self._heights) - 1
         lines = []
         for line in range(self._rows):
@@ -156,7 +156,7 @@ class _Roofline:
         return lines
 
     def _label(self, line: int) -> str:
-        """TFLOP/s of that row: the peak, or a round number that lies there."""
+        """The TFLOP/s of that row: the peak, or a round number in the row."""
         if line == self._row_of(self._figures.peak_flops):
             return _number(self._figures.peak_flops / _TERA)
         for power in range(math.ceil(self._bottom), math.ceil(math.log10(self._figures.peak_flops))):
@@ -178,7 +178,7 @@ class _Roofline:
 
 
 def _decimals(value_ms: float) -> str:
-    """The number of decimals that tell a part of a step from nothing, two at most."""
+    """The number of decimals that distinguish a part of a step from 0, at most two."""
     return f"{value_ms:,.{2 if value_ms < 10 else 1 if value_ms < 100 else 0}f}"
 
 

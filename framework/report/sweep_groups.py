@@ -1,4 +1,4 @@
-"""The runs of a sweep as rows of one table: means over seeds, and groups of runs that can be compared."""
+"""The runs of a sweep as rows of one table: means over seeds, and groups of comparable runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from framework.report.load_words import load_state, served_others_worse
 
 Summary = Mapping[str, Any]
-_OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share for one to be better than another
+_OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share to be comparable
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A run of a sweep that has ended: its directory, the arguments that it was given, its summary."""
+    """An ended run of a sweep: its directory, its arguments, its summary."""
 
     directory: Path
     arguments: tuple[str, ...]
@@ -25,7 +25,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One row: what distinguishes it from the others, its figures, and `group`: rows of one group can be compared.
+    """One row: what distinguishes it, its figures, and its `group` of comparable rows.
 
     `seeds` is the number of runs whose mean its figures are.
     """
@@ -57,8 +57,8 @@ def in_groups(rows: Sequence[SweepRow]) -> list[SweepRow]:
 
 
 def mean_of(summaries: Sequence[Summary]) -> Summary:
-    """The mean of each number, null where it is so in all; of `load_state` and of what is short or worse the worst;
-    whatever else, and what is equal in all, as it is.
+    """The mean of each number, null if it is null in all; the worst of `load_state` and of warnings; anything else, and
+    what is equal in all, as it is.
     """
     if len(summaries) == 1:
         return summaries[0]

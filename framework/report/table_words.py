@@ -17,24 +17,24 @@ from framework.report.numbers import NONE, number, percent, side_by_side
 
 Summary = Mapping[str, Any]
 WARNING = "bold black on yellow"
-# What a source says of a fit: to which loads, and where the run lies relative to them; or why it does not count.
+# What a source says of its fit: the loads, and how the run relates to them; or why the fit does not count.
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
 _LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _ROOFLINE = re.compile(r"\broofline\b(?:[^;)]*, to a factor of ([\d.]+))?")
-_SHOWN_SHARE = 0.0005  # smaller ones would read 0.0 %
-_FAR = 1.05  # times the measured size: what would not be rounded to it
+_SHOWN_SHARE = 0.0005  # smaller shares would read 0.0 %
+_FAR = 1.05  # times the measured size: below it rounding would hide the excess
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 WIDE = 96  # columns that a full comparison needs
 COMPARED = ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms")
 
 
 def headings(*keys: str) -> list[str]:
-    """Headings of the columns of these figures, in lines of equal number."""
+    """Headings of the columns of these figures, all with the same number of lines."""
     return side_by_side([metric(key).heading for key in keys])
 
 
 def caveats(*summaries: Summary) -> list[RenderableType]:
-    """In what the requests of the runs are unlike the trace that they were taken from."""
+    """How the requests of the runs differ from the trace that they were taken from."""
     caveats = dict.fromkeys(summary.get("trace_caveat") for summary in summaries)
     return [Constrain(Text(f" {one} ", WARNING), WIDE) for one in caveats if one]
 
@@ -45,9 +45,9 @@ def without_place(source: str) -> str:
 
 
 def without_loads(source: str) -> tuple[str, list[RenderableType]]:
-    """The source of step times, and in lines of their own the loads that they were calibrated to, if it says so.
+    """The source of step times, and in separate lines the loads of its calibration, if it states them.
 
-    Those lines also say where the run's own load lies.
+    Those lines also say how the run's own load relates to them.
     """
     lines: list[RenderableType] = []
     for found in (_FIT.search(source), _LEFT_OUT.search(source)):
@@ -59,7 +59,7 @@ def without_loads(source: str) -> tuple[str, list[RenderableType]]:
 
 
 def extrapolated(*summaries: Summary) -> list[Text]:
-    """How much of the time rests on step times past the end of measurement, if any does: the most of several runs."""
+    """The largest share of time that rests on extrapolated step times, if any does."""
     share, ratio = (max(summary[key] for summary in summaries) for key in ("extrapolated", "extrapolation"))
     if not share:
         return []
@@ -70,7 +70,7 @@ def extrapolated(*summaries: Summary) -> list[Text]:
 
 
 def estimated(*summaries: Summary) -> list[Text]:
-    """That step times are not of measured kernels, and how far off they may be, where any are so."""
+    """That step times are not from measured kernels, and how wrong they may be, if any are."""
     found = [one for summary in summaries if (one := _ROOFLINE.search(str(summary["timing_source"])))]
     factors = [float(one[1]) for one in found if one[1]]
     if not found:
@@ -80,7 +80,7 @@ def estimated(*summaries: Summary) -> list[Text]:
 
 
 def source_of(summary: Summary) -> Text:
-    """Where the requests come from; one that only resembles a real trace must be seen at once."""
+    """The source of the requests; one that only resembles a real trace must be visible at once."""
     if summary["trace_source"] == "twin":
         return Text(" fitted trace, not a recording ", style=WARNING)
     return Text(f"({summary['trace_source']})", style="dim")
@@ -95,17 +95,17 @@ def plain_table(first: str, second: str, between: int = 1) -> Table:
 
 
 def alike(summary: Summary, key: str) -> Any:
-    """The value by which runs are distinguished: of step times without the load of each run relative to a fit's."""
+    """The value that distinguishes runs; for step times, without each run's load relative to the fit's."""
     return _FIT.sub(r"\1 to \2", str(summary[key])) if key == "timing_source" else summary[key]
 
 
 def gpus_of(summary: Summary) -> str:
-    """How many GPUs the run had."""
+    """The number of GPUs of the run."""
     return f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
 
 
 def attainment(share: float, unit: str = " %") -> Text:
-    """A share, coloured by how good it is."""
+    """A share, coloured by its size."""
     style = "green" if share >= _GOOD_SHARE else "yellow" if share >= _POOR_SHARE else "red"
     return Text(f"{100 * share:.1f}{unit}", style=style)
 

@@ -1,4 +1,4 @@
-"""Events of the Chrome trace format as text, one by one and by the column."""
+"""Events of the Chrome trace format as text, singly and by column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def event(**fields: object) -> str:
 
 
 def filled(form: str, *values: pl.Expr | str) -> pl.Expr:
-    """`form` with its placeholders filled, an event a row; other braces stay as they are."""
+    """`form` with its placeholders filled, one event a row; other braces stay as they are."""
     parts = form.split("{}")
     columns = [pl.col(value) if isinstance(value, str) else value for value in values]
     pieces: list[pl.Expr] = [pl.lit(parts[0])]

@@ -1,4 +1,4 @@
-"""What limits the goodput of a run and what would improve it, for a terminal, and as rows for a page."""
+"""The limits of a run's goodput and their remedies, for a terminal, and as rows for a page."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def verdict(trials: Trials) -> Iterator[str]:
         yield "Nothing limits goodput but the load: no request was lost."
         return
     if not trials.removed:
-        yield "No cause that can be removed by itself limits goodput: without any one of them the run is no better."
+        yield "No single cause limits goodput: the run is no better without any one of them."
         return
     first = trials.removed[0]
     yield f"{first.cause.title}. {first.evidence}"
@@ -67,7 +67,7 @@ def verdict(trials: Trials) -> Iterator[str]:
 
 
 def units(trials: Trials) -> str:
-    """Why what a run is worth is not the difference of two goodputs; nothing where it is."""
+    """Why a run's worth is not the difference of two goodputs; nothing if it is."""
     shown = [*(one.trial for one in trials.removed), *(one.trial for one in helping(trials))]
     if trials.base.closed or all(trial.window_s == trials.base.window_s for trial in shown):
         return ""
@@ -75,7 +75,7 @@ def units(trials: Trials) -> str:
 
 
 def removed_rows(trials: Trials) -> Iterator[tuple[str, str, Removed]]:
-    """What a run without each cause has, what that is worth, and the cause."""
+    """The result of a run without each cause, its worth, and the cause."""
     for one in trials.removed:
         yield one.cause.without, signed(one.trial.worth(trials.base)), one
 
@@ -86,7 +86,7 @@ def helping(trials: Trials) -> list[Tried]:
 
 
 def signed(value: float) -> str:
-    """With its sign; nothing for zero."""
+    """The value with its sign; nothing for zero."""
     return "0" if value == 0 else f"{'+' if value > 0 else '-'}{number(abs(value))}"
 
 

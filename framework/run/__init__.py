@@ -1,1 +1,1 @@
-"""From a configuration to files, and from many to a store."""
+"""One configuration to files, and many to a store."""

@@ -1,4 +1,4 @@
-"""The runs of a sweep as arms of a comparison: those of one choice of all that was swept but the policy."""
+"""The runs of a sweep as arms of a comparison: those that differ in the policy and in no other swept setting."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _NOT_COMPARED = ("policy=", "seed=")
 
 
 def ran_settings(directory: Path) -> dict[str, Any]:
-    """The settings of the run in `directory`, flat, as they were given. Raises InputError where there are none."""
+    """The settings of the run in `directory`, flat, as they were given. Raises InputError if there are none."""
     return flattened(config_of(directory))
 
 
 def decided(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with what the requests of the run decided, which its summary says."""
+    """The settings with those that the run's requests decided, taken from its summary."""
     found = {CACHE: summary["prefix_cache"]} if "prefix_cache" in summary else {}
     return {**settings, **found}
 
 
 def arms_line(runs: Sequence[Ended]) -> str | None:
-    """In what else than the policy, and what was swept, the runs differ; None where in nothing, or of one policy."""
+    """The settings in which runs differ besides policy and swept ones; None if there are none, or one policy."""
     first: dict[tuple[str, tuple[str, ...]], Ended] = {}
     for run in runs:
         group = tuple(word for word in run.arguments if not word.startswith(_NOT_COMPARED))

@@ -1,4 +1,4 @@
-"""From the settings of a part, which name a class by `_target_`, to the part."""
+"""Builds a part from its settings, which name a class by `_target_`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from omegaconf import DictConfig, OmegaConf
 from framework.cli.typed_settings import require_types
 from framework.errors import InputError
 
-_OWN = ("framework", "policies", "predictors", "traces")  # packages of which a setting may name anything
+_OWN = ("framework", "policies", "predictors", "traces")  # packages in which a setting may name anything
 _TARGET, _CONVERT = "_target_", "_convert_"
 _LEFT_TO_HYDRA = ("_args_", "_partial_", "_recursive_")
 
 
 class _NotPlainError(Exception):
-    """These settings ask for more than a call of one of the project's own classes."""
+    """These settings need more than a call of one of the project's own classes."""
 
 
 def build(config: DictConfig, name: str) -> Any:
-    """What `config[name]` makes, its lists and mappings plain ones, as Hydra's `instantiate` makes it, sooner.
+    """The part that `config[name]` describes, with plain lists and mappings: a faster `instantiate` of Hydra.
 
-    Raises InputError for what the part refuses, and for anything else Hydra's errors, which say where it stands.
+    Raises InputError for what the part refuses, and Hydra's errors, which state the setting, for anything else.
     """
     try:
         return _made(OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True), name)
@@ -36,7 +36,7 @@ def build(config: DictConfig, name: str) -> Any:
 
 
 def _require_types_outside(config: DictConfig, name: str) -> None:
-    """Check the settings of a class of another package, as far as they are no parts themselves; leave errors to Hydra.
+    """Check the settings of a class of another package, except those that are parts themselves; leave errors to Hydra.
 
     Raises InputError.
     """
@@ -44,7 +44,7 @@ def _require_types_outside(config: DictConfig, name: str) -> None:
         settings = OmegaConf.to_container(config[name], resolve=True, throw_on_missing=True)
         if not isinstance(settings, dict) or any(key in settings for key in _LEFT_TO_HYDRA):
             return
-        kind = resolve_name(str(settings[_TARGET]))  # Hydra's own logs a failure
+        kind = resolve_name(str(settings[_TARGET]))  # Hydra's own function logs a failure
     except Exception:
         return
     plain = {str(key): one for key, one in settings.items() if not (isinstance(one, dict) and _TARGET in one)}
@@ -67,7 +67,7 @@ def _made(settings: Any, where: str) -> Any:
         made = kind(**values)
     except InputError:
         raise
-    except Exception:  # nearly always of a value that is of another type
+    except Exception:  # nearly always from a value of another type
         require_types(where, kind, values)
         raise
     require_types(where, kind, values)

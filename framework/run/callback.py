@@ -1,4 +1,4 @@
-"""What happens around a run: a refused one is cleared away, and a sweep ends in one table."""
+"""Actions around a run: a refused run is cleared away, and a sweep ends in one table."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from framework.cli.streams import drop_output, reader_has_gone, report_error
 from framework.errors import InputError, hook_noted
 from framework.report.sweep_groups import Ended, in_groups, rows_of
 
-_MOST = 40  # runs that a table at the end of a sweep shows all of
-_BEST = 20  # rows shown where there are more
+_MOST = 40  # the most runs that a table at the end of a sweep shows completely
+_BEST = 20  # rows shown if there are more
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 def clear_after_killed(sweep: Path) -> None:
-    """Remove the temporary files of runs of earlier sweeps next to this one that were killed an hour ago or earlier.
+    """Remove temporary files of runs of earlier sweeps next to this one that were killed at least an hour ago.
 
-    Where the sweeps of a day have a directory, as by default, those of other days are among them.
+    If the sweeps of a day share a directory, as by default, this includes those of other days.
     """
     day = sweep.parent
     with suppress(OSError):
@@ -53,10 +53,10 @@ def clear_after_killed(sweep: Path) -> None:
 class Runs(Callback):
     """Hydra's hooks. One instance sees a whole run or sweep; copies of it see the jobs that run in other processes.
 
-    A run refused for a mistake of its user leaves one line on stderr, no directory, and exit code 2. In a sweep the
-    others go on, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
-    and leaves a traceback next to it; once the others have ended, the bug ends the command. What a hook of a policy
-    raised is its user's to fix: one line, which names the file with the traceback.
+    A run refused for a user's mistake leaves one line on stderr, no directory, and exit code 2. In a sweep the other
+    runs continue, and a line that several runs share is printed once. A run that meets a bug keeps its configuration
+    and leaves a traceback next to it; the bug ends the command after the other runs have ended. An exception in a
+    policy's hook is for its user to fix: one line, which names the file with the traceback.
     """
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Runs(Callback):
         self._started_ns = 0
         self._refusals: Refusals | None = None
         self._reported: set[str] = set()
-        self._held: int | None = None  # the directory of a run or sweep, locked
-        self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and how many runs it has
+        self._held: int | None = None  # the locked directory of a run or sweep
+        self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and its number of runs
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         self._start(config, "run", "hydra.run.dir")
@@ -84,14 +84,14 @@ class Runs(Callback):
         if job_return.status != JobStatus.FAILED:
             return
         error = job_return._return_value  # the public property would print and raise
-        if reader_has_gone(error):  # Hydra would tell of it
+        if reader_has_gone(error):  # Hydra would report it
             drop_output()
             sys.exit(BROKEN_PIPE)
         output = OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False)
         line = explain(error)
         if output is not None and (line is None or hook_noted(error)):
             place = Path(output, "traceback.txt")
-            with suppress(OSError):  # a full disk does not hide what went wrong
+            with suppress(OSError):  # a full disk must not hide what went wrong
                 place.write_text(masked("".join(format_exception(error))))
             line = line if line is None or self._refusals is not None else f"{line}; see {place}"
         if line is None:
@@ -121,34 +121,32 @@ class Runs(Callback):
         try:
             self._tell()
             print_comparison(Path(config.hydra.sweep.dir), self._started_ns, config.objective)
-        finally:  # Hydra makes a warning of what breaks here
+        finally:  # Hydra turns a failure here into a warning
             self._exit_if_refused()
 
     def _start(self, config: DictConfig, what: str, key: str) -> Path | None:
-        """The directory of a run or sweep, which no other process writes to until this one has ended; exit where one
-        does.
-        """
+        """The directory of a run or sweep, locked until this process ends; exits if another process has locked it."""
         self._process, self._started_ns = os.getpid(), time.time_ns()
         try:
             directory = Path(OmegaConf.select(config, key))
-        except OmegaConfBaseException:  # built from what is known within a job only
+        except OmegaConfBaseException:  # built from facts known only within a job
             return None
         fresh = FreshDirectory.watch(directory)
         if not self._hold(fresh.path):
             report_error(f"{fresh.path}: another {what} writes there now; choose another with {key}=DIR")
-            sys.exit(USER_ERROR)  # Hydra makes a warning of an error here
+            sys.exit(USER_ERROR)  # Hydra turns an error here into a warning
         atexit.register(fresh.discard)  # It also runs after an interrupt, or when Hydra itself refuses the sweep.
         return fresh.path
 
     def _hold(self, directory: Path) -> bool:
-        """Whether no other process writes there; none will until this one has."""
+        """Lock a directory until this process ends; whether no other process had locked it."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._held = os.open(directory, os.O_RDONLY)
             fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        except OSError:  # Hydra says what is wrong with it; not every file system has locks
+        except OSError:  # Hydra reports what is wrong with it; not every file system has locks
             return True
         return True
 
@@ -158,14 +156,14 @@ class Runs(Callback):
             self._held = None
 
     def _tell(self) -> None:
-        """Print the lines that have not been printed; those of other processes are found in files."""
+        """Print the lines that have not been printed; those of other processes are in files."""
         for line, overrides in self._refusals.read() if self._refusals is not None else ():
             if line not in self._reported:
                 report_error(f"{line} [{overrides}]" if overrides else line)
             self._reported.add(line)
 
     def _tell_what_is_kept(self) -> None:
-        """Where a sweep ended before its time and some of it is there: how much."""
+        """Say how much of a sweep that ended early is kept."""
         if self._unfinished is None or os.getpid() != self._process:
             return
         directory, runs = self._unfinished
@@ -180,19 +178,19 @@ class Runs(Callback):
 
 @dataclass(frozen=True)
 class Refusals:
-    """Why runs of a sweep were refused, one file each: whatever process or machine a run is in, it can say so here."""
+    """Why runs of a sweep were refused, one file each, which a process on any machine can write."""
 
     directory: Path
 
     def clear(self) -> None:
-        """Forget those of an earlier sweep."""
+        """Remove those of an earlier sweep."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def add(self, job: int, line: str, overrides: str) -> None:
         write_whole(self.directory / f"{job}.log", f"{line}\n{overrides}\n".encode())
 
     def read(self) -> list[tuple[str, str]]:
-        """(line, overrides) of each, in the order of the jobs."""
+        """The (line, overrides) of each, in the order of the jobs."""
         files = sorted(self.directory.glob("[!.]*.log"), key=lambda file: int(file.stem))
         texts = (file.read_text().splitlines() for file in files)
         return [(line, overrides) for line, overrides in texts]
@@ -200,7 +198,7 @@ class Refusals:
 
 @dataclass(frozen=True)
 class FreshDirectory:
-    """A directory for results as it was before a run: what it held, and the folders to be made, deepest first."""
+    """A directory for results as it was before a run: its entries, and the folders to be made, deepest first."""
 
     path: Path
     held: frozenset[str]
@@ -227,22 +225,22 @@ class FreshDirectory:
         for folder in self.missing:
             try:
                 folder.rmdir()
-            except OSError:  # Another run lives there.
+            except OSError:  # Another run uses it.
                 return
 
 
 def _is_hydras(entry: Path) -> bool:
-    """Whether Hydra made it: its records, its log, and the folders of a sweep's runs while they hold no more."""
+    """Whether Hydra made it: its records, its log, and the folders of a sweep's runs while they hold nothing else."""
     if entry.is_dir():
         return entry.name == ".hydra" or all(_is_hydras(inner) for inner in entry.iterdir())
     return entry.name == "multirun.yaml" or entry.suffix == ".log"
 
 
 def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
-    """Print one table of the runs below directory `sweep`, as far as they were written since `since_ns` (Unix time).
+    """Print one table of the runs below directory `sweep` that were written since `since_ns` (Unix time).
 
-    Runs that differ in their seed alone are one row, their mean. Of many rows it shows the best by `objective`, the
-    default one where several were swept over.
+    Runs that differ only in their seed are one row, their mean. Of many rows it shows the best by `objective`, or by
+    the default one if several were swept over.
     """
     from framework.cli.terminal import results_console
     from framework.report.comparison_table import comparison_table
@@ -270,7 +268,7 @@ def print_comparison(sweep: Path, since_ns: int, objective: DictConfig) -> None:
 
 
 def runs_of(overrides: Sequence[str]) -> int:
-    """How many runs a sweep over these overrides has: the product of the choices of each."""
+    """The number of runs of a sweep over these overrides: the product of the numbers of choices."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return math.prod(sum(1 for _ in one.sweep_iterator()) for one in parsed if one.is_sweep_override())
 
@@ -291,7 +289,7 @@ def ended_runs(sweep: Path, since_ns: int = 0) -> list[Ended]:
 
 
 def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
-    """(label, summary) of each. Labels name the overrides that differ."""
+    """The (label, summary) of each. Labels name the overrides that differ."""
     shared = set.intersection(*(set(run.arguments) for run in ended)) if len(ended) > 1 else set()
     traces = {(run.summary["trace"], run.summary["trace_source"]) for run in ended}
     runs = []
@@ -304,5 +302,5 @@ def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """To sort by: numbers within names by size, as the jobs of a sweep are called by number."""
+    """A sort key: numbers within names compare by size, since Hydra numbers the jobs of a sweep."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]

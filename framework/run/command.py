@@ -1,4 +1,4 @@
-"""The work of `run.py`: one composed configuration, measured, written and printed."""
+"""The work of `run.py`: one composed configuration is measured, written and printed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from framework.run.job import chosen as chosen_options
 from framework.run.job import done, sweep_job
 
 _LEAST_LOST = 0.01  # share of the requests
-_LONG_S = 1.0  # seconds of hooks that are worth a note
-_OWN = ("policy.", "cluster=", "cluster.prefill", "cluster.decode")  # settings that others need not have
-_RIVALS = ("chunked", "distserve")  # one that mixes both phases on its instances, one that keeps them apart
+_LONG_S = 1.0  # seconds in hooks that are worth a note
+_OWN = ("policy.", "cluster=", "cluster.prefill", "cluster.decode")  # settings that other policies need not have
+_RIVALS = ("chunked", "distserve")  # one mixes both phases on its instances, the other separates them
 
 
 def execute(config: DictConfig) -> float:
-    """The objective, such as the goodput in requests per second; a run of a sweep prints nothing of its own."""
+    """The objective, such as the goodput in requests per second; a run of a sweep prints nothing itself."""
     if HydraConfig.get().mode == RunMode.MULTIRUN:  # a sweep ends in one table of all its runs
         return sweep_job(config).value
     chosen = chosen_options(HydraConfig.get().runtime.choices)
@@ -71,7 +71,7 @@ def execute(config: DictConfig) -> float:
 
 
 def _as_typed(config: DictConfig, group: str) -> str:
-    """The option of a group as a command names it; a class in a file of the user's by the way to it from here."""
+    """The option of a group as a command names it; for a class in a user's file, the path to it from here."""
     choice = str(HydraConfig.get().runtime.choices[group])
     if ".py:" not in choice:
         return choice
@@ -81,7 +81,7 @@ def _as_typed(config: DictConfig, group: str) -> str:
 
 
 def why(measurement: Measurement) -> RenderableType | None:
-    """What cost the requests that missed the SLO, where that is more than the odd one."""
+    """The causes why requests missed the SLO, if more than a few did."""
     summary = measurement.evaluation.summary
     if 1 - summary["slo_attainment"] < _LEAST_LOST:
         return None
@@ -106,15 +106,15 @@ def _tell_of_cuts(result: Result) -> None:
 
 
 def _total(config: DictConfig, arguments: Sequence[str]) -> list[str]:
-    """The setting that gives any cluster as many instances, where these arguments gave those of each pool."""
+    """The setting that gives any cluster as many instances as these arguments gave to its pools."""
     pools = [config.cluster.get(name) for name in ("prefill", "decode")]
     given = any(word.startswith("cluster.instances=") for word in arguments)
     return [] if given or not all(isinstance(count, int) for count in pools) else [f"cluster.instances={sum(pools)}"]
 
 
 def comparison_command(policy: str, arguments: Sequence[str], directories: Sequence[Path] = ()) -> str:
-    """The command that compares a run with others: the same arguments, except those that only its policy or a
-    cluster with two pools has, and the directories of YAMLs that were added.
+    """The command that compares a run with others. It keeps the arguments, except those that only its policy or a
+    cluster with two pools has, and the added directories of YAMLs.
     """
     here = Path.cwd()
     added = [path.relative_to(here) if path.is_relative_to(here) else path for path in directories]

@@ -1,4 +1,4 @@
-"""From a configuration to the objects of one experiment."""
+"""A configuration to the objects of one experiment."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from framework.timing.step_row import StepRow
 from framework.workload import Workload
 
 _MAKING = {"<module>": "import", "__init__": "__init__"}  # frames of a user's module and class, and what they do
-_LONGEST_STEP_S = 10.0  # some thousand times what one decode step takes
+_LONGEST_STEP_S = 10.0  # about a thousand times a decode step
 _LEAST_LINK_BYTES_S = 1e6
-AUTO = "auto"  # output.sensitivity: the width is that of the class of deployments
+AUTO = "auto"  # output.sensitivity: the width of the class of deployments
 _SHARES = (0.001, 0.9)  # of step times
-Given = Mapping[str, Callable[[], Any]]  # makers of parts that stand in for those of a configuration, by name
+Given = Mapping[str, Callable[[], Any]]  # makers of parts that replace those of a configuration, by name
 NOTHING: Given = MappingProxyType({})
 _KINDS: tuple[tuple[str, type | None], ...] = (
     ("model", Model),
@@ -44,11 +44,9 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
 
 
 def compose(config: DictConfig, given: Given = NOTHING) -> Experiment:
-    """Build each part that `config` names by `_target_`, but for those that are `given`.
+    """Build each part that `config` names by `_target_`, except those that are `given`.
 
-    Raises InputError for a seed or an output that cannot be, and Hydra's InstantiationException around whatever a part
-    refuses.
-    """
+    Raises InputError for an invalid seed or output, and Hydra's InstantiationException around the refusal of a part."""
     if isinstance(config.seed, bool) or not isinstance(config.seed, int) or config.seed < 0:
         raise InputError(f"seed must be a whole number of at least 0, got {config.seed!r}")
     _require_outputs(config)
@@ -68,12 +66,12 @@ def compose(config: DictConfig, given: Given = NOTHING) -> Experiment:
 
 
 def compose_on(config: DictConfig, workload: Workload) -> Experiment:
-    """The experiment that `config` describes, on other requests than its trace; errors as of `compose`."""
+    """The experiment that `config` describes, on these requests instead of its trace; errors as of `compose`."""
     return compose(config, {"trace": lambda: workload})
 
 
 def _require_classes(slo: Slo, workload: Workload) -> None:
-    """InputError for limits of a class that no request of the trace has."""
+    """Raise InputError for limits of a class that no request of the trace has."""
     known = sorted(set(workload.slo_class or ()))
     unknown = sorted(set(slo.classes or {}) - set(known))
     if unknown:
@@ -106,7 +104,7 @@ def fitting_parts(config: DictConfig, given: Given = NOTHING) -> dict[str, Any]:
 
 
 def _require_speed(pool: PoolSpec, model: Model) -> None:
-    """InputError for GPUs so slow that a step or a copy lasts nearly for ever, while a policy's ticks go on."""
+    """Raise InputError for GPUs so slow that a step or a copy hardly ever ends while a policy's ticks continue."""
     gpu, gpus = pool.gpu, pool.parallelism.gpus
     for name in ("link_bytes_s", "pcie_bytes_s", "nic_bytes_s"):
         require_at_least(f"gpu.{name}", getattr(gpu, name), _LEAST_LINK_BYTES_S)
@@ -119,7 +117,7 @@ def _require_speed(pool: PoolSpec, model: Model) -> None:
 
 
 def _require_links(cluster: ClusterSpec, engine: EngineConfig) -> None:
-    """InputError for copies, loads and packing that last nearly for ever."""
+    """Raise InputError for copies, loads and packing that hardly ever end."""
     for name in ("pack_bytes_s", "unpack_bytes_s"):
         bytes_s = getattr(engine.kv_compression, name)
         if bytes_s is not None:
@@ -133,7 +131,7 @@ def _require_links(cluster: ClusterSpec, engine: EngineConfig) -> None:
 
 
 def _require_short_steps(pool: PoolSpec, row: StepRow) -> None:
-    """InputError for step times with which the smallest step lasts nearly for ever."""
+    """Raise InputError for step times with which even the smallest step hardly ever ends."""
     if row.least_s > _LONGEST_STEP_S:
         raise InputError(
             f"a step of one token would take {row.least_s:.3g} s on gpu {pool.gpu.name}, more than "
@@ -142,7 +140,7 @@ def _require_short_steps(pool: PoolSpec, row: StepRow) -> None:
 
 
 def _require_batching(policy: Policy, engine: EngineConfig, pools: Sequence[PoolSpec]) -> None:
-    """InputError for a batching that was asked for and that no pool has."""
+    """Raise InputError for a requested batching that no pool has."""
     modes = sorted({engine.batching_of(pool) for pool in pools})
     if engine.batching not in (*modes, EngineConfig().batching):
         raise InputError(
@@ -170,7 +168,7 @@ def _sample(config: DictConfig, source: str, number: int, block_s: float) -> Wor
 
 
 def _part(config: DictConfig, given: Given, name: str, kind: type | None) -> Any:
-    """What is given under that name, else what `config` makes."""
+    """The part given under that name, else the one that `config` describes."""
     return given[name]() if name in given else _build(config, name, kind)
 
 
@@ -204,7 +202,7 @@ def _build(config: DictConfig, name: str, kind: type | None) -> Any:
 
 
 def _note_making(whose: str, raised: BaseException) -> None:
-    """Note that a user's own module or class raised this as it was imported or an object of it was made, if it did."""
+    """Note if a user's own module or class raised this, on import or while an object was made."""
     inner = raised.__cause__ or raised.__context__
     if inner is not None:
         _note_making(whose, inner)
@@ -243,4 +241,4 @@ def _require_window(value: Any, timeline: Any) -> None:
     if len(bounds) != 2 or not all(is_number(bound) for bound in bounds) or not 0 <= bounds[0] < bounds[1]:
         raise InputError(f"output.window_s must be two rising numbers of seconds, as [100,160]; got {shown(value)}")
     if timeline is False:
-        raise InputError("output.window_s bounds the timeline, which is not asked for; add output.timeline=true")
+        raise InputError("output.window_s bounds the timeline, which is off; add output.timeline=true")

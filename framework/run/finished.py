@@ -1,4 +1,4 @@
-"""Runs that have ended, read back from their directories."""
+"""Ended runs, read back from their directories."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from framework.run.arms import decided, ran_settings
 _MOST_ROWS = 100_000_000
 _NEEDED = ("arrival_s", "input_tokens", "output_tokens", "state", "ttft_s", "tpot_s", "e2e_s", "good")
 _WORDS = Path(".hydra") / "overrides.yaml"  # overrides of each run
-_SAID = 2  # settings that a label has, at most
-_OF_A_SUMMARY = ("policy", "trace", "gpus", "duration", *CURVES)  # keys that pages cannot do without
+_SAID = 2  # the most settings in a label
+_OF_A_SUMMARY = ("policy", "trace", "gpus", "duration", *CURVES)  # keys that pages need
 
 
 def finished_runs(directories: Sequence[Path]) -> list[Run]:
-    """The runs that left their files in these directories, each labelled by a letter and by what distinguishes it.
+    """The runs whose files lie in these directories, each labelled by a letter and by its distinguishing settings.
 
-    Raises InputError for a directory that has none, and for fewer than two or more than a page can show.
+    Raises InputError for a directory without a run, for fewer than two runs, and for more than a page can show.
     """
     if not 2 <= len(directories) <= MOST:
         raise InputError(
@@ -49,7 +49,7 @@ def is_sweep(directory: Path) -> bool:
 def sweep_points(directory: Path) -> tuple[list[Point], int]:
     """The runs of a sweep in the order of their numbers, and how many left no summary.
 
-    Raises InputError for a summary, or words of a run, that cannot be read.
+    Raises InputError for a summary, or overrides of a run, that cannot be read.
     """
     ended = runs_of_sweep(directory)
     points = [Point(_words(own / _WORDS), summary_of(own / "summary.json")) for own in ended]
@@ -57,7 +57,7 @@ def sweep_points(directory: Path) -> tuple[list[Point], int]:
 
 
 def runs_of_sweep(directory: Path) -> list[Path]:
-    """The directories of the runs of a sweep that left a summary, in the order of their numbers. InputError if none."""
+    """Directories of a sweep's runs that left a summary, by number. Raises InputError if none did."""
     files = directory.glob(f"*/{_WORDS}")
     own = sorted((file.parents[1] for file in files), key=lambda run: (len(run.name), run.name))
     ended = [run for run in own if (run / "summary.json").is_file()]
@@ -89,7 +89,7 @@ def summary_of(path: Path) -> dict[str, Any]:
 
 
 def table_of(path: Path, columns: Sequence[str]) -> pl.DataFrame:
-    """A table that a run left. Raises InputError for what is none, or lacks one of these columns."""
+    """A table that a run left. Raises InputError if it is no table, or lacks one of these columns."""
     try:
         found = parquet_of(read_file(path), _MOST_ROWS)
     except (ValueError, pl.exceptions.PolarsError) as error:

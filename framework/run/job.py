@@ -1,4 +1,4 @@
-"""What one configuration leads to: its measurement and files, and, as a job of a sweep, its record in the store."""
+"""The results of one configuration: its measurement and files, and, as a job of a sweep, its record in the store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from framework.run.store import Record, Store
 from framework.timing.uncertainty.widths import Width, width_of
 
 _LONGEST_SLO_S = 600.0
-CACHE = "engine.prefix_cache"  # setting that the requests of a run decide where it is `auto`
+CACHE = "engine.prefix_cache"  # setting that the requests of a run decide if it is `auto`
 _NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go
 
 
@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """What a configuration led to; `limits` and `sensitivity` where they were asked for (`diagnose`, `output`)."""
+    """The results of a configuration; `limits` and `sensitivity` on request (`diagnose`, `output`)."""
 
     measurement: Measurement
     limits: Limits | None
@@ -65,10 +65,10 @@ def done(config: DictConfig, directory: Path, progress: Progress | None = None) 
 
 
 def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directory: Path | None = None) -> Record:
-    """The record of `config` in `store`, put there by running it if it is not there, or if `config.force` is set.
+    """The record of `config` in `store`; if there is none, or if `config.force` is set, the run is done first.
 
-    The files of the run go to `directory`, if any; of a run that is not repeated that is its summary alone. A run that
-    is to leave more than that (`output`, `report`, `diagnose`) is repeated.
+    The files of the run go to `directory`, if given; a run that is not repeated leaves its summary there. A run that
+    should leave more (`output`, `report`, `diagnose`) is repeated.
     """
     objective, experiment = _parts(config)
     settings = settings_of(config, experiment)
@@ -88,7 +88,7 @@ def _is_repeated(config: DictConfig) -> bool:
 
 
 def sweep_job(config: DictConfig) -> Record:
-    """`stored`, as the task of a Hydra launcher: the store and the run's directory are those of the Hydra config."""
+    """`stored` as the task of a Hydra launcher, with the store and the run's directory of the Hydra config."""
     hydra = HydraConfig.get()
     return stored(config, chosen(hydra.runtime.choices), _store(config), Path(hydra.runtime.output_dir))
 
@@ -105,7 +105,7 @@ def _store(config: DictConfig) -> Store:
 
 
 def flattened(config: DictConfig) -> dict[str, Any]:
-    """The settings that make a run what it is, resolved: {"cluster.prefill": 4, ...}."""
+    """The settings that determine a run, resolved: {"cluster.prefill": 4, ...}."""
     flat: dict[str, Any] = {}
     for name in config:
         if name not in _NOT_OF_THE_RUN:
@@ -116,12 +116,14 @@ def flattened(config: DictConfig) -> dict[str, Any]:
 
 
 def settings_of(config: DictConfig, experiment: Experiment) -> dict[str, Any]:
-    """The settings of a configuration that makes this experiment, with what its requests decide (`auto`)."""
+    """The settings of the configuration of this experiment, with those that its requests decide (`auto`)."""
     return flattened(config) | {CACHE: experiment.engine.prefix_cache}
 
 
 def chosen(choices: Mapping[str, Any]) -> dict[str, str]:
-    """The option of each config group, Hydra's own groups apart; groups within groups are named like settings: a.b."""
+    """The option of each config group, except Hydra's own groups; groups within groups have names like
+    settings: a.b.
+    """
     kept = {str(group): str(choice) for group, choice in choices.items() if not str(group).startswith("hydra/")}
     return {group.replace("/", "."): choice for group, choice in kept.items()}
 
@@ -202,7 +204,7 @@ def _done(
 
 
 def _width(config: DictConfig, experiment: Experiment) -> Width | None:
-    """By how much step times are thought to be off, where `output.sensitivity` asks what that would change."""
+    """The assumed error of step times, if `output.sensitivity` asks for its effect."""
     asked = config.output.sensitivity
     if asked is None:
         return None
@@ -215,7 +217,7 @@ def _width(config: DictConfig, experiment: Experiment) -> Width | None:
 def _limits(
     config: DictConfig, settings: Mapping[str, Any], experiment: Experiment, measurement: Measurement
 ) -> Limits:
-    """Run it again and again; the code of that is loaded only here."""
+    """What limits the run, found by running it again and again; the code for that is loaded only here."""
     from framework.report.page.limits import limits
     from framework.report.trials_table import TrialsTable
     from framework.run.trying import diagnosis_text, tried

@@ -1,4 +1,4 @@
-"""The files of a run, each written whole or not at all."""
+"""The files of a run, each written completely or not at all."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def write(
 ) -> list[Path]:
     """Write summary.json and requests.parquet, with `steps` steps.parquet, with `timeline` timeline.json.gz.
 
-    `further` are tables and texts, by the name of the file; `tables_of` makes some. `window_s` bounds the timeline.
-    Returns the files. Raises InputError if one cannot be written, or needs a step log that the run did not keep; then
-    none of them is left behind, and those of an earlier run in `directory` stay as they were.
+    `further`: tables and texts, by the name of the file; `tables_of` makes some. `window_s` bounds the timeline.
+    Returns the files. Raises InputError if a file cannot be written, or needs a step log that the run did not keep.
+    Then no new file is left behind, and those of an earlier run in `directory` stay as they were.
     """
     if (steps or timeline) and result.engine.log == "reduced":
         asked = "output.steps" if steps else "output.timeline"
@@ -60,8 +60,9 @@ def write(
 def tables_of(
     result: Result, evaluation: Evaluation, series_s: float | None, *, phases: bool, gaps: bool = False
 ) -> dict[str, Callable[[], pl.DataFrame | str]]:
-    """The run in windows of `series_s` seconds, where the time of each request went, and how gaps between tokens are
-    distributed, if asked for."""
+    """The requested tables: the run in windows of `series_s` seconds, each request's time by phase, the distribution of
+    gaps between tokens.
+    """
     tables: dict[str, Callable[[], pl.DataFrame | str]] = {}
     if series_s is not None:
         good = evaluation.requests["good"].to_numpy()
@@ -74,7 +75,7 @@ def tables_of(
 
 
 def gap_table(result: Result) -> pl.DataFrame:
-    """The distribution of the gaps between tokens (TBT) over all of the run: `gap_s`, rising, and the `share` up to it.
+    """The distribution of the gaps between tokens (TBT) over the whole run: `gap_s`, rising, and the `share` up to it.
 
     A row stands for a bin that is 0.4 % wide, by its upper edge.
     """
@@ -95,7 +96,7 @@ def _writer(made: Callable[[], pl.DataFrame | str]) -> Callable[[IO[bytes]], obj
 
 
 def write_summary(directory: Path, summary: dict[str, Any]) -> None:
-    """Write summary.json alone, of a run whose other files are elsewhere."""
+    """Write summary.json alone, for a run whose other files are elsewhere."""
     write_whole(directory / "summary.json", _json(summary))
 
 
@@ -103,7 +104,7 @@ def step_table(result: Result) -> pl.DataFrame:
     """The leaps, one row each in the order of their ends, with the columns of the engine's STEP_LOG record.
 
     Step j of a row (0 <= j < steps) lasts first_s + j * increment_s and reads `context` + j * batch tokens of KV. With
-    speculation `depth` tokens were drafted for each of its decodes. Where GPUs were shared, `stream` is 1 for a prefill
+    speculation, `depth` tokens were drafted for each of its decodes. If GPUs were shared, `stream` is 1 for a prefill
     step concurrent with the decodes.
     """
     leaps = result.step_log
@@ -133,7 +134,7 @@ def _write_all(directory: Path, writers: dict[str, Callable[[IO[bytes]], object]
     except BaseException as error:
         is_full = _is_full(directory)
         _remove(list(temporary.values()), made)
-        if isinstance(error, (OSError, pl.exceptions.PolarsError)):  # polars wraps what the disk says, or keeps it back
+        if isinstance(error, (OSError, pl.exceptions.PolarsError)):  # polars wraps the system's error, or hides it
             own = error.strerror if isinstance(error, OSError) else os.strerror(errno.ENOSPC) if is_full else None
             reason = own or str(error)
             raise InputError(f"{directory}: results cannot be written ({reason}); choose another directory") from error
@@ -142,7 +143,7 @@ def _write_all(directory: Path, writers: dict[str, Callable[[IO[bytes]], object]
 
 
 def _is_full(directory: Path) -> bool:
-    """Whether nothing of use can be written there any more."""
+    """Whether the disk has no room left for a file."""
     try:
         return shutil.disk_usage(directory).free < _ROOM_BYTES
     except OSError:

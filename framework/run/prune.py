@@ -1,8 +1,8 @@
-"""Removes from a store what no run of today would reuse: records that other code made.
+"""Removes from a store the records that today's runs would not reuse, because other code made them.
 
     python -m framework.run.prune store=results remove=true
 
-It says how many these are, by version, and with remove=true removes them. Until then tables can be made of them.
+It counts them by version, and removes them with remove=true. Until then tables can be made of them.
 Records of classes that cannot be imported here stay.
 """
 
@@ -20,14 +20,14 @@ from framework.version import VERSION
 
 _REMOVED, _USELESS = "removed", "made by other code, which remove=true removes"
 _KEYS = {
-    "store": "the directory of the store, results if nothing is said",
+    "store": "the directory of the store, results by default",
     "remove": "true: remove them",
 }
 
 
 @command(__doc__, keys=_KEYS)
 def main(arguments: Arguments) -> None:
-    """Count, and perhaps remove, the records of other code."""
+    """Count the records of other code, and remove them if asked."""
     store = Store(arguments.path("store") or Path("results"))
     is_asked = arguments.truth("remove")
     records = store.read() if store.directory.is_dir() else []
@@ -40,7 +40,7 @@ def main(arguments: Arguments) -> None:
 
 
 def is_useless(record: Record) -> bool:
-    """Whether code that is not today's made it, as far as that can be known."""
+    """Whether code other than today's made it, as far as that can be known."""
     if record.version != VERSION:
         return True
     try:

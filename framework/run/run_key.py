@@ -1,4 +1,4 @@
-"""What makes a run the run that it is: its settings, the code that runs them, its step times and its requests."""
+"""The identity of a run: its settings, the code that runs them, its step times and its requests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from framework.workload import Workload
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DIGITS = 32
-_CODE_DIGITS = 8  # digits of a code
-_LIBRARIES = ("numpy", "numba", "polars", "scipy")  # libraries of which another release may round differently
+_CODE_DIGITS = 8  # digits of a code hash
+_LIBRARIES = ("numpy", "numba", "polars", "scipy")  # libraries whose other releases may round differently
 
 
 def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:
-    """The name of a run: equal for runs that must give the same bytes, 32 hex digits.
+    """The key of a run: equal for runs that must give the same bytes, 32 hex digits.
 
-    It covers the flat `settings`, the sources of every class that they name with all that these import, the step times
+    It covers the flat `settings`, the sources of every class that they name with all imports of these, the step times
     of each pool and the requests. The first digits are those of the sources alone (`is_of_this_code`).
     """
     code = code_hash(_targets(settings))
@@ -45,15 +45,17 @@ def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:
 
 
 def is_of_this_code(key: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a run of these flat settings could have that key today. ImportError if one of its classes is gone."""
+    """Whether a run of these flat settings could have that key today. Raises ImportError if one of its classes
+    no longer exists.
+    """
     return key[:_CODE_DIGITS] == code_hash(_targets(settings))[:_CODE_DIGITS]
 
 
-@functools.cache  # a process goes on with the code that it has imported
+@functools.cache  # a process keeps the code that it has imported
 def code_hash(targets: frozenset[str]) -> str:
-    """Hash of the sources of objects given by dotted name, of this project as far as they import it, and of libraries.
+    """Hash of libraries, and of the sources of objects given by dotted name with their imports in this project.
 
-    Files are distinguished by their place within the project, so that every checkout has the same hash.
+    Files are distinguished by their place within the project, so every checkout has the same hash.
     """
     files = {Path(__file__).with_name("job.py")}
     for target in targets:
@@ -67,7 +69,7 @@ def code_hash(targets: frozenset[str]) -> str:
 
 
 def workload_hash(workload: Workload) -> str:
-    """Hash of the requests, whatever file or distribution they came from."""
+    """Hash of the requests, independent of their file or distribution."""
     parts = []
     for field in fields(workload):
         if field.name in ("name", "source", "sha256", "notes", "caveat"):

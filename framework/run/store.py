@@ -1,8 +1,8 @@
-"""Where the runs of sweeps and studies are kept: one record each, safe with many writers and with any of them killed.
+"""The store of the runs of sweeps and studies: one record each, safe with many writers and with any of them killed.
 
-A record appears whole under a file name made of its key. Reading gathers loose records into segments, whose names are
-made of their contents; a record is removed from where it was only after it can be found elsewhere. So whoever is
-killed at any moment loses nothing, and whoever reads meanwhile finds every record at least once; keys make it once.
+A record appears complete under a file name made of its key. Reading gathers loose records into segments, whose names
+are made of their contents. A record is removed from its old place only after it can be found at the new one. So a
+process that is killed loses nothing, and a concurrent reader finds every record at least once; keys remove duplicates.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from framework.cli.reading import parquet_of, parsed_json
 from framework.cli.shapes import record_of, texts_of
 from framework.errors import InputError, shown
 
-UNSTAMPED = "0.1"  # the version of records that name none
-_LOOSE = 64  # records that are left lying
+UNSTAMPED = "0.1"  # the version of records that state none
+_LOOSE = 64  # loose records that are left ungathered
 _MOST_RECORDS = 10**8
-_SEGMENTS = 8  # files that are left unmerged
+_SEGMENTS = 8  # segments that are left unmerged
 _COLUMNS = {"key": pl.String, "config": pl.String, "choices": pl.String, "summary": pl.String, "value": pl.Float64}
 _PACKED = ("config", "choices", "summary")  # JSON in a cell of a segment
 
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its settings, flat, the option that it has of each config group, its summary, its objective's value."""
+    """One run: its flat settings, the option of each config group, its summary, its objective's value."""
 
     key: str
     config: dict[str, Any]
@@ -44,40 +44,42 @@ class Record:
 
     @property
     def version(self) -> str:
-        """The version of the project that made it; records say so since 0.2."""
+        """The version of the project that made it; records state it since 0.2."""
         return str(self.summary.get("versions", {}).get("servelab", UNSTAMPED))
 
 
 class Store:
-    """The records below a directory, which need not exist yet. Raises InputError for what cannot be read or written."""
+    """The records below a directory, which may not exist yet. Raises InputError for what cannot be read or written."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def get(self, key: str) -> Record | None:
         """The record of that key, None if there is none."""
-        with suppress(FileNotFoundError):  # one that is gathered meanwhile is in a segment before it is gone
+        with suppress(
+            FileNotFoundError
+        ):  # a record that another process gathers now is in a segment before its own file is deleted
             return _read_loose(self._loose_path(key))
         for segment in self._segments():
             try:
                 rows = _frame(segment).filter(pl.col("key") == key)
-            except FileNotFoundError:  # merged meanwhile
+            except FileNotFoundError:  # another process has merged it
                 return self.get(key)
             if len(rows):
                 return _records(segment, rows)[0]
         return None
 
     def put(self, record: Record) -> None:
-        """Keep a record; one of the same key gives way."""
+        """Keep a record; it replaces one with the same key."""
         write_whole(self._loose_path(record.key), (json.dumps(asdict(record)) + "\n").encode())
 
     def read(self) -> list[Record]:
-        """All records, by key, each once; loose ones are gathered into a segment when there are many."""
+        """All records by key, each once; many loose ones are gathered into a segment."""
         while True:
             try:
                 loose = {path: _read_loose(path) for path in self._loose()}
                 segments = {path: _frame(path) for path in self._segments()}
-            except FileNotFoundError:  # somebody gathered what was listed: it is in a new segment now
+            except FileNotFoundError:  # another process has gathered a listed file: its records are in a new segment
                 continue
             if list(segments) == self._segments():
                 break
@@ -90,13 +92,13 @@ class Store:
         return [found[key] for key in sorted(found)]
 
     def remove(self, keys: Collection[str]) -> None:
-        """Drop the records of these keys; what others put meanwhile stays."""
+        """Drop the records of these keys; records that other processes add at the same time stay."""
         for key in keys:
             self._loose_path(key).unlink(missing_ok=True)
         for segment in self._segments():
             try:
                 rows = _frame(segment)
-            except FileNotFoundError:  # merged meanwhile
+            except FileNotFoundError:  # another process has merged it
                 self.remove(keys)
                 return
             left = rows.filter(~pl.col("key").is_in(list(keys)))
@@ -141,7 +143,7 @@ def _read_loose(path: Path) -> Record:
     return record
 
 
-@functools.lru_cache(maxsize=2 * _SEGMENTS)  # named by its contents: it never changes
+@functools.lru_cache(maxsize=2 * _SEGMENTS)  # its name is made of its contents: it never changes
 def _frame(segment: Path) -> pl.DataFrame:
     try:
         frame = parquet_of(segment.read_bytes(), _MOST_RECORDS).select(*_COLUMNS)
@@ -166,7 +168,7 @@ def _records(segment: Path, rows: pl.DataFrame) -> list[Record]:
 
 
 def _checked(content: Any) -> Record:
-    """The record that was read. Raises InputError where it is none."""
+    """The record that was read. Raises InputError if it is none."""
     known = record_of("it", content, _COLUMNS)
     for name in ("config", "summary"):
         record_of(name, known[name], (), known[name] if isinstance(known[name], dict) else ())

@@ -23,7 +23,7 @@ from framework.run.store import Record
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one configuration: its record, or the one line that says why there is none."""
+    """The outcome of one configuration: its record, or one line that says why there is none."""
 
     overrides: tuple[str, ...]
     record: Record | None
@@ -31,10 +31,10 @@ class Outcome:
 
 
 class Sweep:
-    """Runs configurations that share `overrides`, among them perhaps a launcher (hydra/launcher=joblib).
+    """Runs configurations that share `overrides`, which may name a launcher (hydra/launcher=joblib).
 
-    Workers persist between calls where the launcher keeps them. Files of the launcher's own go below `directory`.
-    Raises Hydra's errors for overrides that do not compose.
+    Workers persist between calls if the launcher keeps them. The launcher's own files go below `directory`. Raises
+    Hydra's errors for overrides that do not compose.
     """
 
     def __init__(self, overrides: Sequence[str], directory: Path) -> None:
@@ -52,13 +52,13 @@ class Sweep:
         self._launcher = Plugins.instance().instantiate_launcher(
             hydra_context=context, task_function=study_job, config=config
         )
-        self._shared = list(config.hydra.overrides.task)  # a launcher composes each job from what it is given
+        self._shared = list(config.hydra.overrides.task)  # a launcher composes each job from these
         self._launched = 0
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
-        """Run each of `jobs`, lists of further overrides, and wait for them; outcomes in the same order.
+        """Run each of `jobs`, lists of further overrides, and wait for them; returns outcomes in the same order.
 
-        A job that its user, or a space of settings, got wrong is refused; whatever else goes wrong is raised.
+        A job with a mistake of its user, or of a space of settings, is refused; any other error is raised.
         """
         returned = self._launcher.launch(
             [[*self._shared, *name_files(job)] for job in jobs], initial_job_idx=self._launched
@@ -72,6 +72,6 @@ def _outcome(job: tuple[str, ...], returned: JobReturn) -> Outcome:
     if returned.status == JobStatus.COMPLETED:
         return Outcome(job, value, None)
     line = explain(value)
-    if line is None or hook_noted(value):  # what a policy raises in one run it raises in all
+    if line is None or hook_noted(value):  # an exception of a policy in one run occurs in all
         raise value
     return Outcome(job, None, line)

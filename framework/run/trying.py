@@ -1,4 +1,4 @@
-"""What limits a run, found by running it again: the configuration of each remedy, and that of a run that has ended."""
+"""Runs a configuration again to find what limits it: with each remedy, and from the directory of an ended run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEPT = Path(".hydra") / "config.yaml"  # configuration in the directory of a ru
 
 
 def config_of(directory: Path) -> DictConfig:
-    """The configuration of the run that left its files in `directory`. Raises InputError where there is none."""
+    """The configuration of the run that left its files in `directory`. Raises InputError if there is none."""
     file = directory / _KEPT
     if not file.is_file():
         hint = f"no run has left its configuration here, which is {_KEPT}; name the directory of one"
@@ -46,15 +46,15 @@ def tried(
     measurement: Measurement,
     progress: Progress | None = None,
 ) -> Trials:
-    """What limits the run of `config`, whose flat `settings` these are. Raises what a run of its own would."""
+    """What limits the run of `config`, whose flat settings are `settings`. Raises the same errors as a run of it."""
     return trials(experiment, measurement, settings, partial(with_settings, config, experiment.workload), progress)
 
 
 def with_settings(config: DictConfig, workload: Workload, settings: Mapping[str, Any]) -> Experiment:
     """The experiment of `config` with these settings in place of its own, on these requests.
 
-    A setting that is a folder of conf/ takes the name of a file there, as on a command line. Raises InputError where
-    they do not go together.
+    A setting that is a folder of conf/ takes the name of a file there, as on a command line. Raises InputError if they
+    cannot be combined.
     """
     changed = config.copy()
     for name, value in settings.items():
@@ -65,7 +65,7 @@ def with_settings(config: DictConfig, workload: Workload, settings: Mapping[str,
 
 
 def write_diagnosis(directory: Path, found: Trials) -> Path:
-    """Write diagnosis.json: the run, the causes with what each is worth, the remedies with what each gave."""
+    """Write diagnosis.json: the run, the causes with their costs, the remedies with their gains."""
     file = directory / "diagnosis.json"
     write_whole(file, diagnosis_text(found).encode())
     return file
@@ -77,7 +77,7 @@ def diagnosis_text(found: Trials) -> str:
 
 
 def as_json(found: Trials) -> dict[str, Any]:
-    """What diagnosis.json has."""
+    """The content of diagnosis.json, as plain data."""
     base = found.base
     return {
         "run": _figures(base, base),

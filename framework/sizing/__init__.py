@@ -1,1 +1,1 @@
-"""Which split of instances a load asks for."""
+"""The split of instances that a load needs."""

@@ -1,18 +1,18 @@
-"""How many instances of a cluster should prefill, and how many decode: what `cluster.prefill=auto` asks a load.
+"""How many instances of a cluster should prefill, and how many decode: the answer to `cluster.prefill=auto`.
 
-A request takes so many seconds of an instance in each phase, by the step times of the run. Its prompt is computed in
-chunks, of steps that are full. Its output is decoded in steps that it shares with as many others as the limit of TPOT,
-KV memory and seats allow. The load of a pool is the rate of arrivals times these seconds over its instances, and the
-split is the one that leaves the pool with the larger load as much room as can be. The same holds for the links, over
-which every prompt's KV leaves one pool and comes to the other.
+By the run's step times, a request takes a certain time of an instance in each phase. Its prompt is computed in chunks,
+in full steps. Its output is decoded in steps that it shares with as many others as the limit of TPOT, KV memory and
+seats allow. The load of a pool is the rate of arrivals times this time divided by its instances. The split is the one
+that leaves the pool with the larger load the most room. The same holds for the links, over which every prompt's KV
+leaves one pool and reaches the other.
 
-Neither pool can be loaded fully. Prompts wait for each other, and must keep the limit of TTFT; decodes are as many as
-chance has it, and must fit. So the load of each counts as a share of what it may be. The rate has no part in the
-choice, for it loads both pools alike.
+Neither pool can be loaded fully. Prompts wait for each other, and must keep the limit of TTFT; the number of decodes
+varies at random, and they must fit. So each load counts as a share of its limit. The rate does not affect the choice,
+since it loads both pools equally.
 
-Some policies let those that decode prefill too, with others that only prefill. If a step full of prompts keeps the
-limit of TPOT, decodes can bear that, and whoever only prefills is one that cannot take what is left of either: then one
-is enough.
+Some policies let decode instances prefill too, next to others that only prefill. If a step full of prompts keeps the
+limit of TPOT, decodes tolerate that, and an instance that only prefills cannot use its spare capacity for decodes: then
+one such instance is enough.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from framework.system.split import Split
 from framework.timing.table import StepTables, base_s, chunk_s, stack, step_s
 from framework.workload import ids_in_order, rate_rps, within_context
 
-_LENGTHS = 256  # quantiles of prompts for which seconds are worked out
+_LENGTHS = 256  # quantiles of prompts for which seconds are computed
 _KEPT = 0.1  # quantile of limits: nine requests in ten have no tighter one
-_BUSIEST = 0.7  # share of its time that a pool may prefill, or a link copy: arrivals are more bunched than by chance
-_TAIL = math.log(10.0)  # times the mean, nine waits in ten are shorter
+_BUSIEST = 0.7  # largest busy share of a prefilling pool, or of a link: arrivals are more bunched than random ones
+_TAIL = math.log(10.0)  # times the mean: nine waits in ten are shorter
 _MOST_CACHED = 0.99  # share of prompt tokens: the last one is always computed
-_SPREAD = 1.28  # standard deviations above the mean, nine numbers of decodes in ten are smaller
+_SPREAD = 1.28  # standard deviations above the mean: nine numbers of decodes in ten are smaller
 
 
 def sized(cluster: ClusterSpec, setting: Setting) -> ClusterSpec:
-    """The cluster, whose split is automatic, with the one that the load of `setting` asks for.
+    """The cluster with the split that the load of `setting` needs.
 
     The cluster of `setting` is the same as the policy lays it out: pools of the same name have its options.
     """
@@ -78,7 +78,7 @@ def sized(cluster: ClusterSpec, setting: Setting) -> ClusterSpec:
 
 
 def _limit_s(setting: Setting, name: str) -> float:
-    """The limit that nine requests in ten have, or a looser one; inf: none."""
+    """A limit at least as loose as the tightest tenth's; inf: none."""
     return float(np.quantile(setting.limits_s(name), _KEPT, method="lower"))
 
 
@@ -87,7 +87,7 @@ def _tables(setting: Setting, pool: PoolSpec) -> StepTables:
 
 
 def _transfer_s(setting: Setting, pool: PoolSpec) -> float:
-    """Seconds that the link of an instance takes for the KV of a prompt."""
+    """Seconds of an instance's link for the KV of a prompt."""
     link_bytes_s = pool.link_bytes_s or setting.cluster.link.bandwidth_bytes_s
     return float(setting.workload.input_tokens.mean()) * setting.copy_bytes_per_token / link_bytes_s / pool.group
 
@@ -97,8 +97,8 @@ def _transfer_s(setting: Setting, pool: PoolSpec) -> float:
 
 @dataclass(frozen=True)
 class _Prefills:
-    """Seconds of an instance that a prompt takes, their squared coefficient of variation, the limit of TTFT; seconds of
-    a step that is full.
+    """Seconds of an instance for a prompt, their squared coefficient of variation, the limit of TTFT, and the seconds
+    of a full step.
     """
 
     mean_s: float
@@ -107,14 +107,14 @@ class _Prefills:
     step_s: float
 
     def strain(self, instances: int) -> float:
-        """Seconds that such a pool takes for each request, over the share of its time that it may be busy."""
+        """Seconds of such a pool for each request, divided by the share of its time that it may be busy."""
         return self.mean_s / (instances * self._most(instances))
 
     def _most(self, instances: int) -> float:
-        """The load at which nine prompts in ten have their token in time, at most `_BUSIEST`, by bisection.
+        """The load, at most `_BUSIEST`, at which nine prompts in ten have their token in time, by bisection.
 
-        The mean wait in a queue before c servers: A. O. Allen, "Probability, Statistics, and Queueing Theory" (1990),
-        as W = s (1 + C^2) / 2 * load^(sqrt(2 (c + 1)) - 1) / (c (1 - load)); waits are exponential.
+        The mean wait in a queue before c servers follows A. O. Allen, "Probability, Statistics, and Queueing Theory"
+        (1990), as W = s (1 + C^2) / 2 * load^(sqrt(2 (c + 1)) - 1) / (c (1 - load)); waits are exponential.
         """
         allowed_s = max(self.limit_s - self.mean_s, 0.1 * self.mean_s) / _TAIL
         power = math.sqrt(2.0 * (instances + 1)) - 1.0
@@ -146,7 +146,7 @@ def _prefills(setting: Setting, pool: PoolSpec) -> _Prefills:
 
 
 def _prompt_s(tables: StepTables, pool: PoolSpec, cached: int, prompt: int, most: int) -> float:
-    """Seconds of full steps that chunks of at most `most` tokens of a prompt take, all but `cached` tokens of it."""
+    """Seconds of full steps for a prompt without its `cached` tokens, in chunks of at most `most` tokens."""
     stages = pool.parallelism.pp
     piece = -(-most // stages)
     step_s = base_s(tables, 0, stages * piece, 0, stages)
@@ -155,7 +155,7 @@ def _prompt_s(tables: StepTables, pool: PoolSpec, cached: int, prompt: int, most
 
 @compiled
 def _chunks_s(tables: StepTables, cached: int, prompt: int, piece: int) -> float:
-    """Seconds of attention of a prompt behind its `cached` tokens, in chunks of `piece`."""
+    """Seconds of attention of a prompt after its `cached` tokens, in chunks of `piece`."""
     time_s = 0.0
     for done in range(cached, prompt, piece):
         time_s += chunk_s(tables, 0, done, min(piece, prompt - done))
@@ -163,9 +163,9 @@ def _chunks_s(tables: StepTables, cached: int, prompt: int, piece: int) -> float
 
 
 def _cached_share(setting: Setting, pool: PoolSpec) -> float:
-    """Share of prompt tokens that an instance finds cached, if it holds what all have computed last.
+    """The share of prompt tokens that an instance finds cached, if it holds its latest computed blocks.
 
-    An instance of n sees an n-th of the requests, and so holds an n-th of those with the same prefix, from n times as
+    One instance of n sees an n-th of the requests, so it holds an n-th of those with the same prefix, from n times as
     long ago.
     """
     workload, engine = setting.workload, setting.engine
@@ -195,24 +195,24 @@ class _Decodes:
         accepted = float(np.sum(speculation.acceptance ** np.arange(speculation.most + 1)))  # tokens of a step
         self._tables, self._group, self._clients = _tables(setting, pool), pool.group, setting.load.clients
         self._steps = float((outputs - 1).mean()) / accepted
-        # While a request decodes: those with long outputs are there for longer.
+        # While a request decodes: requests with long outputs are present for longer.
         self._context = float((outputs * (inputs + outputs / 2)).sum() / outputs.sum())
         self.limit_s = _limit_s(setting, "tpot_s") * accepted  # limit of a step
         self._memory = max(int(setting.kv_blocks(pool) * setting.engine.block_tokens / self._context), 1)
         self._seats = setting.engine.seats_of(pool)
 
     def strain(self, instances: int) -> float:
-        """Seconds that such a pool takes for each request, over the share of its time that it may be busy."""
+        """Seconds of such a pool for each request, divided by the share of its time that it may be busy."""
         slots = instances * self._group * self.batch(instances)[0]
         return self.request_s(instances) / instances * (1.0 + _SPREAD / math.sqrt(slots))
 
     def request_s(self, instances: int) -> float:
-        """Seconds of an instance that a request takes."""
+        """Seconds of an instance for one request."""
         batch, _ = self.batch(instances)
         return self._steps * self._step_s(batch) / batch / self._group
 
     def batch(self, instances: int) -> tuple[int, str]:
-        """The most requests that decode at once, and what allows no more."""
+        """The most requests that decode at once, and the limit on them."""
         limits = (self._memory, "memory"), (self._seats, "seats"), (self._paced, "TPOT")
         batch, limit = min(limits, key=lambda one: one[0])
         if self._clients is not None and self._clients < batch * instances * self._group:

@@ -1,4 +1,4 @@
-"""What a cluster consists of: pools of like instances and the links between instances."""
+"""A cluster: pools of equal instances and the links between instances."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ Spare = Annotated[int, up_to(MOST_INSTANCES, least=0)]
 
 @dataclass(frozen=True)
 class ChunkSchedule:
-    """Tokens that a step may hold for a chunk to be added, `sizes`, by the stage of the chunk's own prompt.
+    """Tokens up to which a chunk may be added to a step, `sizes`, by the stage of the chunk's prompt.
 
-    A stage is `stage_tokens` tokens; the last size holds for all that follow.
-    """
+    A stage is `stage_tokens` tokens; the last size holds for all later stages."""
 
     sizes: tuple[Count, ...]
     stage_tokens: Count
@@ -49,15 +48,15 @@ class ChunkSchedule:
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """`instances` like instances, each of `parallelism` on GPUs of one kind, that begin in one role.
+    """`instances` equal instances, each with `parallelism` on GPUs of one kind, that begin in one role.
 
-    An option that is None is the engine's or the cluster's; but for `reserve_tokens`, the KV tokens that every request
-    reserves from its admission to its end instead of paging (at most what an instance can admit), and `chunk_schedule`.
-    `token_budget` and `max_batch` are those of one data-parallel rank, as servers count them.
-    `rank_choice`: on which of the dp ranks of an instance a request is put: those with the least `kv` or the fewest
-    `requests`, or each in turn; `even`: ranks are not distinguished, all have an equal share; `routed`: where the
-    policy says, as each rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp
-    ranks which step together, a *group* of instances that follow each other, and all options are those of one rank.
+    An option that is None is the engine's or the cluster's, with two exceptions. `reserve_tokens`: the KV tokens that
+    every request reserves from its admission to its end instead of paging (at most what an instance can admit).
+    `chunk_schedule`: none. `token_budget` and `max_batch` are those of one data-parallel rank, as servers count them.
+    `rank_choice`: the dp rank of an instance for a request: the one with the least `kv` or the fewest `requests`, or
+    each in turn; `even`: ranks are not distinguished, all have an equal share; `routed`: as the policy says, since each
+    rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp ranks in lockstep, a
+    *group* of consecutive instances, and all options are those of one rank.
     """
 
     name: str
@@ -96,17 +95,17 @@ class PoolSpec:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether its instances have data-parallel ranks with requests of their own."""
+        """Whether its instances have data-parallel ranks with their own requests."""
         return self.rank_choice not in ("even", "routed") and self.parallelism.dp > 1
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks of one instance, which schedule their requests each; 1: it has none, or is one."""
+        """Data-parallel ranks of one instance that each schedule their requests; 1: it has none, or is one."""
         return 1 if self.rank_choice == "routed" else self.parallelism.dp
 
     @property
     def group(self) -> int:
-        """Instances that step together, as they are the ranks of one model; 1: each steps alone."""
+        """Instances in lockstep, which are the ranks of one model; 1: each steps alone."""
         return self.parallelism.dp if self.rank_choice == "routed" else 1
 
     @property
@@ -130,12 +129,11 @@ class PoolSpec:
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """Pools in order; instances are numbered pool after pool, ranks that step together group after group.
+    """Pools in order; instances are numbered pool after pool, ranks in lockstep group after group.
 
-    `auto`: a load is to say how many of the instances of the pools "prefill" and "decode" belong to each
-    (`framework.sizing`); `split` is what it said, None: nothing yet, and the pools are as equal as can be.
-    `longest_request_tokens`: prompt and output of the longest request that it is for, as who deploys a server sets its
-    maximum length; None: those of the trace.
+    `auto`: a load decides how many instances of the pools "prefill" and "decode" there are (`framework.sizing`);
+    `split` is the result, None: not yet decided, and the pools are as equal as possible. `longest_request_tokens`:
+    prompt and output of the longest request that it is for, like a server's maximum length; None: those of the trace.
 
     Raises InputError for a cluster that cannot serve (nothing to prefill on, nothing to decode on) and for two pools of
     one name.
@@ -164,7 +162,7 @@ class ClusterSpec:
         return sum(pool.gpus for pool in self.pools)
 
     def divided(self, split: Split) -> ClusterSpec:
-        """The cluster with so many of its instances that prefill and so many that decode."""
+        """The cluster with this number of prefill instances and of decode instances."""
         counts = {"prefill": split.prefill, "decode": split.decode}
         pools = (
             replace(pool, instances=counts.get(pool.name, 0) * pool.group or pool.instances) for pool in self.pools
@@ -183,7 +181,7 @@ class ClusterSpec:
 
     @property
     def groups(self) -> tuple[range, ...]:
-        """The instances of each group, in order; one that steps alone is a group of its own."""
+        """The instances of each group, in order; an instance that steps alone is its own group."""
         sizes = [pool.group for pool in self.pools for _ in range(pool.instances // pool.group)]
         ends = np.cumsum(sizes).tolist()
         return tuple(range(end - size, end) for size, end in zip(sizes, ends, strict=True))
@@ -251,8 +249,8 @@ def disaggregated(
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
-    `instances` are both together, None: those that are given, or else 5. Without `decode` it is what `prefill` leaves;
-    with `prefill` "auto" that is what `decode` leaves, and without both the load says how many (`ClusterSpec.auto`).
+    `instances` is the sum of both, None: the sum of the given ones, or else 5. Without `decode` it is what `prefill`
+    leaves; with `prefill` "auto" that is what `decode` leaves, and without both the load decides (`ClusterSpec.auto`).
 
     Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, and `rank_choice`, are as
     for `mixed`.

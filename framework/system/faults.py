@@ -1,4 +1,4 @@
-"""What fails in a run: instances that crash and come back, or are slow for a while, and what becomes of requests."""
+"""Faults of a run: instances that crash and come back, or are slow for a while, and what happens to requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ What = Literal["crash", "detection", "hang", "link", "slowdown"]
 
 
 class FaultEvent(NamedTuple):
-    """What happens to an instance at `at_s`. `value`: of a crash when it comes back, of a slow-down its factor,
-    of a link the share of its bandwidth.
+    """A fault of an instance at `at_s`. `value`: for a crash when it comes back, for a slow-down its factor, for a link
+    the share of its bandwidth.
 
     A crash that is noticed later is a hang, which began at `since_s`, and its detection.
     """
@@ -33,8 +33,8 @@ class FaultEvent(NamedTuple):
 class Crash:
     """An instance makes no progress from `at_s` on, seconds from the start of the trace.
 
-    Nobody notices for `detected_after_s`. Then it loses all that it holds, and is down for `down_s`. Raises InputError
-    for a value out of range.
+    The crash is not detected for `detected_after_s`. Then the instance loses everything that it holds, and is down for
+    `down_s`. Raises InputError for a value out of range.
     """
 
     at_s: NotNegative
@@ -52,7 +52,7 @@ class Crash:
 
     @property
     def detected_s(self) -> float:
-        """When it is noticed."""
+        """When the crash is noticed."""
         return self.at_s + self.detected_after_s
 
     @property
@@ -66,7 +66,7 @@ class Crash:
 
 @dataclass(frozen=True, order=True)
 class _Lasting:
-    """Something that an instance has from `at_s` on, for `for_s`."""
+    """A state of an instance from `at_s` on, for `for_s`."""
 
     at_s: NotNegative
     instance: Whole
@@ -80,7 +80,7 @@ class _Lasting:
 
 @dataclass(frozen=True, order=True)
 class Slowdown(_Lasting):
-    """Steps that an instance starts from `at_s` on, before `for_s` have passed, take `factor` times as long.
+    """Steps that an instance starts from `at_s` on, within `for_s`, take `factor` times as long.
 
     Raises InputError for a value out of range.
     """
@@ -99,7 +99,7 @@ class Slowdown(_Lasting):
 
 @dataclass(frozen=True, order=True)
 class LinkFault(_Lasting):
-    """The network of an instance has the `share` of its bandwidth, in both directions, for `for_s`; 0: it is parted.
+    """The network of an instance has the `share` of its bandwidth, in both directions, for `for_s`; 0: it is cut off.
 
     Raises InputError for a value out of range.
     """
@@ -118,7 +118,7 @@ class LinkFault(_Lasting):
 
 @dataclass(frozen=True)
 class Schedule:
-    """What fails on one cluster, each kind by (time, instance)."""
+    """All faults on one cluster, each kind by (time, instance)."""
 
     crashes: tuple[Crash, ...] = ()
     slowdowns: tuple[Slowdown, ...] = ()
@@ -126,7 +126,7 @@ class Schedule:
 
     @property
     def events(self) -> tuple[FaultEvent, ...]:
-        """All that happens to instances, in the order in which it does."""
+        """All events of instances, in order."""
         faults: tuple[Crash | Slowdown | LinkFault, ...] = (*self.crashes, *self.slowdowns, *self.links)
         events = [event for one in faults for event in one.events]
         return tuple(sorted(events, key=lambda event: (*event[:3], event.value < 1, event.value)))
@@ -134,9 +134,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Faults:
-    """What fails in a run: nothing. `recovery`: what becomes of the requests that a crashed instance had: they are
-    computed again, or fail.
-    """
+    """The faults of a run: none. `recovery`: whether requests of a crashed instance are computed again, or fail."""
 
     recovery: Recovery = "recompute"
 
@@ -148,7 +146,7 @@ class Faults:
         return type(self) is not Faults
 
     def schedule(self, cluster: ClusterSpec) -> Schedule:
-        """What fails in a run on this cluster. Raises InputError where it does not fit it."""
+        """The faults of a run on this cluster. Raises InputError if they do not fit it."""
         return Schedule()
 
     def engine_options(self) -> Mapping[str, float]:
@@ -158,10 +156,9 @@ class Faults:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultSchedule(Faults):
-    """Each crash of the run is a Crash, or a mapping of its fields; so is each slow-down, and each
-    fault of a network.
+    """Each crash of the run is a Crash, or a mapping of its fields; so is each slow-down, and each fault of a network.
 
-    Raises InputError for what is none, and for a value out of range.
+    Raises InputError for anything else, and for a value out of range.
     """
 
     crashes: Sequence[Crash | Mapping[str, Any]] = ()
@@ -175,11 +172,11 @@ class FaultSchedule(Faults):
         object.__setattr__(self, "links", _read("links", self.links, LinkFault, _LINK))
 
     def schedule(self, cluster: ClusterSpec) -> Schedule:
-        """What fails, by (time, instance).
+        """The faults, by (time, instance).
 
         Raises InputError for an instance that the cluster does not have, for one that crashes while it is down, and for
-        one that is slowed down, or whose network fails, twice at once; and for faults of networks that copies do not
-        share. Ranks that step together are down together.
+        one with two slow-downs or network faults at once; and for faults of networks that copies do not share. Ranks in
+        lockstep are down together.
         """
         crashes = [one for one in self.crashes if isinstance(one, Crash)]
         slowdowns = [one for one in self.slowdowns if isinstance(one, Slowdown)]
@@ -204,7 +201,7 @@ _T = TypeVar("_T", Crash, Slowdown, LinkFault)
 
 
 def _read(name: str, given: object, kind: Callable[..., _T], example: str) -> tuple[_T, ...]:
-    """Faults of one kind as they are written in a configuration, by (time, instance)."""
+    """Faults of one kind as a configuration states them, by (time, instance)."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         raise InputError(f"engine.faults.{name} must be a list of {name}, got {shown(given)}")
     return tuple(sorted(_one(name, one, kind, example) for one in given))

@@ -1,4 +1,4 @@
-"""GPUs: peak rates, memory and links, and the data types that they compute in."""
+"""GPUs: peak rates, memory and links, and the data types in which they compute."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from framework.checks import Count, Name, NotNegative, Positive, Share, at_least
 from framework.errors import InputError
 
 _GB = 1e9
-# Bytes of a value, scales of its block included. `fp8`: the scales of activations are part of the checkpoint;
-# `fp8_dynamic`: they are searched for at each matrix product, as where a bf16 checkpoint is quantised online;
-# `fp8_block`: one scale for 128 x 128 values; `int8`: 8-bit integers times
-# 8-bit activations; `int8_wo`: weights alone; `nvfp4`: one byte for 16; `mxfp4`: one byte for 32; `mxfp4_mxfp8`: the
-# same, times 8-bit activations; `int4`: two bytes for 128.
+# Bytes of a value, including its share of a block's scale. `fp8`: the scales of activations are part of the checkpoint;
+# `fp8_dynamic`: they are computed at each matrix product, as when a bf16 checkpoint is quantised online; `fp8_block`:
+# one scale for 128 x 128 values; `int8`: 8-bit integers times 8-bit activations; `int8_wo`: weights alone; `nvfp4`: one
+# byte for 16; `mxfp4`: one byte for 32; `mxfp4_mxfp8`: the same, times 8-bit activations; `int4`: two bytes for 128.
 DTYPE_BYTES = {
     "fp32": 4.0,
     "bf16": 2.0,
@@ -28,8 +27,8 @@ DTYPE_BYTES = {
     "mxfp4_mxfp8": 0.5 + 1 / 32,
     "int4": 0.5 + 2 / 128,
 }
-SAME_DTYPE = {"fp4": "nvfp4"}  # other names of them: what checkpoints for NVIDIA's GPUs mean by FP4
-# What a GPU multiplies values of each type as. Weights that alone are smaller are widened to bf16 first.
+SAME_DTYPE = {"fp4": "nvfp4"}  # other names: NVIDIA's checkpoints call it FP4
+# The type in which a GPU multiplies values of each type. Weights that alone are smaller are first widened to bf16.
 _COMPUTES_AS = {
     "fp32": "fp32",
     "bf16": "bf16",
@@ -44,12 +43,12 @@ _COMPUTES_AS = {
 
 @dataclass(frozen=True)
 class Kernels:
-    """What kernels of a GPU reach by published tables: for step times where no whole step was measured.
+    """What kernels of a GPU reach by published tables: for step times if no whole step was measured.
 
-    `mfu` is the share of its peak that large matrix products reach, by what the GPU computes in, and `mbu` the share of
-    its bandwidth that reading matrices and KV reaches. A product of next to nothing takes `product_s`, another kernel
-    `launch_s`. Steps take up to `spread` times longer, or shorter, than what follows from this. Raises InputError for a
-    value out of range.
+    `mfu` is the share of its peak that large matrix products reach, by the type of computation, and `mbu` the share of
+    its bandwidth that reading matrices and KV reaches. The smallest product takes `product_s`, another kernel
+    `launch_s`. Steps take up to `spread` times longer, or shorter, than this predicts. Raises InputError for a value
+    out of range.
     """
 
     mfu: Mapping[str, Share]
@@ -64,18 +63,18 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as its datasheet states it, and what is known of how servers run on it.
+    """One GPU as its datasheet states it, and what is known of servers on it.
 
     `peak_flops`: dense FLOP/s per data type; `link_bytes_s`: to the GPUs of the same node, in each direction;
     `nic_bytes_s`: this GPU's share of the network between nodes, in each direction; `usd_per_hour`: rental price.
-    `compute_capability` is NVIDIA's number of the architecture, None where there is none; it tells which attention
-    kernels run, and `multiprocessors` counts what they run on, None where it is not known. `linked_gpus` reach each
-    other at `link_bytes_s`; all others over the network. `link_efficiency` is the share of `link_bytes_s` that an
-    all-reduce reaches, and `link_latency_s` are the seconds that it takes for each GPU after the first, None where
-    measured times are to be trusted. `neighbour` names the reference GPU from whose measured times those of this one
-    are scaled where it has none of its own, and `tensor_gain` is the share of its tensor peak that large products reach
-    here over the share that they reach there; `bandwidth_gain` is the same of the bandwidth. `kernels` is what kernels
-    reach by tables that others publish, None where there are none. Raises InputError for a value out of range.
+    `compute_capability` is NVIDIA's number of the architecture, None if there is none; it determines the attention
+    kernels, and `multiprocessors` is the number of SMs, None if unknown. `linked_gpus` reach each other at
+    `link_bytes_s`; all others over the network. `link_efficiency` is the share of `link_bytes_s` that an all-reduce
+    reaches, and `link_latency_s` are its seconds for each GPU after the first, None if measured times are to be used.
+    `neighbour` names the reference GPU whose measured times are scaled for this one if it has none of its own.
+    `tensor_gain` is the share of its tensor peak that large products reach here, divided by the share that they reach
+    there; `bandwidth_gain` is the same for the bandwidth. `kernels` is what kernels reach by published tables, None if
+    there are none. Raises InputError for a value out of range.
     """
 
     name: Name
@@ -110,7 +109,7 @@ class Gpu:
             raise InputError(f"gpu.peak_flops must map data types to FLOP/s, got {self.peak_flops!r}")
 
     def peak(self, dtype: str) -> float:
-        """Dense FLOP/s for weights of that type; InputError where the GPU states none."""
+        """Dense FLOP/s for weights of that type. Raises InputError if the GPU states none."""
         computed = computes_as(dtype)
         if computed not in self.peak_flops:
             raise InputError(

@@ -15,9 +15,8 @@ LinkSharing = Literal["fair", "fifo"]
 class LinkSpec:
     """The network interface of an instance: bytes/s in each direction, and the latency of a transfer.
 
-    `sharing`: `fair`, copies that are under way at once share links, each at its max-min fair share; `fifo`, a copy has
-    both its ends to itself, first come, first served. `fabric_bytes_s`: what all copies together may have, None: no
-    limit.
+    `sharing`: with `fair`, concurrent copies share links, each at its max-min fair share; with `fifo`, a copy has both
+    its ends to itself, first come, first served. `fabric_bytes_s`: bandwidth of all copies together, None: no limit.
     """
 
     bandwidth_bytes_s: Positive

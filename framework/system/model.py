@@ -1,4 +1,4 @@
-"""Models: the numbers that step times and KV capacity are made of, and the KV tokens that an instance has room for."""
+"""Models: the numbers behind step times and KV capacity, and the KV tokens for which an instance has room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Dtype = Annotated[str, one_of(tuple(DTYPE_BYTES))]
 
 
 def _known(dtype: Any) -> Any:
-    """The name in DTYPE_BYTES of a type that goes by another; anything else as it is, for the checks to judge."""
+    """The name in DTYPE_BYTES of a type with another name; anything else as it is, for the checks to judge."""
     return SAME_DTYPE.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
@@ -23,7 +23,7 @@ class Experts:
     """The MLP of a mixture of experts.
 
     A token passes `per_token` of `count` experts of size `intermediate`, and all of `shared_intermediate`. The first
-    `dense_layers` layers have a plain MLP of the model's `intermediate` instead. `dtype`: of the experts' weights,
+    `dense_layers` layers have a dense MLP of the model's `intermediate` instead. `dtype`: of the experts' weights,
     None: the model's.
     """
 
@@ -45,8 +45,7 @@ class Experts:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1), sizes per head or rank.
 
-    A cached token is `kv_rank` + `rope_dim` values in each layer, whatever the number of heads.
-    """
+    A cached token is `kv_rank` + `rope_dim` values in each layer, for any number of heads."""
 
     query_rank: Count
     kv_rank: Count
@@ -69,10 +68,10 @@ class Model:
     """A transformer decoder.
 
     `kv_heads` < `heads`: grouped-query attention; `latent`: multi-head latent attention instead. `mlp_matrices`: 3 for
-    a gated MLP, 2 for a plain one; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers, not
-    all of them, attend to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all
-    heads together, so that the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached
-    keys and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
+    a gated MLP, 2 for one without a gate; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers,
+    not all of them, attend to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all
+    heads together, so the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached keys
+    and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
     """
 
     name: Name
@@ -139,14 +138,14 @@ class Model:
 
     @property
     def expert_parameters(self) -> int:
-        """Weights of all experts of all layers, shared ones apart."""
+        """Weights of all experts of all layers, except shared ones."""
         if self.experts is None:
             return 0
         return self.expert_layers * self.experts.count * self._mlp(self.experts.intermediate)
 
     @property
     def shared_parameters(self) -> int:
-        """Weights that every token passes: all but experts, embedding and output projection."""
+        """Weights that every token passes: all except experts, embedding and output projection."""
         mlps = (self.layers - self.expert_layers) * self._mlp(self.intermediate)
         if self.experts is not None:
             router = self.hidden * self.experts.count
@@ -155,7 +154,7 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token passes, embedding and output projection apart."""
+        """Weights that one token passes, without embedding and output projection."""
         if self.experts is None:
             return self.shared_parameters
         return self.shared_parameters + self.expert_parameters * self.experts.per_token // self.experts.count
@@ -173,7 +172,7 @@ class Model:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of all weights. Embedding and output projection stay in bf16 where the rest is quantised."""
+        """Bytes of all weights. Embedding and output projection stay in bf16 if the rest is quantised."""
         embeddings = self.parameters - self.shared_parameters - self.expert_parameters
         return (
             self.shared_parameters * self.dtype_bytes
@@ -185,7 +184,7 @@ class Model:
     def kv_bytes_per_token(self) -> float:
         """Bytes of one token's keys and values in all layers that keep them: 2 L n_kv d_h b; see `latent`.
 
-        Layers with a window keep no more than it: they do not grow with the context and are not counted.
+        Layers with a window keep no more than the window: they do not grow with the context and are not counted.
         """
         values = 2 * self.kv_heads * self.head_dim
         if self.latent is not None:
@@ -194,7 +193,7 @@ class Model:
 
     @property
     def attention_flops_per_pair(self) -> float:
-        """FLOPs of attention for each pair of a query and a key, layers with a window apart: scores, weighted sum."""
+        """FLOPs of attention for each pair of a query and a key, without windowed layers: scores, weighted sum."""
         if self.latent is None:
             per_head = 2 * self.head_dim
         else:
@@ -202,7 +201,7 @@ class Model:
         return 2.0 * (self.layers - self.windowed_layers) * self.heads * per_head
 
     def heads_on(self, tp: int) -> tuple[int, int]:
-        """Query and KV heads on each of `tp` GPUs, of which those beyond the KV heads hold copies of one.
+        """Query and KV heads on each of `tp` GPUs; GPUs beyond the number of KV heads hold a copy of one.
 
         Raises InputError for tp that does not divide the query heads.
         """
@@ -228,7 +227,7 @@ _GB = 1e9
 
 
 class TooLargeError(InputError):
-    """A model that does not fit its GPUs. `lacking`: how much memory is missing, as a share of what is usable."""
+    """A model that does not fit its GPUs. `lacking`: the missing memory, as a share of the usable memory."""
 
     def __init__(self, message: str, lacking: float = 0.0) -> None:  # the default is for pickle
         super().__init__(message)
@@ -242,9 +241,9 @@ def kv_capacity_tokens(
 
     A token takes `memory_share` of the model's KV bytes.
 
-    Weights outside the experts are split over tp and pp and copied over dp, experts are split over all GPUs; KV heads
+    Weights outside the experts are split over tp and pp and copied over dp, experts are split over all GPUs. KV heads
     are split over tp (with more GPUs than KV heads each holds a copy of one head, latent KV is copied to all), and each
-    of the dp groups holds sequences of its own. Raises TooLargeError, with the arithmetic, if not one token fits.
+    of the dp groups holds its own sequences. Raises TooLargeError, with the arithmetic, if not one token fits.
     """
     tp, pp, dp = parallelism.tp, parallelism.pp, parallelism.dp
     usable = gpu.memory_bytes * kv_fraction

@@ -12,8 +12,8 @@ from framework.errors import InputError
 class Parallelism:
     """How the GPUs of one instance share a model.
 
-    `tp`: GPUs that split the heads and the matrices of a layer; `dp`: groups of tp GPUs that attend to sequences of
-    their own (attention data parallelism); `pp`: pipeline stages of tp * dp GPUs; `ep`: groups among which whole
+    `tp`: GPUs that split the heads and the matrices of a layer; `dp`: groups of tp GPUs that attend to their own
+    sequences (attention data parallelism); `pp`: pipeline stages of tp * dp GPUs; `ep`: groups among which whole
     experts are spread, each expert split over the tp * dp / ep GPUs of a group. Raises InputError for ep that does not
     divide tp * dp.
     """

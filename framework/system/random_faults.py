@@ -1,4 +1,4 @@
-"""What fails at random: crashes and slow-downs of GPUs at exponential times."""
+"""Random faults: crashes and slow-downs of GPUs at exponential times."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _CRASHES, _SLOWDOWNS = range(2)  # streams of draws
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFaults(Faults):
-    """A GPU fails every `gpu_mtbf_s` seconds that it is up, and is slow every `gpu_slow_mtbf_s`, on average.
+    """A GPU fails every `gpu_mtbf_s` seconds of its up time, and is slow every `gpu_slow_mtbf_s`, on average.
 
     The instance of a failed GPU makes no progress, which is noticed after `detected_after_s`, and is then down for
     `down_s`. A restart fails with probability `start_fails`, at its end, and is tried again. The instance of a slow GPU
     takes `slow_factor` times as long for its steps, for `slow_for_s`. None: that does not happen. Nothing begins later
     than `until_s` after the start of the trace. Times between faults are exponential, so an instance of G GPUs crashes
-    every `gpu_mtbf_s` / G seconds. Ranks that step together crash as one instance, and are slow each on its own. The
-    same `seed` gives the same faults. Raises InputError for a value out of range.
+    every `gpu_mtbf_s` / G seconds. Ranks in lockstep crash as one instance, and are slow each on its own. The same
+    `seed` gives the same faults. Raises InputError for a value out of range.
     """
 
     gpu_mtbf_s: Positive | None
@@ -41,7 +41,7 @@ class RandomFaults(Faults):
     seed: Whole = 0
 
     def schedule(self, cluster: ClusterSpec) -> Schedule:
-        """What fails, by (time, instance). Raises InputError where more than `MOST_FAULTS` would of one kind."""
+        """The faults, by (time, instance). Raises InputError if there would be more than `MOST_FAULTS` of one kind."""
         gpus = [cluster.pools[k].own_parallelism.gpus for k in cluster.pool_of_instance]
         groups = {group.start: sum(gpus[i] for i in group) for group in cluster.groups}
         instances = dict(enumerate(gpus))
@@ -64,7 +64,7 @@ class RandomFaults(Faults):
         gpus: dict[int, int],
         stream: int,
     ) -> Iterator[_T]:
-        """Faults that `make` makes of a time and an instance: one with G GPUs has G times as many."""
+        """Faults that `make` makes of a time and an instance; an instance with G GPUs has G times as many."""
         if mtbf_s is None:
             return
         one = make(0.0, 0, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""How the instances of a cluster are divided into those that prefill and those that decode."""
+"""The division of a cluster's instances into those that prefill and those that decode."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from framework.errors import InputError
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-INSTANCES = 5  # instances where nothing is said
+INSTANCES = 5  # instances if no number is given
 
 
 class Counts(NamedTuple):
-    """Instances that prefill and that decode; `is_auto`: as equal as can be, until a load says how many."""
+    """Instances that prefill and that decode; `is_auto`: as equal as possible, until a load decides."""
 
     prefill: int
     decode: int
@@ -22,9 +22,9 @@ class Counts(NamedTuple):
 
 
 def counted(prefill: int | Auto, decode: int | None, instances: int | None, most: int) -> Counts:
-    """The instances of each kind, at most `most`, from what was set of `cluster.prefill`, `.decode` and `.instances`.
+    """The instances of each kind, at most `most`, from the values of `cluster.prefill`, `.decode` and `.instances`.
 
-    Raises InputError for what is no count, and for numbers that contradict each other.
+    Raises InputError for invalid counts, and for numbers that contradict each other.
     """
     if isinstance(prefill, str) and prefill != AUTO:
         raise InputError(f"cluster.prefill must be auto or a whole number of at least 1, got {prefill!r}")
@@ -54,12 +54,11 @@ def counted(prefill: int | Auto, decode: int | None, instances: int | None, most
 
 @dataclass(frozen=True)
 class Split:
-    """What a load asks for: so many instances that prefill, so many that decode, and what that rests on.
+    """The split that a load needs: numbers of prefill and of decode instances, and their basis.
 
-    A request takes `prefill_s` seconds of an instance that prefills and `decode_s` of one that decodes, on average,
-    where `batch` requests decode at once, no more because of `batch_limit`; the link of the latter takes `transfer_s`
-    for its KV. `rate_rps` is that of arrivals, None: the load has none. `decode_prefills`: those that decode also
-    prefill.
+    On average, a request takes `prefill_s` seconds of a prefill instance and `decode_s` of a decode instance, where
+    `batch` requests decode at once, no more because of `batch_limit`; that instance's link takes `transfer_s` for its
+    KV. `rate_rps` is that of arrivals, None: the load has none. `decode_prefills`: decode instances also prefill.
     """
 
     prefill: int
@@ -74,7 +73,7 @@ class Split:
 
     @property
     def loads(self) -> tuple[float, float] | None:
-        """The share of its time that each pool is asked for, of both together if both prefill; None without a rate."""
+        """The load of each pool as a share of its time, of both together if both prefill; None without a rate."""
         if self.rate_rps is None:
             return None
         if self.decode_prefills:

@@ -1,4 +1,4 @@
-"""Step times from five coefficients: a user's own fit, and what exact checks are made with."""
+"""Step times from five coefficients: a user's own fit, or the basis of exact checks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from framework.timing.step_row import StepRow
 
 @dataclass(frozen=True)
 class Affine:
-    """Step times that are affine in what a step holds, whatever the model and the GPU. All coefficients are in seconds.
+    """Step times that are affine in the content of a step, for any model and GPU. All coefficients are in seconds.
 
     A step costs base_s + per_prefill_token_s * sum(chunk) + prefill_quadratic_s * sum((prefix + chunk)^2 - prefix^2)
     + per_sequence_s * decodes + per_context_token_s * summed context. A request takes request_s to the front end, which
     takes in one after another, intake_s each.
 
-    Sums are exact in float64 where the coefficients are dyadic (a small integer times a power of two). Raises
-    InputError for a negative coefficient.
+    Sums are exact in float64 if the coefficients are dyadic (a small integer times a power of two). Raises InputError
+    for a negative coefficient.
     """
 
     base_s: NotNegative = 0.0

@@ -1,7 +1,7 @@
-"""The few terms that kernel times lack and that are fitted to measured deployments, and the file that holds them.
+"""The few terms that kernel times lack and that are fitted to measured deployments, and their file.
 
 `<directory>/<gpu>/<backend>/calibration.json`, next to the profiles of that GPU and backend, holds a list of fits; each
-says which models and data types it is for.
+states its models and data types.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ from framework.timing.step_row import StepRow
 
 _FORMAT = "servelab calibrations 1"
 _KINDS = ("dense", "moe")
-COMPUTE_TOKENS = 128.0  # tokens of a step whose linear layers still take what it takes to read the weights
-LATE_TOKENS = 1024.0  # tokens of the largest message whose seconds are all multiplied by `communication`
-# Of a server's work; framework.timing.server says what they are.
+COMPUTE_TOKENS = 128.0  # largest step, in tokens, whose linear layers take only the time to read the weights
+LATE_TOKENS = 1024.0  # tokens of the largest message that `communication` multiplies in full
+# Terms of a server's work; framework.timing.server explains them.
 SERVER_TERMS = ("step_s", "message_s", "host_s", "host_sequence_s", "eager_layer_s", "request_s", "token_s")
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The terms that are laid over the kernel times of one GPU and backend; the default changes nothing.
+    """The terms that modify the kernel times of one GPU and backend; the default changes nothing.
 
-    `kernel` multiplies all times of kernels but communication. `communication` multiplies what messages of up to
-    LATE_TOKENS tokens take, and adds as much to larger ones as to these: GPUs that wait for each other wait no longer
-    because a message is larger. `compute` multiplies besides what is bound by arithmetic: prefill attention, and of
-    linear layers what they take longer than for COMPUTE_TOKENS tokens. Under sustained load GPUs reach their power
-    limit, and clocks fall; tables are measured in short bursts, and reading memory does not suffer. The terms of
-    SERVER_TERMS stand for those of the server, framework.timing.server.Server. Whatever the server hides, `sequence_s`
-    is added to a step for every decode in it, and `prefill_step_s` to every step with a chunk. Raises InputError for
-    values that no fit can give.
+    `kernel` multiplies all kernel times except communication. `communication` multiplies the time of messages of up to
+    LATE_TOKENS tokens, and adds the same to larger ones: GPUs do not wait longer for each other because a message is
+    larger. `compute` also multiplies what is bound by arithmetic: prefill attention, and the time of linear layers
+    beyond that for COMPUTE_TOKENS tokens. Under sustained load GPUs reach their power limit, and clocks fall, while
+    tables are measured in short bursts; reading memory is not affected. The terms of SERVER_TERMS replace those of the
+    server, framework.timing.server.Server. Whatever the server hides, `sequence_s` is added to a step for every decode
+    in it, and `prefill_step_s` to every step with a chunk. Raises InputError for values that no fit can give.
     """
 
     kernel: Positive = 1.0
@@ -62,7 +61,7 @@ class Calibration:
 
     @property
     def overheads(self) -> StepRow:
-        """The seconds that are added to every step with a chunk, and for each decode, whatever the server is."""
+        """The seconds that are added to every step with a chunk, and for each decode, on any server."""
         return StepRow(prefill_step_s=self.prefill_step_s, per_sequence_s=self.sequence_s)
 
 
@@ -71,9 +70,9 @@ _TERMS = tuple(field.name for field in fields(Calibration))
 
 @dataclass(frozen=True)
 class Selector:
-    """The models that a calibration is for: one by name, or all of the kind "dense" or "moe", with weights of `dtype`.
+    """The models of a calibration: one by name, or all of the kind "dense" or "moe", with weights of `dtype`.
 
-    "" stands for any. Raises InputError for an unknown kind or data type, and where both model and kind are given.
+    "" stands for any. Raises InputError for an unknown kind or data type, and if both model and kind are given.
     """
 
     model: str = ""
@@ -91,7 +90,7 @@ class Selector:
 
     @classmethod
     def of(cls, model: Model) -> Selector:
-        """The selector of this model in its data type, which is the most specific there is."""
+        """The selector of this model in its data type, the most specific one."""
         return cls(model=model.name, dtype=model.dtype)
 
     def fits(self, model: Model) -> bool:
@@ -101,7 +100,7 @@ class Selector:
 
     @property
     def specificity(self) -> tuple[bool, bool, bool]:
-        """A rank, the larger the more specific: a model comes before a kind, and that before a data type."""
+        """The rank of a selector: a model is more specific than a kind, and a kind than a data type."""
         return self.model != "", self.kind != "", self.dtype != ""
 
     def __str__(self) -> str:
@@ -110,11 +109,11 @@ class Selector:
 
 @dataclass(frozen=True)
 class Fit:
-    """A calibration, the models it is for, and where it comes from.
+    """A calibration, its models, and its origin.
 
-    `rows` has the keys of the deployments that it was fitted to, `domain` has the ranges of their loads, None where
-    they are not known, and `note` says how it was fitted. `source` and `licence` are those of their measurements.
-    Raises InputError for what is no text.
+    `rows` has the keys of the deployments that it was fitted to, `domain` the ranges of their loads, None if unknown,
+    and `note` says how it was fitted. `source` and `licence` are those of their measurements. Raises InputError if one
+    of these is no text.
     """
 
     calibration: Calibration
@@ -130,17 +129,17 @@ class Fit:
             raise InputError("calibration: rows, note, source and licence must be text")
 
     def excludes(self, place: Place | None) -> str:
-        """Why the fit does not count for a load at `place`, as text; empty where it does, or nobody knows."""
+        """Why the fit does not count for a load at `place`, as text; empty if it counts, or if that is unknown."""
         return "" if place is None or self.domain is None else self.domain.excludes(place)
 
 
 def calibration_path(directory: Path, gpu: str, backend: str) -> Path:
-    """Where the calibrations of that GPU and backend lie in a directory of profiles."""
+    """The file of the calibrations of that GPU and backend in a directory of profiles."""
     return directory / gpu / backend / "calibration.json"
 
 
 def write_calibrations(path: Path, entries: Iterable[Fit]) -> None:
-    """Write `entries` as JSON, whole or not at all.
+    """Write `entries` as JSON, completely or not at all.
 
     Raises InputError if two are for the same models, and if the file cannot be written.
     """
@@ -180,9 +179,9 @@ def read_calibrations(path: Path) -> tuple[Fit, ...]:
 def find_calibration(
     directories: Iterable[Path], gpu: str, backend: str, model: Model, place: Place | None = None
 ) -> Fit | None:
-    """The most specific fit for `model` in the first directory that has one; None where there is none.
+    """The most specific fit for `model` in the first directory that has one; None if there is none.
 
-    Fits that a load at `place` is too far outside of come last. Raises InputError for a file that cannot be read.
+    Fits that do not count for a load at `place` come last. Raises InputError for a file that cannot be read.
     """
     for directory in directories:
         path = calibration_path(directory, gpu, backend)
@@ -199,7 +198,7 @@ def _require_distinct(entries: Iterable[Fit]) -> None:
 
 
 def _encoded(fit: Fit) -> dict[str, Any]:
-    """One flat object: whom it is for, the terms, where they come from."""
+    """One flat object: models, terms, origin."""
     known = asdict(fit)
     return known.pop("selector") | known.pop("calibration") | known
 

@@ -1,4 +1,4 @@
-"""Piecewise affine functions, of which step times are made: curves over one size, surfaces over batch and context."""
+"""Piecewise affine functions for step times: curves over one size, surfaces over batch and context."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Curve:
     """A piecewise affine function of one size, such as the tokens of a step.
 
     `knots` and `values` have K >= 2 entries each: the function is `values[i]` at `knots[i]`, affine between two knots,
-    and its last segment goes on beyond the last knot. Values are seconds unless the owner of the curve says otherwise.
-    Raises ValueError unless the knots increase from 1 or below, and the values are finite, not negative, and do not
-    fall along the last segment.
+    and its last segment continues beyond the last knot. Values are seconds unless the owner of the curve states
+    otherwise. Raises ValueError unless the knots increase from 1 or below, and the values are finite, not negative, and
+    do not fall along the last segment.
     """
 
     knots: tuple[float, ...]
@@ -42,20 +42,20 @@ class Curve:
         return replace(self, values=tuple(factor * value for value in self.values))
 
     def rising_faster(self, knot: float, factor: float) -> Curve:
-        """The curve whose values above that at `knot` are so many times as far above it."""
+        """The curve whose values above that at `knot` rise `factor` times as far above it."""
         level = float(self.at(np.array([max(knot, self.knots[0])]))[0])
         values = np.asarray(self.values)
         return self.with_values(np.minimum(values, level) + factor * np.maximum(values - level, 0.0))
 
     def times_up_to(self, knot: float, factor: float) -> Curve:
-        """The curve whose seconds up to those at `knot` count `factor` times, and what lies above them once."""
+        """The curve whose seconds up to those at `knot` count `factor` times, and those above once."""
         knots = np.union1d(self.knots, [max(knot, self.knots[0])])
         values = self.at(knots)
         level = float(self.at(np.array([max(knot, self.knots[0])]))[0])
         return Curve.of(knots, values + (factor - 1.0) * np.minimum(values, level))
 
     def without_bumps(self) -> Curve:
-        """The curve lowered wherever more would take less: a server can always pad what it computes."""
+        """The curve, lowered if more work would take less time: a server can always pad its work."""
         return self.with_values(np.minimum.accumulate(np.asarray(self.values)[::-1])[::-1])
 
     def at(self, xs: FloatArray) -> FloatArray:
@@ -74,8 +74,8 @@ class Surface:
     """Seconds over the size of a batch and its summed context in tokens.
 
     `values` has a row for each of the B >= 2 `batches` and a column for each of the C >= 2 `contexts`. The surface is
-    affine in the context between two contexts and linear in the batch between two batches; the last segments go on.
-    Raises ValueError on the conditions of a `Curve`, which each row has to meet.
+    affine in the context between two contexts and linear in the batch between two batches; the last segments continue.
+    Raises ValueError under the conditions of a `Curve`, which apply to each row.
     """
 
     batches: tuple[float, ...]
@@ -105,7 +105,7 @@ class Surface:
         return self.with_values(factor * np.asarray(self.values))
 
     def __add__(self, other: Surface) -> Surface:
-        """The sum of two surfaces; raises ValueError where their knots differ."""
+        """The sum of two surfaces. Raises ValueError if their knots differ."""
         if (self.batches, self.contexts) != (other.batches, other.contexts):
             raise ValueError("surfaces with different knots cannot be added")
         return self.with_values(np.asarray(self.values) + np.asarray(other.values))

@@ -1,4 +1,4 @@
-"""What a step of one prompt and some decodes would take: for those who plan, in Python or in compiled code."""
+"""The time of a step of one prompt and some decodes, for planning in Python or in compiled code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int
 
 @compiled
 def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: int, context: int) -> float:
-    """The seconds by table k, for an instance of so many pipeline stages."""
+    """The seconds by table k, for an instance of `stages` pipeline stages."""
     time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
     if prompt > 0:
         time_s += stages * chunk_s(tables, k, 0, prompt)
@@ -50,9 +50,9 @@ def chunked_s(
 ) -> float:
     """Seconds of a step on instance i that computes `tokens` >= 1 tokens of prompts, in order, with decodes.
 
-    `prompts`, shape (2, P): of each prompt the tokens that are there, which the chunk attends to, and those that it
-    lacks. The decodes read `context` tokens together, the one with the longest context `longest`. As the engine has it
-    on an instance of one pipeline stage.
+    `prompts`, shape (2, P): for each prompt the cached tokens, to which the chunk attends, and those that it lacks. The
+    decodes read `context` tokens together, the one with the longest context `longest`. The result is the engine's for
+    an instance of one pipeline stage.
     """
     tables, k = StepTables(times.rows, times.data), times.pools[i]
     left, chunks, chunks_s = tokens, 0, 0.0
@@ -70,8 +70,8 @@ def chunked_s(
 
 @compiled
 def prefill_alone_s(tables: StepTables, k: int, stages: int, cached: int, prompt: int, most: int) -> float:
-    """Seconds to prefill what a prompt lacks beyond `cached` tokens, alone, by table k, in steps of at most `most`
-    tokens, of which it has one of as many micro-batches as there are pipeline stages.
+    """Seconds to prefill a prompt beyond its `cached` tokens, alone, by table k, in steps of at most `most` tokens, of
+    which it has one of as many micro-batches as there are pipeline stages.
     """
     done, time_s = cached, 0.0
     while done < prompt:

@@ -1,10 +1,10 @@
-"""How unevenly experts are loaded on the GPUs of an expert-parallel group, and how copies even that out.
+"""The uneven load of experts on the GPUs of an expert-parallel group, and how copies even it out.
 
-Popularity follows Zipf's law: the expert of rank r (from 1) is chosen in proportion to r^-skew, each layer in an order
-of its own. Without copies, experts lie on the GPUs in that order. With `redundant` more slots they are copied and
-packed as DeepSeek's load balancer EPLB does globally (github.com/deepseek-ai/EPLB): each further slot goes to the
-expert with most load per copy, then the copies, heaviest first, each to the least loaded GPU that has a slot left. The
-loads are taken as known: their prediction is out of scope.
+Popularity follows Zipf's law: the expert of rank r (from 1) is chosen in proportion to r^-skew, in a different order in
+each layer. Without copies, experts lie on the GPUs in that order. With `redundant` more slots they are copied and
+packed as DeepSeek's load balancer EPLB does globally (github.com/deepseek-ai/EPLB). Each further slot goes to the
+expert with the most load per copy. The copies, heaviest first, then each go to the least loaded GPU with a free slot.
+The loads are assumed to be known: their prediction is out of scope.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ _LAYERS = 64  # orders over which the load of GPUs without copies is averaged
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """How popular experts are, and how many copies of them there are.
+    """The popularity of experts, and the number of their copies.
 
-    `skew` is the exponent of the popularity, where 0 makes all experts alike. `redundant` is the number of further
-    slots, for copies. `seed` is that of the orders in which experts lie on the GPUs. Raises InputError for a value out
-    of range.
+    `skew` is the exponent of the popularity; 0 makes all experts equal. `redundant` is the number of further slots, for
+    copies. `seed` is that of the orders in which experts lie on the GPUs. Raises InputError for a value out of range.
     """
 
     skew: NotNegative = 0.0
@@ -41,9 +40,9 @@ class ExpertLoad:
         check_fields(self, "timing.experts.")
 
     def most(self, experts: int, ep: int) -> float:
-        """The load of the GPU with most tokens over the mean of `ep` GPUs, a ratio of at least 1.
+        """The load of the GPU with the most tokens divided by the mean of `ep` GPUs, at least 1.
 
-        Raises InputError where there are fewer slots than GPUs.
+        Raises InputError if there are fewer slots than GPUs.
         """
         if experts + self.redundant < ep:
             raise InputError(
@@ -66,11 +65,11 @@ def expert_load(given: Any) -> ExpertLoad | None:
 
 
 def with_expert_load(parts: StepParts, load: float) -> StepParts:
-    """The parts of a step where the GPU that has most tokens of a layer has `load` times as many as was measured.
+    """The parts of a step if the GPU with the most tokens of a layer has `load` times as many as was measured.
 
-    A layer ends with that GPU: its experts take `load` times as long, and so do dispatch and combine where they cross
-    nodes. The routing that was measured is uneven itself (framework.timing.kernels.operations), so that 1 changes
-    nothing. Within a node every GPU gathers all tokens, whatever experts they choose.
+    A layer ends with that GPU: its experts take `load` times as long, and so do dispatch and combine if they cross
+    nodes. The measured routing is uneven itself (framework.timing.kernels.operations), so 1 changes nothing. Within a
+    node every GPU gathers all tokens, whatever experts they choose.
     """
     parallelism = parts.setup.parallelism
     crosses = parallelism.dp > 1 and parallelism.ep > NODE_GPUS
@@ -99,12 +98,12 @@ def popularity(experts: int, skew: float) -> NDArray[np.float64]:
 
 
 def in_order(loads: NDArray[np.float64], gpus: int) -> NDArray[np.float64]:
-    """The load of each GPU where experts are dealt out in their order, as evenly in number as can be; shape (gpus,)."""
+    """The load of each GPU if experts are dealt out in order, in numbers as equal as possible; shape (gpus,)."""
     return np.array([part.sum() for part in np.array_split(loads, gpus)])
 
 
 def replicate(loads: NDArray[np.float64], slots: int) -> NDArray[np.int64]:
-    """The copies of each expert that `slots` slots hold, of the shape of `loads`; the first of equals gets the next."""
+    """The copies of each expert in `slots` slots, of the shape of `loads`; the first of equals gets the next copy."""
     copies = np.ones(len(loads), np.int64)
     for _ in range(slots - len(loads)):
         copies[np.argmax(loads / copies)] += 1

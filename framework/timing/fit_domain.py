@@ -1,10 +1,10 @@
-"""The loads that a calibration was fitted to, and where another load lies relative to them.
+"""The loads that a calibration was fitted to, and how another load relates to them.
 
-A fit holds where its measurements were, and some way beyond: fitted to the less, or the more, loaded half of the closed
-loops of `make fidelity`, or to the shorter or the longer prompts, it met the other half better than with nothing fitted
-(docs/trust.md). It does not hold for another kind of work. Closed loops in which nothing was cached said less than
-nothing of open loops whose prompts were cached but for a block, for almost no prompt tokens are computed there. So what
-counts is what requests are like, not how many there are: step times that depended on that would make a search for the
+A fit holds for its measurements, and some way beyond. Fitted to the less, or the more, loaded half of the closed loops
+of `make fidelity`, or to the shorter or the longer prompts, it predicted the other half better than no fit
+(docs/trust.md). It does not hold for another kind of work. A fit to closed loops without caching predicted open loops
+worse than no fit if their prompts were cached except for a block, since almost no prompt tokens are computed there. So
+the kind of requests counts, and not their number: step times that depended on their number would make a search for the
 largest load compare two servers.
 """
 
@@ -24,18 +24,18 @@ from framework.load import Closed, Load
 from framework.workload import Workload, dense, rate_rps
 
 Range = tuple[float, float]
-_SHARE_BEYOND = 0.5  # share of prompt tokens in the cache, beyond what a fit saw, from which on the fit does not count
-_FACTOR_BEYOND = 8.0  # times the longest, or the shortest, prompts of a fit: as far as it was tried
-_WITHIN = 1.05  # what a mean may be off a range and still lie in it
+_SHARE_BEYOND = 0.5  # share of cached prompt tokens beyond the fit's range from which on the fit does not count
+_FACTOR_BEYOND = 8.0  # factor beyond the longest, or below the shortest, prompts of a fit: as far as it was tried
+_WITHIN = 1.05  # factor by which a mean may leave a range and still count as inside
 
 
 @dataclass(frozen=True)
 class Place:
     """What the requests of a run are like, as it is known before the run.
 
-    `prompt_tokens` and `output_tokens` are means, and `cached_share` is the share of all prompt tokens that a prefix
-    cache without bounds would hold. Of an instance: `in_flight` requests that clients keep up, or `rate_rps` arrivals a
-    second; the other one is None.
+    `prompt_tokens` and `output_tokens` are means, and `cached_share` is the share of all prompt tokens that an
+    unlimited prefix cache would hold. For each instance, clients keep `in_flight` requests under way, or `rate_rps`
+    requests arrive a second; the other one is None.
     """
 
     prompt_tokens: float
@@ -46,7 +46,7 @@ class Place:
 
     @classmethod
     def of(cls, workload: Workload, load: Load, instances: int, *, prefix_cache: bool) -> Place:
-        """The place of a workload on so many instances that take prompts."""
+        """The place of a workload on `instances` instances that take prompts."""
         closed = load.concurrency / instances if isinstance(load, Closed) else None
         return cls(
             prompt_tokens=float(workload.input_tokens.mean()),
@@ -66,9 +66,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Domain:
-    """The least and the most of what the requests of a fit were like, as in `Place`; None: it saw no such load.
+    """The range of each quantity of `Place` over the requests of a fit; None: it saw no such load.
 
-    Raises InputError for what is no range.
+    Raises InputError for an invalid range.
     """
 
     prompt_tokens: Range
@@ -90,7 +90,7 @@ class Domain:
 
     @classmethod
     def around(cls, places: Iterable[Place]) -> Domain:
-        """The domain that holds these places, of which there must be one."""
+        """The domain that holds these places, at least one."""
         known = list(places)
         return cls._of({one.name: [getattr(place, one.name) for place in known] for one in fields(cls)})
 
@@ -106,16 +106,16 @@ class Domain:
         return cls(**ranges)
 
     def excludes(self, place: Place) -> str:
-        """Why a fit to these loads does not count at that place, as text; empty if it does."""
+        """Why a fit to these loads does not count at that place, as text; empty if it counts."""
         beyond = place.cached_share - self.cached_share[1]
         if beyond > _SHARE_BEYOND:
             most = _share(self.cached_share[1])
-            return f"{_share(place.cached_share)} of prompt tokens may be cached, where it was fitted to {most}"
+            return f"{_share(place.cached_share)} of prompt tokens may be cached, but it was fitted to {most}"
         factor, relation = _factor(place.prompt_tokens, self.prompt_tokens)
         return f"prompts are {factor:.2g} times {relation} than any it was fitted to" if factor > _FACTOR_BEYOND else ""
 
     def distance(self, place: Place) -> str:
-        """How far that place lies outside, as text; empty if it does not."""
+        """How far that place lies outside, as text; empty if it lies inside."""
         found = []
         for name, of in (("prompts", "prompt_tokens"), ("outputs", "output_tokens")):
             factor, relation = _factor(getattr(place, of), getattr(self, of))
@@ -163,7 +163,7 @@ def cached_share(workload: Workload) -> float:
 def _count_hits(
     names: NDArray[np.integer[Any]], spans: NDArray[np.int64], seen: NDArray[np.bool_], hits: NDArray[np.int64]
 ) -> None:
-    """How many blocks of each request came before."""
+    """Count the blocks of each request that came before."""
     for r in range(len(hits)):
         for at in range(spans[r, 0], spans[r, 1]):
             hits[r] += seen[names[at]]
@@ -176,7 +176,7 @@ def _range(values: Iterable[float | None]) -> Range | None:
 
 
 def _factor(value: float, known: Range) -> tuple[float, str]:
-    """How many times beyond a range a value lies, and to which side."""
+    """The factor by which a value lies beyond a range, and on which side."""
     above, below = value / max(known[1], 1.0), known[0] / max(value, 1.0)
     return (above, "longer") if above >= below else (below, "shorter")
 

@@ -1,10 +1,10 @@
-"""The FLOPs and bytes of a step, whatever time it takes: for MFU, MBU and its place under the roofline.
+"""The FLOPs and bytes of a step, for MFU, MBU and its place under the roofline.
 
-FLOPs: two for each token and weight that it passes, embedding and output projection apart, and the attention of each
-pair of a query and a key in layers without a window, causal (as `metrics.usage` counts them). Bytes, over all GPUs of
-an instance: weights once, of experts the share that is expected to be chosen by tokens which choose evenly and at
-random, the output projection once; copies count where attention is data parallel, and with pp stages the weights are
-read for each of the pp micro-batches; of KV, what decodes and chunks read and what all tokens write.
+FLOPs are two for each token and weight that it passes, without embedding and output projection, plus the attention of
+each pair of a query and a key in layers without a window, causal (as `metrics.usage` counts them). Bytes, over all GPUs
+of an instance, are those of weights once; of experts the expected share chosen by tokens that choose evenly and at
+random; the output projection once. Copies count if attention is data parallel, and with pp stages the weights are read
+for each of the pp micro-batches. For KV they are what decodes and chunks read and what all tokens write.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Chunk:
 class Step:
     """What a step holds: chunks of prompts, and `batch` decodes of `context` tokens each, the computed one included.
 
-    Raises InputError where it holds nothing.
+    Raises InputError if it holds nothing.
     """
 
     chunks: Sequence[Chunk] = ()
@@ -48,7 +48,7 @@ class Step:
 
     @property
     def sampled(self) -> int:
-        """The number of sequences that emit a token; each chunk is taken for its prompt's last."""
+        """The number of sequences that emit a token; each chunk counts as its prompt's last."""
         return len(self.chunks) + self.batch
 
     @property
@@ -63,7 +63,7 @@ class Step:
 
 
 def flops(model: Model, step: Step) -> float:
-    """The FLOPs of a step over all GPUs; the module says how they are counted."""
+    """The FLOPs of a step over all GPUs, counted as the module states."""
     pairs = step.decode_context + sum(
         ((chunk.prefix + chunk.tokens) ** 2 - chunk.prefix**2) / 2 for chunk in step.chunks
     )
@@ -71,7 +71,7 @@ def flops(model: Model, step: Step) -> float:
 
 
 def moved_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
-    """The bytes that the GPUs of one instance must read and write for a step; the module says how they are counted."""
+    """The bytes that the GPUs of one instance must read and write for a step, counted as the module states."""
     return _weight_bytes(model, parallelism, step) + _kv_bytes(model, step)
 
 
@@ -87,7 +87,7 @@ def _weight_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
 
 
 def _kv_bytes(model: Model, step: Step) -> float:
-    """Layers with a window read no more than it, all write each token once."""
+    """Layers with a window read no more than the window; all layers write each token once."""
     full = model.layers - model.windowed_layers
     per_layer = model.kv_bytes_per_token / full  # a model has at least one such layer
     read = full * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))

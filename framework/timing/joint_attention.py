@@ -1,17 +1,16 @@
 """Which GPUs and servers run the attention of a step's chunks and of its decodes as one kernel, and how it runs.
 
-FlashAttention 2 does: flash_attn_varlen_func takes all sequences of a step, and where any of them has a chunk, each
-decode takes up a whole tile of queries, most of which is empty. vLLM calls it so, on keys and values in bf16, on GPUs
-for which FlashAttention 3 and the kernels made for data-centre Blackwell do not exist: compute capabilities 8.0, 8.6,
-8.9 and 12.0 (vllm/v1/attention/backends/fa_utils.py chooses the version). Measured there, a chunk of 512 tokens with
-128 decodes of 1,024 tokens: 23.5 ms on an RTX PRO 6000 and 49.4 ms on an RTX 4090, where the parts alone sum to 13.8
-and 20.7 ms. TensorRT-LLM and SGLang have kernels of their own for decodes, and so has multi-head latent attention.
+FlashAttention 2 does: flash_attn_varlen_func takes all sequences of a step, and if any of them has a chunk, each decode
+takes a whole tile of queries, most of which is empty. vLLM calls it this way, on keys and values in bf16, on GPUs for
+which FlashAttention 3 and the kernels for data-centre Blackwell do not exist: compute capabilities 8.0, 8.6, 8.9 and
+12.0 (vllm/v1/attention/backends/fa_utils.py chooses the version). Measured there, a chunk of 512 tokens with 128
+decodes of 1,024 tokens takes 23.5 ms on an RTX PRO 6000 and 49.4 ms on an RTX 4090, while the parts alone sum to 13.8
+and 20.7 ms. TensorRT-LLM and SGLang have separate kernels for decodes, and so has multi-head latent attention.
 
-The kernel has a tile for each query head and decode, and splits keys over no tiles. It starts them head by head
-(flash_fwd_launch_template.h: the grid has tiles of a sequence first, then sequences, then heads), so that query heads
-which share a KV head come one after the other: the first of them reads keys and values from memory, the others find
-them in the cache. Where the decodes of one head take up the whole GPU, nothing runs concurrently with that first
-reading.
+The kernel has a tile for each query head and decode, and does not split keys over tiles. It starts them head by head
+(flash_fwd_launch_template.h: the grid has tiles of a sequence first, then sequences, then heads), so query heads that
+share a KV head follow each other. The first of them reads keys and values from memory, the others find them in the
+cache. If the decodes of one head fill the whole GPU, nothing runs concurrently with that first reading.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from framework.timing.step_row import StepRow
 
 JOINT = ", attention of chunks and decodes in one kernel"  # follows the source of step times
 # Tiles that a multiprocessor runs at once, by compute capability: one takes 80 KB of shared memory, queries of 64 rows
-# and keys and values of 128 tokens (heads of 128), of the 164 KB (8.0) or 100 KB that a multiprocessor has (CUDA C++
+# and keys and values of 128 tokens (heads of 128), of the 164 KB (8.0) or 100 KB of a multiprocessor (CUDA C++
 # Programming Guide, technical specifications).
 _TILES = {8.0: 2, 8.6: 1, 8.9: 1, 12.0: 1}
 _APART = ("trtllm", "sglang")
@@ -41,9 +40,9 @@ def is_joint(gpu: Gpu, model: Model, backend: str) -> bool:
 
 
 def decode_rows(gpu: Gpu, model: Model, backend: str, *, joint: bool | None) -> float:
-    """The rows of a tile that a decode takes up with chunks, 0 where it has a kernel of its own.
+    """The rows of a tile that a decode takes with chunks, 0 if it has its own kernel.
 
-    `joint` decides; where it is None, GPU, model and backend do.
+    `joint` decides; if it is None, GPU, model and backend do.
     """
     joint = is_joint(gpu, model, backend) if joint is None else joint
     return float(_TILE_ROWS) if joint else 0.0
@@ -51,21 +50,21 @@ def decode_rows(gpu: Gpu, model: Model, backend: str, *, joint: bool | None) -> 
 
 @dataclass(frozen=True)
 class Joint:
-    """How one kernel for chunks and decodes would run: the fields of `StepRow` of these names."""
+    """The properties of one kernel for chunks and decodes: the fields of `StepRow` of these names."""
 
     decode_rows: float
     head_group: float
     decodes_at_once: float
 
     def of(self, row: StepRow) -> StepRow:
-        """The row of an instance whose kernels are built like this."""
+        """The row of an instance whose kernels have these properties."""
         return replace(row, **vars(self))
 
 
 def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str, *, joint: bool | None) -> Joint:
     """How an instance's kernel for chunks and decodes runs; `joint` as for `decode_rows`.
 
-    Raises InputError where tp does not divide the heads.
+    Raises InputError if tp does not divide the heads.
     """
     heads, kv_heads = (1, 1) if model.latent is not None else model.heads_on(parallelism.tp)
     rows = decode_rows(gpu, model, backend, joint=joint)
@@ -73,7 +72,7 @@ def joint_kernel(gpu: Gpu, model: Model, parallelism: Parallelism, backend: str,
 
 
 def _tiles_at_once(gpu: Gpu, parallelism: Parallelism) -> float:
-    """Tiles of one head that the GPUs of an instance run at once; inf where that is not known."""
+    """Tiles of one head that the GPUs of an instance run at once; inf if unknown."""
     tiles = _TILES.get(gpu.compute_capability or 0.0)
     if tiles is None or gpu.multiprocessors is None:
         return float("inf")

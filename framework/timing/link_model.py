@@ -1,9 +1,9 @@
-"""All-reduces by a link model: a latency for each GPU after the first, and a share of what the link could carry.
+"""All-reduces by a link model: a latency for each GPU after the first, and a share of the link's bandwidth.
 
 Cards without NVLink are measured in two kinds of host. On two RTX PRO 6000 (PCIe 5, 64 GB/s) an all-reduce takes 4.3 us
-and goes on at 39 GB/s where the cards reach each other's memory, and 17 us and 15 GB/s where all goes through that of
-the host (aiconfigurator-core 0.12.0, custom_allreduce of vllm 0.24.0 and 0.19.0). Which of the two a server has no
-table tells: conf/gpu states it, and a user can (`gpu.link_efficiency`, `gpu.link_latency_s`).
+and then 39 GB/s if the cards reach each other's memory, and 17 us and 15 GB/s if all goes through the host's memory
+(aiconfigurator-core 0.12.0, custom_allreduce of vllm 0.24.0 and 0.19.0). No table says which of the two a server has:
+conf/gpu states it, and a user can (`gpu.link_efficiency`, `gpu.link_latency_s`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ACTIVATION_BYTES = 2.0  # bf16
 
 
 def applies(parts: StepParts, gpu: Gpu) -> bool:
-    """Whether the GPU states a latency, and the instance does nothing but reduce among the GPUs of one node."""
+    """Whether the GPU states a latency, and the instance only reduces among the GPUs of one node."""
     setup = parts.setup.parallelism
     return gpu.link_latency_s is not None and 1 < setup.tp <= gpu.linked_gpus and setup.dp == setup.pp == 1
 

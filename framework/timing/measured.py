@@ -1,4 +1,4 @@
-"""Step times from measured kernel times: profiles that ship with the package, or that a user made."""
+"""Step times from measured kernel times: shipped profiles, or a user's."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _ESTIMATED = " by roofline, as no kernel was measured on it"  # follows the name
 
 @dataclass(frozen=True)
 class Entry:
-    """The parts of a step on one kind of instance, whose kernels were measured, and what was fitted on top.
+    """The parts of a step on one kind of instance with measured kernels, and its fit.
 
-    `gpu` is the one that the parts are for, `joint` says how a kernel for chunks and decodes runs, and `linked` whether
-    all-reduces are by a link model (framework.timing.link_model). `fit` is what was fitted on the GPU `fitted_on`,
-    which is that GPU or the one whose measurement was scaled; it is None where nothing was fitted.
+    `gpu` is the one of the parts, `joint` says how a kernel for chunks and decodes runs, and `linked` whether
+    all-reduces use a link model (framework.timing.link_model). `fit` was fitted on the GPU `fitted_on`, which is that
+    GPU or the one whose measurement was scaled; it is None if nothing was fitted.
     """
 
     parts: StepParts
@@ -50,13 +50,13 @@ class Entry:
 
     @property
     def calibration(self) -> Calibration | None:
-        """The terms that were fitted, None where nothing was."""
+        """The fitted terms, None if nothing was fitted."""
         return None if self.fit is None else self.fit.calibration
 
     def described(self, *, calibrated: bool, place: Place | None = None, left_out: str = "") -> str:
-        """The GPU, the backend and its version, and what was done to the measurement, as text.
+        """The GPU, the backend and its version, and the changes to the measurement, as text.
 
-        `place` is where the run's load lies, if it is known, and `left_out` why a fit does not count there.
+        `place` is that of the run's load, if known, and `left_out` why a fit does not count there.
         """
         of = f" scaled from {self.parts.scaled_from}" if self.parts.scaled_from else ""
         link = ", all-reduce by a link model" if self.linked else ""
@@ -78,24 +78,23 @@ class Entry:
 
 @dataclass
 class Measured:
-    """Step times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or one's own.
+    """Step times of `backend`, a name of framework/timing/profiles/<gpu>: vllm, trtllm, sglang, or a user's own.
 
-    With `calibrated`, the terms count that were fitted to measured deployments, where there are any. `profiles` is a
-    directory of one's own profiles, which is searched first. A GPU without a profile gets those of its reference GPU
-    `neighbour`, or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was
+    With `calibrated`, terms that were fitted to measured deployments count, if there are any. `profiles` is a directory
+    of the user's profiles, which is searched first. A GPU without a profile gets those of its reference GPU
+    (`neighbour`), or of the one that it names itself, scaled (timing/shipped/scale.py); so does one whose datasheet was
     changed. `joint_attention` says whether the attention of chunks and of decodes of a step is one kernel, None: as the
-    backend runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces take what the GPU's
-    link does, where it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with most
-    tokens, relative to the routing that was measured. `experts` gives it by the experts' popularity and copies, where
-    they are spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as
-    two micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `server` is whose
-    software runs the steps. `calibrated_as` names another GPU, whose fitted terms count instead of this one's.
-    `outside_fit` is what becomes of fitted terms where the load of a run lies too far outside of those that they were
-    fitted to (framework.timing.fit_domain): "kernels" leaves them out, so that kernels and the terms of the server
-    count, "keep" keeps them. `place` is where that load lies, None where it is not known. `missing` is what becomes of
-    a GPU on which nothing was measured and that has no reference GPU: "refuse" raises InputError, "roofline" gives the
-    times of a plain `Roofline`. `source` names all rows that one object gave out; each is read only once. Raises
-    InputError for values that cannot be.
+    backend runs it on that GPU (framework.timing.joint_attention). With `link_model`, all-reduces follow the GPU's
+    link, if it states a latency (framework.timing.link_model). `expert_load` is the load of the GPU with the most
+    tokens, relative to the measured routing. `experts` gives it by the experts' popularity and copies, if they are
+    spread over more GPUs than a node has, whose times are of even routing. With `two_batches`, a step runs as two
+    micro-batches that hide each other's communication (framework.timing.two_batch_overlap). `server` is the software
+    that runs the steps. `calibrated_as` names another GPU, whose fitted terms replace this one's. `outside_fit` says
+    what happens to fitted terms if the load of a run lies too far outside those of the fit
+    (framework.timing.fit_domain): "kernels" leaves them out, so kernels and the terms of the server count, "keep" keeps
+    them. `place` is that load's place, None if unknown. `missing` says what happens to a GPU without measurements and
+    without a reference GPU: "refuse" raises InputError, "roofline" gives the times of a plain `Roofline`. `source`
+    names all rows that one object gave out; each is read only once. Raises InputError for invalid values.
     """
 
     backend: str = "vllm"
@@ -125,7 +124,7 @@ class Measured:
 
     @property
     def source(self) -> str:
-        """What was measured, for the rows that were made so far."""
+        """The measurements of the rows made so far."""
         served = self.server.name != "none" and not (self._given and all(_ESTIMATED in given for given in self._given))
         server = f"; server {self.server.name}" if served else ""
         return f"measured ({'; '.join(self._given) or self.backend}{server})"
@@ -133,7 +132,7 @@ class Measured:
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance.
 
-        Raises InputError, with what there is and how to make more, where none were measured.
+        Raises InputError, with the available ones and how to make more, if none were measured.
         """
         asked = (model, gpu, parallelism)
         row = next((row for known, row in self._rows if known == asked), None)
@@ -153,7 +152,7 @@ class Measured:
         return row
 
     def _left_out(self, fit: Fit | None) -> str:
-        """Why what was fitted does not count for the load of the run, as text; empty if it does."""
+        """Why the fit does not count for the load of the run, as text; empty if it counts."""
         return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
 
     def is_fitted(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> bool:
@@ -162,7 +161,7 @@ class Measured:
         return self.calibrated and fit is not None and not self._left_out(fit)
 
     def estimates(self, gpu: Gpu) -> bool:
-        """Whether `row` takes the datasheet: where that is wanted, and there are no measured times to take."""
+        """Whether `row` uses the datasheet: that was allowed, and there are no measured times."""
         if self.missing == "refuse" or (self.neighbour or gpu.neighbour) is not None:
             return False
         return not profile_files.has_any(self._places, gpu.name)
@@ -189,7 +188,7 @@ class Measured:
             measured, gains = self._like(gpu, model, places)
             found = profile_files.find(places, model, measured, self.backend, setup)
         if found is None:
-            gpu.peak(model.dtype)  # says so where the GPU does not compute in that type
+            gpu.peak(model.dtype)  # raises if the GPU does not compute in that type
             if model.heads % parallelism.tp:
                 raise InputError(f"tp = {parallelism.tp} does not divide the {model.heads} heads of {model.name}")
             raise InputError(self._missing(places, model, gpu, measured, setup))
@@ -207,7 +206,7 @@ class Measured:
         return Entry(parts, gpu.name, found.origin, fit, name, joint, linked)
 
     def _load(self, model: Model, parallelism: Parallelism) -> float:
-        """The load of the GPU with most tokens, by `experts`."""
+        """The load of the GPU with the most tokens, by `experts`."""
         if not isinstance(self.experts, ExpertLoad) or model.experts is None:
             return 1.0
         if parallelism.ep <= NODE_GPUS:
@@ -220,7 +219,7 @@ class Measured:
     def _like(self, gpu: Gpu, model: Model, places: tuple[Path, ...]) -> tuple[str, Gains]:
         """The GPU to scale from, itself if none is known, and how much more of its peaks this one reaches.
 
-        Raises InputError for a name that was asked for and has no times, with those that have.
+        Raises InputError for a given name without times, with the names that have some.
         """
         name = self.neighbour or gpu.neighbour
         if name is None:
@@ -257,12 +256,12 @@ class Measured:
 
 
 def placed(timing: Timing, place: Place) -> Timing:
-    """The step times for a run whose load lies at `place`; those of sources that are not fitted do not depend on it."""
+    """The step times for a run whose load lies at `place`; those of sources without a fit do not depend on it."""
     return replace(timing, place=place) if isinstance(timing, Measured) and timing.calibrated else timing
 
 
 def _options(setup: Setup) -> str:
-    """A setup in the settings of a command line."""
+    """A setup as settings of a command line."""
     sizes = {name: getattr(setup.parallelism, name) for name in ("tp", "pp", "ep", "dp")}
     settings = [f"{name}={size}" for name, size in sizes.items() if name == "tp" or size > 1]
     settings += [f"dtype={setup.dtype}"]
@@ -271,7 +270,7 @@ def _options(setup: Setup) -> str:
 
 
 def _grouped(setups: Iterable[Setup]) -> str:
-    """Setups by the parallelisms that there are of the same data types."""
+    """Setups by the available parallelisms of the same data types."""
     parallelisms: dict[str, list[str]] = {}
     for setup in setups:
         parallelisms.setdefault(setup.types, []).append(str(setup.parallelism))

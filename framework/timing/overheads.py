@@ -1,4 +1,4 @@
-"""Wave quantization of short chunks, laid over the step times of another source."""
+"""Wave quantization of short chunks, added to the step times of another source."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FILLS = 0.8  # share of the slots from which on keys are not split over blocks 
 
 @dataclass(frozen=True)
 class WaveQuantization:
-    """The steps of `gpu_times`, where attention of a chunk takes longer by what its blocks leave idle of the GPU.
+    """The steps of `gpu_times` with attention of a chunk lengthened by the idle part of its blocks' waves.
 
     A block computes `tile_rows` queries of one head. A GPU runs as many blocks at once, in one wave, as `slots` has for
-    its name, and n blocks take as long as the next multiple of that. Where they would fill less than 0.8 of one wave,
-    keys are split until they do. Measured times of whole prompts have this in them already: a chunk takes longer by its
-    own waste over that of a prompt up to its end. Raises InputError for counts below 1 and for a GPU that `slots` does
-    not name.
+    its name, and n blocks take as long as the next multiple of that. If they would fill less than 0.8 of one wave, keys
+    are split until they do. Measured times of whole prompts already include this: a chunk takes longer by its own waste
+    relative to that of a prompt up to its end. Raises InputError for counts below 1 and for a GPU that `slots` does not
+    name.
     """
 
     gpu_times: Timing
@@ -48,7 +48,7 @@ class WaveQuantization:
         return replace(self.gpu_times.row(model, gpu, parallelism), waste=self._waste(heads, self.slots[gpu.name]))
 
     def _waste(self, heads: int, slots: int) -> Curve:
-        """Time over that of a full GPU, by tokens of a chunk: falls within a tile, and rises where another begins."""
+        """Time relative to a full GPU, by tokens of a chunk: it falls within a tile, and rises where another begins."""
         knots, values = [], []
         for tile in range(_LONGEST // self.tile_rows):
             for tokens in (tile * self.tile_rows + 1, (tile + 1) * self.tile_rows):
@@ -57,7 +57,7 @@ class WaveQuantization:
         return Curve((*knots, knots[-1] + 1, knots[-1] + 2), (*values, 1.0, 1.0))
 
     def waste_of(self, tokens: int, heads: int, slots: int) -> float:
-        """The time of a chunk of `tokens` over that of as much work on a full GPU, at least 1.
+        """The time of a chunk of `tokens` relative to equal work on a full GPU, at least 1.
 
         `heads` are those of one GPU, and `slots` are the blocks that it runs at once.
         """

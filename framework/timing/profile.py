@@ -1,4 +1,4 @@
-"""What the parts of a step take for one model, GPU, backend, parallelism and data types."""
+"""The times of a step's parts for one model, GPU, backend, parallelism and data types."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Setup:
 class StepParts:
     """The step times of one setup, part by part, over all layers; a whole step takes their sum.
 
-    `rows` holds a `StepRow` for each part, in the order in which to show them. The parts of a measured step are "gemm",
-    "experts", "elementwise" and "communication", which have a curve over the tokens of a step; "prefill_attention",
-    "decode_attention", "logits" and "overhead". Each row also says up to where its part was measured. `scaled_from` is
+    `rows` holds a `StepRow` for each part, in display order. The parts of a measured step are "gemm", "experts",
+    "elementwise" and "communication", which have a curve over the tokens of a step; "prefill_attention",
+    "decode_attention", "logits" and "overhead". Each row also states the measured range of its part. `scaled_from` is
     the GPU whose measurement was scaled to this one, "" if the times are this GPU's own. `estimated` names the
     operations that were not measured and come from the datasheet. With `two_batches` a step runs as two micro-batches,
-    of which one communicates while the other computes. Raises ValueError for numbers that are negative, and
-    for seconds that are not finite.
+    one of which communicates while the other computes. Raises ValueError for negative numbers, and for seconds that are
+    not finite.
     """
 
     setup: Setup
@@ -71,9 +71,9 @@ class StepParts:
 
     @property
     def without_bumps(self) -> StepParts:
-        """The same with experts that take no longer for few tokens than for more.
+        """The same parts with experts that take no longer for few tokens than for more.
 
-        Kernel tables have such bumps where no tuned configuration of the kernel was found for a number of tokens
+        Kernel tables have such bumps if no tuned configuration of the kernel was found for a number of tokens
         (Mixtral-8x7B on two H100: 80 tokens 22.1 ms, 256 tokens 18.2); a server pads, or has the configuration.
         """
         experts = self.rows["experts"]
@@ -90,7 +90,7 @@ class StepParts:
         return {part: row.linear for part, row in self.rows.items() if row.linear is not None}
 
     def calibrated(self, calibration: Calibration, overheads: StepRow | None = None) -> Mapping[str, StepRow]:
-        """The parts under a calibration, of which "overhead" has all that is added.
+        """The parts under a calibration; "overhead" has all additions.
 
         `overheads` is what the server adds, None: a synchronous one with the calibration's terms.
         """
@@ -116,7 +116,7 @@ def _calibrated(part: str, row: StepRow, calibration: Calibration) -> StepRow:
 
 
 def _slower(part: str, row: StepRow, compute: float) -> StepRow:
-    """The row with what is bound by arithmetic in that part multiplied by `compute`."""
+    """The row with the arithmetic-bound times of that part multiplied by `compute`."""
     if compute == 1.0:
         return row
     if part == "prefill_attention":
@@ -128,10 +128,10 @@ def _slower(part: str, row: StepRow, compute: float) -> StepRow:
 
 
 def limits_of_decodes(batches: FloatArray, contexts: FloatArray) -> Curve | None:
-    """The largest summed context that was measured, as a curve over the batch; None where nothing limits it.
+    """The largest measured summed context, as a curve over the batch; None if there is no limit.
 
     Both arrays have shape (B,): `contexts[i]` tokens are the limit of `batches[i]` decodes. Beyond the last batch the
-    limit goes on as it rises; where it would fall, it stays.
+    limit keeps rising; if it would fall, it stays constant.
     """
     if not np.all(np.isfinite(contexts)):
         return None

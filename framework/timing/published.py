@@ -1,4 +1,4 @@
-"""Step times that others published: fitted to an engine of theirs, or measured for whole prompts.
+"""Published step times: fitted to a publication's engine, or measured for whole prompts.
 
 `Published` takes all times of a step from a publication; `PublishedPrompts` takes those of steps with one whole prompt
 from a publication and the rest from another source.
@@ -29,11 +29,11 @@ class PublishedFit:
     """The step times of one model on `tp` GPUs of one kind, in seconds.
 
     A step of prompts costs prefill_base_s + prefill_per_token_s * tokens + prefill_quadratic_s * sum of squared lengths
-    + what `prefill_curve_s` adds: points (tokens of the step, seconds), between which it is affine, and up to the first
-    of which it is 0. A step of decodes costs seconds + per_context_token_s * summed context, which are given by the
-    rows (batch, seconds, per_context_token_s) of `decode_s` and linear in the batch between them; the first row is of
-    one decode. A step with both costs what the two would cost, less what the cheaper one costs as a step alone. Raises
-    InputError for negative numbers and for rows of another length.
+    + `prefill_curve_s`: points (tokens of the step, seconds), between which it is affine, and up to the first of which
+    it is 0. A step of decodes costs seconds + per_context_token_s * summed context, given by the rows (batch, seconds,
+    per_context_token_s) of `decode_s` and linear in the batch between them; the first row is of one decode. A step with
+    both costs the sum of the two, less the base cost of the cheaper one. Raises InputError for negative numbers and for
+    rows of another length.
     """
 
     model: str
@@ -88,16 +88,18 @@ class PublishedFit:
 
 
 def _of_stages(batches: Sequence[float], stages: int) -> tuple[float, ...]:
-    """The batches of an instance at which each micro-batch has one of `batches`; one decode costs what `stages` do."""
+    """The batches of an instance at which each micro-batch has one of `batches`; one decode costs as much as `stages`
+    do.
+    """
     all_of_them = tuple(float(stages * batch) for batch in batches)
     return (1.0, *all_of_them) if stages > 1 else all_of_them
 
 
 @dataclass(frozen=True)
 class Published:
-    """Step times by `laws`, each given as the fields of a `PublishedFit`; `source`: where they were published.
+    """Step times by `laws`, each the fields of a `PublishedFit`; `source`: where they were published.
 
-    Raises InputError for fits with other fields, and where there is no fit of a model, GPU and tp.
+    Raises InputError for fits with other fields, and if there is no fit of a model, GPU and tp.
     """
 
     source: str
@@ -132,14 +134,14 @@ def _fit_of(fields: Mapping[str, Any] | PublishedFit) -> PublishedFit:
 
 @dataclass(frozen=True)
 class PublishedPrompts:
-    """The step times of `times`, except that steps of one whole prompt take as long as was published.
+    """The step times of `times`, except that steps of one whole prompt take the published time.
 
     `prompts_s` has points (tokens of the prompt, seconds of the step) of `model` on `tp` GPUs named `gpu`; `measured`
     says by whom. Attention of a chunk takes longer by `masked_s` seconds for each squared token of its own, as in
-    kernels that compute above the diagonal too. Linear layers take what the rest of a step leaves of a point. They are
-    affine in tokens between points and go on so beyond the last; below the first they take as long as in `times`,
-    longer or shorter by the same factor as at the first. Raises InputError for fewer than two points, for points that
-    do not rise, for a `masked_s` below 0, and for another model, GPU or parallelism.
+    kernels that also compute above the diagonal. Linear layers take the rest of a point's step. They are affine in
+    tokens between points and continue beyond the last; below the first they take as long as in `times`, times the
+    factor at the first. Raises InputError for fewer than two points, for points that do not rise, for a `masked_s`
+    below 0, and for another model, GPU or parallelism.
     """
 
     times: Timing

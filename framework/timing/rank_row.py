@@ -1,4 +1,4 @@
-"""Step times of one data-parallel rank, made of those of all the ranks that step together."""
+"""Step times of one data-parallel rank, made from those of all ranks in lockstep."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from framework.system.model import Model
 from framework.timing.curves import Curve, Surface
 from framework.timing.step_row import StepRow, Timing
 
-# What the fields of a StepRow are for a rank. D ranks that are alike have D times the tokens of one: what costs
-# something for each token or sequence costs D times as much for one of a rank.
+# The fields of a StepRow for a rank. D equal ranks have D times the tokens of one: a cost for each token or sequence is
+# D times as much for one of a rank.
 EACH = (
     *("per_prefill_token_s", "attention", "prefill_quadratic_s", "masked_s", "per_context_token_s", "per_sequence_s"),
     *("between_sequence_s", "skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
@@ -18,7 +18,7 @@ EACH = (
 # A size of all ranks is reached by a D-th of it on each, and a limit of all is a D-th for each.
 OVER_SIZES = ("linear", "decode", "logits", "decode_limits")
 LIMITS = ("tokens_limit", "sampled_limit", "decode_limits", "decodes_at_once")
-# These are of a step, a prompt, a request, a kernel, or a rank's own host.
+# These belong to a step, a prompt, a request, a kernel, or a rank's own host.
 THE_SAME = (
     *("prefill_step_s", "waste", "decode_rows", "head_group", "base_s", "request_s", "intake_s", "intake_token_s"),
     *("host_s", "host_sequence_s", "eager_s", "graph_tokens", "length_limit"),
@@ -31,9 +31,9 @@ def instance_row(timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
 
 
 def rank_row(row: StepRow, ranks: int) -> StepRow:
-    """The step times of one of so many ranks whose steps together are those of `row`.
+    """The step times of one of `ranks` ranks whose steps together are those of `row`.
 
-    A step takes what a step of `row` takes all of whose ranks have the same chunks and decodes as this one. The host
+    A step takes as long as a step of `row` in which all ranks have the same chunks and decodes as this one. The host
     has the sequences and tokens of this rank alone.
     """
     if ranks == 1:
@@ -48,7 +48,7 @@ def _scaled(value: float | Curve, factor: float) -> float | Curve:
 
 
 def _nearer(value: Curve | Surface, ranks: int) -> Curve | Surface:
-    """The values at sizes that are so many times smaller."""
+    """The values at sizes that are `ranks` times smaller."""
     if isinstance(value, Curve):
         return replace(value, knots=_divided(value.knots, ranks))
     return replace(value, batches=_divided(value.batches, ranks), contexts=_divided(value.contexts, ranks))

@@ -1,10 +1,10 @@
-"""Step times from peak FLOP/s and bandwidth alone: no measurement, within some tens of percent of one.
+"""Step times from peak FLOP/s and bandwidth alone: without measurement, and within some tens of percent of one.
 
 The closed forms below are the roofline model (Williams, Waterman, Patterson, "Roofline: an insightful visual
 performance model for multicore architectures", CACM 52(4), 2009) for a transformer decoder. `mfu` and `mbu` are the
 fractions of peak FLOP/s and of peak bandwidth that kernels reach.
 
-A GPU may state what its kernels reach by published tables (`gpu.kernels`). There a matrix product takes a constant, the
+A GPU may state what its kernels reach by published tables (`gpu.kernels`). A matrix product then takes a constant, the
 time to read the matrix and the time to compute, one after the other, as products on MI300X do within 8 % in the mean
 (conf/gpu/mi300x.yaml).
 """
@@ -24,13 +24,13 @@ from framework.timing.joint_attention import decode_rows
 from framework.timing.step_row import StepRow
 
 _REDUCTIONS_PER_LAYER = 2  # all-reduces: after attention and after the MLP
-_ACTIVATION_BYTES = 2.0  # activations stay in bf16 where weights are smaller
-_MFU, _MBU = 0.65, 0.8  # shares of the peaks where neither the settings nor the GPU say
-_SPREAD = 2.0  # factor without tables of kernels: what MI300X is off by then
+_ACTIVATION_BYTES = 2.0  # activations stay in bf16 if weights are smaller
+_MFU, _MBU = 0.65, 0.8  # shares of the peaks if neither the settings nor the GPU state them
+_SPREAD = 2.0  # factor without tables of kernels: the error of MI300X in that case
 # Kernels of a layer: queries, keys and values; output; up and gate; down. With experts also their router.
 _PRODUCTS, _PRODUCTS_WITH_EXPERTS = 4, 5
-# Two norms, rotary embedding, KV written, attention and its reduction, activation. Weights of 8 bits and fewer also
-# have their activations quantised before each product.
+# Two norms, rotary embedding, KV written, attention and its reduction, activation. Weights of at most 8 bits also have
+# their activations quantised before each product.
 _OTHERS = 7
 _LARGEST_STEP_LOG2 = 16  # largest step: beyond 65,536 tokens all experts have long been chosen
 
@@ -52,7 +52,7 @@ def attention_flops(model: Model, prefix: int, chunk: int) -> float:
 
 
 def all_reduce_s(message_bytes: float, tp: int, link_bytes_s: float) -> float:
-    """Seconds of a ring all-reduce over `tp` GPUs, latency apart: each GPU sends 2 (tp - 1) / tp of the message."""
+    """Seconds of a ring all-reduce over `tp` GPUs, without latency: each GPU sends 2 (tp - 1) / tp of the message."""
     return 2 * (tp - 1) / tp * message_bytes / link_bytes_s
 
 
@@ -61,14 +61,15 @@ class Roofline:
     """Step times from peak FLOP/s and bandwidth.
 
     Linear layers and output projection take the longer of compute and weight traffic, prefill attention is compute, and
-    decode attention is KV traffic. All is divided over the GPUs; two ring all-reduces a layer join those of a stage.
+    decode attention is KV traffic. All is divided over the GPUs; each layer has two ring all-reduces among the GPUs of
+    a stage.
 
     Experts are read as far as tokens choose them, evenly and at random. With pp stages, pp micro-batches of equal size
     are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights. `mfu`
-    and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are the seconds that every
-    step takes on top (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce, or those
-    of the GPU's link if they are more. Where a chunk is short and its prefix long, prefill attention is limited by KV
-    traffic, which is not counted. `joint_attention` is as for `Measured`. Raises InputError for values out of range.
+    and `mbu` are the fractions of peak FLOP/s and bandwidth that are reached. `overhead_s` are additional seconds of
+    every step (launches, sampling, scheduling), and `all_reduce_latency_s` those of every all-reduce, or those of the
+    GPU's link if they are more. For a short chunk with a long prefix, KV traffic limits prefill attention, which is not
+    counted. `joint_attention` is as for `Measured`. Raises InputError for values out of range.
     """
 
     mfu: Share | None = None
@@ -82,7 +83,7 @@ class Roofline:
         check_fields(self, "timing.")
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """The step times of one instance. Raises InputError where the GPU states no peak for the model's data types."""
+        """The step times of one instance. Raises InputError if the GPU states no peak for the model's data types."""
         stage, micro_batches = parallelism.stage_gpus, parallelism.pp
         reach = self._reach(gpu)
         flops = gpu.peak(model.dtype) * reach.mfu[computes_as(model.dtype)] * parallelism.gpus
@@ -120,21 +121,22 @@ class Roofline:
         return _Reach(dict.fromkeys(gpu.peak_flops, share), _MBU if self.mbu is None else self.mbu, max, 0.0, 0.0)
 
     def _latency_s(self, gpu: Gpu, stage: int) -> float:
-        """Seconds of an all-reduce of next to nothing among the GPUs of a stage."""
+        """Seconds of an all-reduce of a minimal message among the GPUs of a stage."""
         linked_s = 0.0 if gpu.link_latency_s is None else gpu.link_latency_s * (stage - 1)
         return max(self.all_reduce_latency_s, linked_s)
 
 
 def spread(gpu: Gpu) -> float:
-    """By what factor steps of a GPU on which none was measured may take longer, or shorter."""
+    """The factor by which steps of a GPU without measurements may take longer, or shorter."""
     return _SPREAD if gpu.kernels is None else gpu.kernels.spread
 
 
 @dataclass(frozen=True)
 class _Reach:
-    """What kernels reach: shares of the peaks, by type computed in, and of the bandwidth, and seconds of any kernel.
+    """What kernels reach: shares of the peaks, by type of computation, and of the bandwidth, and the seconds of any
+    kernel.
 
-    `join` is how long a product takes that reads its matrix for so many seconds and computes for so many.
+    `join` gives the time of a product from the seconds for reading its matrix and for computing.
     """
 
     mfu: Mapping[str, float]
@@ -145,14 +147,14 @@ class _Reach:
 
 
 def _floor_s(model: Model, reach: _Reach) -> float:
-    """Seconds that the kernels of all layers take however few tokens there are, reading of matrices apart."""
+    """Seconds of the kernels of all layers for few tokens, without reading matrices."""
     products = _PRODUCTS if model.experts is None else _PRODUCTS_WITH_EXPERTS
     launches = _OTHERS + (products if DTYPE_BYTES[model.dtype] < _ACTIVATION_BYTES else 0)
     return model.layers * (products * reach.product_s + launches * reach.launch_s)
 
 
 def _experts(model: Model, gpu: Gpu, parallelism: Parallelism, reach: _Reach) -> Curve:
-    """Seconds of the experts over tokens: of computing, and of reading those that tokens choose."""
+    """Seconds of the experts over tokens: for computing, and for reading those that tokens choose."""
     assert model.experts is not None
     dtype = model.expert_dtype
     flops = gpu.peak(dtype) * reach.mfu[computes_as(dtype)] * parallelism.gpus
@@ -167,7 +169,7 @@ def _experts(model: Model, gpu: Gpu, parallelism: Parallelism, reach: _Reach) ->
 
 
 def _matrix(reach: _Reach, read_s: float, row_s: float, extra_s: float) -> Curve:
-    """Seconds over rows that meet a matrix: of reading it and of computing, plus extra_s a row."""
+    """Seconds over rows that meet a matrix: for reading it and for computing, plus extra_s a row."""
     ridge = max(read_s / row_s, 2.0)
     knots = (1.0, ridge, 2 * ridge)
     return Curve(knots, tuple(reach.join(read_s, row_s * rows) + extra_s * rows for rows in knots))

@@ -1,19 +1,19 @@
-"""What a server's own software adds to the kernels of a step, and to a request before the scheduler sees it.
+"""What a server's software adds to the kernels of a step, and to a request before the scheduler sees it.
 
-Every term is a piece of work that can be named, in the order of its place:
+Every term is a piece of work, in the order of its place:
 
 - the front end takes a request in: `request_s` for the way there and back (HTTP, process boundaries, the first token's
   way to the client), `token_s` for each prompt token (the tokenizer);
 - the host forms a step: `host_s` (scheduling, inputs, results of sampling, outputs) and `host_sequence_s` for each
-  decode. A synchronous server does that between steps, while the GPU waits; an asynchronous one concurrently with the
-  step that runs. `host_by_tp` has both past one GPU, where reaching several processes costs more: that of the largest
-  tensor-parallel degree that is not above the instance's;
-- the host launches a step. Where CUDA graphs hold it that is part of `host_s`; a step of more than `graph_tokens`
+  decode. A synchronous server does this between steps, while the GPU waits; an asynchronous one concurrently with the
+  running step. `host_by_tp` has both for more than one GPU, where reaching several processes costs more: the values of
+  the largest tensor-parallel degree that is not above the instance's;
+- the host launches a step. For a step in a CUDA graph this is part of `host_s`. A step of more than `graph_tokens`
   tokens, or of more than `graph_tokens_per_seat` for each of its `seats`, is launched kernel by kernel,
   `eager_layer_s` a layer, and takes at least as long as that;
 - `step_s` of each step is GPU time that no kernel table has (copies of inputs, sampling, gaps between graphs);
-- `message_s` is what GPUs wait for each other at each of the two collectives of a layer, which tables measure of GPUs
-  that begin together: so much for each doubling of the GPUs of a stage.
+- `message_s` is the time that GPUs wait for each other at each of the two collectives of a layer, for each doubling of
+  the GPUs of a stage. Tables measure GPUs that begin together.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _COLLECTIVES = 2  # collectives of a layer: after attention, and after the feed-
 
 @dataclass(frozen=True)
 class Server:
-    """What the server of one version does, and what its work costs where nothing was fitted; see the module.
+    """What one version of the server does, and the cost of its work without a fit; see the module.
 
-    `name` is shown next to results. `graph_tokens` None: graphs hold every step; `graph_tokens_per_seat` None: however
-    few seats there are. Raises InputError for values that cannot be.
+    `name` is shown next to results. `graph_tokens` None: graphs hold every step; `graph_tokens_per_seat` None: the
+    number of seats does not matter. Raises InputError for invalid values.
     """
 
     name: str = "none"
@@ -73,7 +73,7 @@ class Server:
         return replace(self, host_by_tp={}, **{term: getattr(calibration, term) for term in SERVER_TERMS})
 
     def overheads(self, layers: int, parallelism: Parallelism) -> StepRow:
-        """What the server adds to the step times of a model of so many layers on one instance."""
+        """What the server adds to the step times of a model with `layers` layers on one instance."""
         host_s, host_sequence_s = self._host(parallelism)
         gpu_s = self.step_s + _COLLECTIVES * layers * self.message_s * math.log2(parallelism.stage_gpus)
         between_s = gpu_s if self.asynchronous else gpu_s + host_s

@@ -1,7 +1,7 @@
-"""The one statement of what the time of a step is made of: `StepRow`, and `Timing`, the sources that fill it.
+"""The definition of a step's time: `StepRow`, and `Timing`, the sources that fill it.
 
-To add a coefficient or a curve, declare it here, and evaluate it in the function of framework.timing.table that it
-belongs to: packing, adding, scaling and splitting walk the fields.
+To add a coefficient or a curve, declare it here, and evaluate it in its function of framework.timing.table: packing,
+adding, scaling and splitting go through the fields.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from framework.timing.curves import Curve, Surface
 
 
 def _times_of(part: str) -> Mapping[str, Any]:
-    """What is known of a field that holds seconds of `part` of a step."""
+    """The metadata of a field that holds seconds of `part` of a step."""
     return {"part": part, "adds": True, "scales": True}
 
 
@@ -28,18 +28,18 @@ _LINEAR, _PREFILL, _DECODE = _times_of("linear"), _times_of("prefill_attention")
 _LOGITS, _OVERHEAD = _times_of("logits"), _times_of("overhead")
 _PREFILL_RATIO = {"part": "prefill_attention", "adds": False, "scales": False}  # multiplies times of that part
 _REQUEST = {"part": "", "adds": True, "scales": False}  # seconds of a request, outside of steps
-_HOST = {"part": "", "adds": True, "scales": False}  # the least that a step takes, in addition to its kernels
-_LIMIT = {"part": "", "adds": False, "scales": False}  # limit where measurement ends
-_KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # how a kernel is built
+_HOST = {"part": "", "adds": True, "scales": False}  # the least time of a step, independent of its kernels
+_LIMIT = {"part": "", "adds": False, "scales": False}  # end of the measured range
+_KERNEL = {"part": "", "adds": False, "scales": False, "larger": True}  # a property of a kernel
 
 
 @dataclass(frozen=True)
 class StepRow:
     """The step times of one instance, or of one part of a step on it; framework.timing.table says how they add up.
 
-    Numbers and curves are in seconds, but for the ratio `waste`, and `decode_rows` and the limits, which count tokens
-    or sequences. All are at least 0. Whatever is not given costs nothing, and limits nothing. A decode is a sequence
-    that decodes.
+    Numbers and curves are in seconds, except the ratio `waste`, and `decode_rows` and the limits, which count tokens or
+    sequences. All are at least 0. A missing field costs nothing, and limits nothing. A decode is a sequence that
+    decodes.
     """
 
     # Linear layers. `linear` is over the tokens of a step: those of its chunks, and one for each decode.
@@ -47,25 +47,25 @@ class StepRow:
     per_prefill_token_s: float = field(default=0.0, metadata=_LINEAR)
     # Prefill attention. `attention` is over the tokens of a whole prompt; `prefill_quadratic_s` is per squared token of
     # it, `prefill_step_s` per step with a chunk, and `masked_s` per squared token of a chunk, for what kernels compute
-    # above its diagonal. `waste` is over the tokens of a chunk: its time over that of one which fills the GPU.
+    # above its diagonal. `waste` is over the tokens of a chunk: its time relative to that of one which fills the GPU.
     attention: Curve | None = field(default=None, metadata=_PREFILL)
     prefill_quadratic_s: float = field(default=0.0, metadata=_PREFILL)
     prefill_step_s: float = field(default=0.0, metadata=_PREFILL)
     masked_s: float = field(default=0.0, metadata=_PREFILL)
     waste: Curve | None = field(default=None, metadata=_PREFILL_RATIO)
     # Decode attention. `decode` is over the decodes and their summed context; `per_context_token_s` is per token of the
-    # summed context, `per_sequence_s` per decode, and `skew_s` per token by which contexts fall short of the longest.
-    # A token that was drafted for a decode counts as one more decode in `per_sequence_s`. In `between_sequence_s`, the
-    # host's work between steps for a decode, it does not: the host goes through sequences, whatever they draft.
+    # summed context, `per_sequence_s` per decode, and `skew_s` per token by which contexts fall short of the longest. A
+    # drafted token counts as one more decode in `per_sequence_s`. In `between_sequence_s`, the host's work between
+    # steps for a decode, it does not: the host handles sequences, not drafts.
     decode: Surface | None = field(default=None, metadata=_DECODE)
     per_context_token_s: float = field(default=0.0, metadata=_DECODE)
     per_sequence_s: float = field(default=0.0, metadata=_DECODE)
     between_sequence_s: float = field(default=0.0, metadata=_DECODE)
     skew_s: float = field(default=0.0, metadata=_DECODE)
-    # Where one kernel runs the attention of chunks and of decodes: the rows of queries in its tiles, of which a decode
-    # with chunks takes up a whole one; 0: decodes have a kernel of their own. A row takes `tile_row_s`, and
-    # `tile_pair_s` for each key, where tiles fill the GPU; both 0: as in a chunk. `head_group` query heads read the
-    # same keys, and tiles of `decodes_at_once` decodes, one head each, fill the GPU.
+    # If one kernel runs the attention of chunks and of decodes: the rows of queries in its tiles, of which a decode
+    # with chunks takes a whole one; 0: decodes have their own kernel. A row takes `tile_row_s`, and `tile_pair_s` for
+    # each key, if tiles fill the GPU; both 0: as in a chunk. `head_group` query heads read the same keys, and tiles of
+    # `decodes_at_once` decodes, one head each, fill the GPU.
     decode_rows: float = field(default=0.0, metadata=_KERNEL)
     tile_row_s: float = field(default=0.0, metadata=_PREFILL)
     tile_pair_s: float = field(default=0.0, metadata=_PREFILL)
@@ -74,21 +74,21 @@ class StepRow:
     # The projection to the vocabulary, over the sequences that emit a token, and per such sequence.
     logits: Curve | None = field(default=None, metadata=_LOGITS)
     per_sampled_s: float = field(default=0.0, metadata=_LOGITS)
-    # These are of every step.
+    # These apply to every step.
     base_s: float = field(default=0.0, metadata=_OVERHEAD)
-    # Every request before the scheduler sees it: `request_s` from a client's sending it to the front end, which takes
-    # in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token.
+    # Time of every request before the scheduler sees it: `request_s` from a client's sending to the front end, which
+    # takes in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token.
     request_s: float = field(default=0.0, metadata=_REQUEST)
     intake_s: float = field(default=0.0, metadata=_REQUEST)
     intake_token_s: float = field(default=0.0, metadata=_REQUEST)
-    # What the host needs to form and launch a step, concurrently with the kernels: no step is shorter. `eager_s` comes
-    # on top for a step of more tokens than `graph_tokens`, whose kernels no CUDA graph launches together.
+    # The host's time to form and launch a step, concurrent with the kernels: no step is shorter. `eager_s` is added for
+    # a step of more tokens than `graph_tokens`, whose kernels no CUDA graph launches together.
     host_s: float = field(default=0.0, metadata=_HOST)
     host_sequence_s: float = field(default=0.0, metadata=_HOST)
     eager_s: float = field(default=0.0, metadata=_HOST)
     graph_tokens: float = field(default=np.inf, metadata=_LIMIT)
-    # Where measurement ends: tokens of a step, tokens of a prompt, sequences that emit a token, and, over the decodes,
-    # their summed context.
+    # The end of the measured range: tokens of a step, tokens of a prompt, sequences that emit a token, and, over the
+    # decodes, their summed context.
     tokens_limit: float = field(default=np.inf, metadata=_LIMIT)
     length_limit: float = field(default=np.inf, metadata=_LIMIT)
     sampled_limit: float = field(default=np.inf, metadata=_LIMIT)
@@ -108,7 +108,7 @@ class StepRow:
         return sum(_first(value) for value in scaling if value is not None)
 
     def mapped(self, **functions: Callable[[Any], Any]) -> StepRow:
-        """The row with each named field replaced by what its function makes of it; absent curves stay absent."""
+        """The row with each named field replaced by its function's result; absent curves stay absent."""
         values = {name: getattr(self, name) for name in functions}
         return replace(self, **{name: functions[name](value) for name, value in values.items() if value is not None})
 
@@ -121,9 +121,9 @@ class StepRow:
         return {part: StepRow(**{name: getattr(self, name) for name in names}) for part, names in members.items()}
 
     def __add__(self, other: StepRow) -> StepRow:
-        """The row of steps that cost what both rows say, up to the nearer limit.
+        """The row of steps that cost the sum of both rows, up to the nearer limit.
 
-        Raises ValueError where both rows have `waste`, or both have `decode_limits`.
+        Raises ValueError if both rows have `waste`, or both have `decode_limits`.
         """
         mine, its = vars(self), vars(other)
         numbers = {name: mine[name] + its[name] for name in _added_numbers()}
@@ -176,5 +176,5 @@ class Timing(Protocol):
     def source(self) -> str: ...
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """The step times of one instance; raises InputError where the source has none."""
+        """The step times of one instance. Raises InputError if the source has none."""
         ...

@@ -1,4 +1,4 @@
-"""The time of one step, from coefficients and curves that the engine and its reference read alike.
+"""The time of one step, from coefficients and curves that both engines read.
 
 A step costs, in seconds,
 
@@ -12,14 +12,14 @@ A step costs, in seconds,
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
       in one kernel with chunks: tiles of decode_rows rows, of decodes that fill the GPU          `decode_with_chunks_s`
 
-but no less than what the host needs, which runs concurrently with the kernels:
+but at least what the host needs, which runs concurrently with the kernels:
 
     host_s + host_sequence_s * decodes + eager_s where prefill tokens + decodes > graph_tokens            `host_s`
 
-Here `context` is summed over the decodes, and `longest` is that of the decode with the longest context. The functions
-linear, logits, attention (of a whole prompt) and decode are piecewise affine between knots: the last segment goes on
-beyond the last knot, and an absent one adds exactly nothing. Products of dyadic coefficients and token counts are exact
-in float64, and so are their sums.
+Here `context` is summed over the decodes, and `longest` is the longest context of a decode. The functions linear,
+logits, attention (of a whole prompt) and decode are piecewise affine between knots: the last segment continues beyond
+the last knot, and an absent one adds exactly 0. Products of dyadic coefficients and token counts are exact in float64,
+and so are their sums.
 
 The coefficients and curves are the fields of framework.timing.step_row.StepRow, from which the packed form is derived.
 """
@@ -47,10 +47,10 @@ _TYPES = get_type_hints(StepRow)
 _NUMBERS = tuple(name for name, kind in _TYPES.items() if kind is float)
 _CURVES = tuple(name for name, kind in _TYPES.items() if kind == Curve | None)
 _SURFACES = tuple(name for name, kind in _TYPES.items() if kind == Surface | None)
-# A packed StepRow: its numbers, and for each curve and surface where it lies in `StepTables.data`. An axis of n knots
-# lies there as a count of buckets, for each bucket the segment that holds its lower edge, the knots, and an infinite
-# one. `stride` = n + 1 values and as many slopes follow. For a surface the two axes (batch, context) come first, then
-# values and slopes over the context for each batch. A stride of 0: no such table.
+# A packed StepRow: its numbers, and for each curve and surface its offset in `StepTables.data`. An axis of n knots is
+# stored as a count of buckets, for each bucket the segment that holds its lower edge, the knots, and an infinite one.
+# `stride` = n + 1 values and as many slopes follow. For a surface the two axes (batch, context) come first, then values
+# and slopes over the context for each batch. A stride of 0: no such table.
 ROW = np.dtype(
     [(name, np.float64) for name in _NUMBERS]
     + [(f"{name}_{what}", np.int64) for name in _CURVES for what in ("at", "stride")]
@@ -70,12 +70,12 @@ class StepTables(NamedTuple):
 
 
 def stack(rows: Sequence[StepRow]) -> StepTables:
-    """The tables of K pools, in the order of `rows`. The arrays are the caller's own."""
+    """The tables of K pools, in the order of `rows`. The caller owns the arrays."""
     table, data = _stacked(tuple(rows))
     return StepTables(table.copy(), data.copy())
 
 
-@functools.lru_cache(maxsize=16)  # runs of a sweep mostly have the same
+@functools.lru_cache(maxsize=16)  # runs of a sweep mostly have the same rows
 def _stacked(rows: tuple[StepRow, ...]) -> StepTables:
     table = np.zeros(len(rows), ROW)
     data: list[NDArray[np.float64]] = []
@@ -109,14 +109,14 @@ def _axis(knots: tuple[float, ...]) -> NDArray[np.float64]:
     last = int(np.float64(knots[-1]).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
     edges = (np.arange(_FIRST_BUCKET, _FIRST_BUCKET + max(last, 0) + 1) << _SHIFT).view(np.float64)
     starts = np.maximum(np.searchsorted(knots, edges, side="right") - 1, 0)
-    starts[0] = 0  # The first bucket also holds what lies below 1.
+    starts[0] = 0  # The first bucket also holds values below 1.
     return np.concatenate([[len(starts)], starts, knots, [np.inf]])
 
 
 def _lines(knots: tuple[float, ...], values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Value at each of K knots and slope of the segment that starts there, for each row of `values`, (..., K), in turn.
 
-    The last segment goes on.
+    The last segment continues.
     """
     count, known = len(knots), np.asarray(knots)
     lines = np.full((*values.shape[:-1], 2 * count + 2), np.nan)
@@ -127,13 +127,13 @@ def _lines(knots: tuple[float, ...], values: NDArray[np.float64]) -> NDArray[np.
     return lines.ravel()
 
 
-# Branches stay inside the lookups, and the functions that call them are straight lines: numba then drops the reference
-# counting of the arrays they pass on, which would cost several times the lookup itself.
+# Branches stay inside the lookups, and the functions that call them are straight lines. So numba drops the reference
+# counting of the arrays that they pass on, which would cost several times the lookup itself.
 
 
 @compiled
 def _segment(data: NDArray[np.float64], at: int, x: float) -> tuple[int, int]:
-    """Index of the last knot <= x (the first, for an x below all) of the axis at `at`, and where its knots begin."""
+    """Index of the last knot <= x (the first, for an x below all) of the axis at `at`, and the offset of its knots."""
     buckets = int(data[at])
     bucket = int(np.float64(x).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
     i = int(data[at + 1 + min(max(bucket, 0), buckets - 1)])
@@ -145,7 +145,7 @@ def _segment(data: NDArray[np.float64], at: int, x: float) -> tuple[int, int]:
 
 @compiled
 def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
-    """The curve at `at`; 0 where there is none, and at x = 0, where there is nothing to do."""
+    """The curve at `at`; 0 if there is none, and at x = 0."""
     if stride == 0 or x == 0.0:
         return 0.0
     i, knots_at = _segment(data, at, x)
@@ -155,7 +155,7 @@ def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
 
 @compiled
 def _quotient(data: NDArray[np.float64], at: int, stride: int, x: float, y: float) -> float:
-    """The curve at x over the curve at y; 1 where there is none."""
+    """The curve at x divided by the curve at y; 1 if there is none."""
     if stride == 0:
         return 1.0
     return _curve(data, at, stride, x) / _curve(data, at, stride, y)
@@ -163,7 +163,7 @@ def _quotient(data: NDArray[np.float64], at: int, stride: int, x: float, y: floa
 
 @compiled
 def _surface(data: NDArray[np.float64], row: Any, batch: float, context: float) -> tuple[float, float, float]:
-    """The decode surface of a row as (value, slope, knot); zeros and inf where there is none."""
+    """The decode surface of a row as (value, slope, knot); zeros and inf if there is none."""
     _, next_knot, knot, value, slope = _surface_line(data, row, batch, context)
     return value + slope * (context - knot), slope, next_knot
 
@@ -193,7 +193,7 @@ def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sample
     """Seconds of a step in pool k that do not depend on any context.
 
     The step has `prefill_tokens` over all its chunks and `decodes` sequences that decode; `sampled` of its sequences
-    emit a token. Tokens that were drafted for sequences count as sequences, and `drafts` is how many of them do.
+    emit a token. Drafted tokens count as sequences; `drafts` is their number.
     """
     row = tables.rows[k]
     time_s: float = row["base_s"] + row["per_prefill_token_s"] * prefill_tokens
@@ -231,7 +231,7 @@ def decode_s(tables: StepTables, k: int, decodes: int, context: int) -> tuple[fl
 
 @compiled
 def decode_line(tables: StepTables, k: int, decodes: int, context: int) -> tuple[float, float, float, float, float]:
-    """How long the same takes at all contexts x with low <= x < high, of which `context` is one.
+    """The same time over all contexts x with low <= x < high; `context` is one of them.
 
     Returns (low, high, knot, value_s, slope_s): per_context_token_s * x + (value_s + slope_s * (x - knot)) seconds.
     """
@@ -240,7 +240,7 @@ def decode_line(tables: StepTables, k: int, decodes: int, context: int) -> tuple
 
 @compiled
 def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: int) -> float:
-    """Seconds in pool k that decodes of unequal context cost on top; the same for all steps of one batch.
+    """Additional seconds in pool k of decodes with unequal contexts; the same for all steps of one batch.
 
     `context` is summed over the decodes, and `longest` is the longest of them, both in tokens.
     """
@@ -250,19 +250,18 @@ def uneven_s(tables: StepTables, k: int, decodes: int, context: int, longest: in
 
 @compiled
 def decode_with_chunks_s(tables: StepTables, k: int, decodes: int, context: int, alone_s: float) -> float:
-    """Seconds in pool k of decode attention in a step with chunks, where it takes `alone_s` in a step without them.
+    """Seconds in pool k of decode attention in a step with chunks; it takes `alone_s` in a step without them.
 
-    `decodes` >= 1 sequences have the summed context `context`, in tokens. In one kernel with chunks each takes up a
-    whole tile for each query head. Of the heads that share keys, the first reads them from memory; the tiles of the
-    others run concurrently with that unless those of one head fill the GPU. Half that many leave room for a second
-    head.
+    `decodes` >= 1 sequences have the summed context `context`, in tokens. In one kernel with chunks each takes a whole
+    tile for each query head. Of the heads that share keys, the first reads them from memory; the tiles of the others
+    run concurrently with that unless those of one head fill the GPU. Half that many leave room for a second head.
     """
     row = tables.rows[k]
     rows = int(row["decode_rows"])
     if rows == 0:
         return alone_s
     tiles_s = tiles_of_decodes_s(tables, k, decodes, context)
-    first_s = tiles_s / row["head_group"]  # the heads that read from memory
+    first_s = tiles_s / row["head_group"]  # heads that read from memory
     apart_s = max(alone_s, first_s) + (tiles_s - first_s)
     joint_s: float = max(alone_s, tiles_s)
     share: float = min(max(2.0 - row["decodes_at_once"] / decodes, 0.0), 1.0)
@@ -271,7 +270,7 @@ def decode_with_chunks_s(tables: StepTables, k: int, decodes: int, context: int,
 
 @compiled
 def tiles_of_decodes_s(tables: StepTables, k: int, decodes: int, context: int) -> float:
-    """Seconds in pool k that the tiles of `decodes` >= 1 sequences with that summed context compute."""
+    """Seconds in pool k of the tiles of `decodes` >= 1 sequences with that summed context."""
     row = tables.rows[k]
     rows: float = row["decode_rows"]
     if row["tile_pair_s"] == 0.0:
@@ -282,7 +281,7 @@ def tiles_of_decodes_s(tables: StepTables, k: int, decodes: int, context: int) -
 
 @compiled
 def host_s(tables: StepTables, k: int, tokens: int, decodes: int) -> float:
-    """The least that a step of `tokens` tokens takes in pool k, whatever its kernels; `decodes` sequences decode."""
+    """The least time in pool k of a step of `tokens` tokens, independent of its kernels; `decodes` sequences decode."""
     row = tables.rows[k]
     eager_s: float = row["eager_s"] if tokens > row["graph_tokens"] else 0.0
     time_s: float = row["host_s"] + row["host_sequence_s"] * decodes + eager_s
@@ -293,7 +292,7 @@ def host_s(tables: StepTables, k: int, tokens: int, decodes: int) -> float:
 def extrapolation(
     tables: StepTables, k: int, tokens: int, sampled: int, decodes: int, context: float, length: int
 ) -> float:
-    """How far a step lies past what was measured for pool k: the largest ratio to a limit, at most 1 if it lies within.
+    """How far a step exceeds the measured range of pool k: the largest ratio to a limit, at most 1 within it.
 
     The step has `tokens` tokens, of which `sampled` sequences emit one, and `decodes` with that summed context; its
     longest prompt has `length` tokens up to the end of its chunk.
@@ -305,7 +304,7 @@ def extrapolation(
 
 @compiled
 def decode_limit(tables: StepTables, k: int, decodes: int) -> float:
-    """The largest summed context of so many decodes that was measured for pool k, in tokens; inf: all was."""
+    """The largest measured summed context of `decodes` decodes in pool k, in tokens; inf: no limit."""
     row = tables.rows[k]
     limit: float = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
     return np.inf if limit == 0.0 else limit

@@ -1,4 +1,4 @@
-"""What must hold of how requests end."""
+"""Rules about the ends of requests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from servelab.testing.recording import named
 
 
 def require_ends_in_place(result: Result, *, changes_roles: bool) -> None:
-    """Some requests finish, others say why they did not, and the roles of instances are kept."""
+    """Raise unless some requests finish, others state why they did not, and the roles of instances are kept."""
     rows = result.requests
     finished = rows[rows["state"] == STATES.index("finished")]
     assert len(finished), f"nothing was served at all: {_ends(result, np.arange(len(rows)))}"
     if changes_roles:
-        return  # the engine has seen to it
+        return  # the engine ensures it
     roles = np.array([result.cluster.pools[pool].role for pool in result.cluster.pool_of_instance])
     assert "decode" not in roles[finished["prefill_instance"]], "a decode instance has prefilled"
     decoded_at = finished["decode_instance"][finished["decode_instance"] >= 0]
@@ -24,7 +24,7 @@ def require_ends_in_place(result: Result, *, changes_roles: bool) -> None:
 
 
 def require_finished_or_rejected(result: Result) -> None:
-    """No request has failed, nor been rejected by the engine for its size."""
+    """Raise if a request has failed, or was rejected by the engine for its size."""
     rows = result.requests
     ended = np.isin(rows["state"], [STATES.index("finished"), STATES.index("rejected")])
     by_the_engine = np.isin(np.array(result.reasons)[rows["reason"]], ("context", "kv"))

@@ -1,4 +1,4 @@
-"""A policy that has a YAML: its configuration, and its parts as often as they are wanted."""
+"""A policy with a YAML: its configuration, and new copies of its parts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from framework.cli.conf import CONF
 
 @functools.cache
 def configuration(policy_name: str, config_dir: str | None) -> DictConfig:
-    """The configuration of `run.py policy=<policy_name>`, `config_dir` searched as well."""
+    """The configuration of `run.py policy=<policy_name>`, with `config_dir` also searched."""
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", overrides=[f"policy={policy_name}", *search])
 
 
 def new_part(policy_name: str, config_dir: str | None, part: str) -> Any:
-    """A new part of that configuration: what it is made of is its own; None: there is no such part."""
+    """A new part of that configuration with its own components; None: there is no such part."""
     recipe = _recipe(policy_name, config_dir, part)
     return None if recipe is None else recipe.func(*copy.deepcopy(recipe.args), **copy.deepcopy(recipe.keywords))
 

@@ -1,4 +1,4 @@
-"""What a policy decided in a run, on record, and what two runs have in common."""
+"""A record of a policy's decisions in a run, and comparisons of two runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from framework.workload import Workload
 
 
 class LearnedMean(Predictor):
-    """Expects every request to be as long as the finished ones were on average: knows nothing that it may not."""
+    """Expects every request to be as long as the mean of the finished ones: it uses nothing that it may not know."""
 
     def __init__(self) -> None:
         self.finished = self.tokens = 0
@@ -42,14 +42,14 @@ class LearnedMean(Predictor):
         self.tokens += output_tokens
 
 
-Rule = Callable[..., int]  # a compiled one
+Rule = Callable[..., int]  # a compiled rule
 _NAMED = 8  # requests, at most
 _MODE_NAMES: dict[int, Any] = {mode: name for name, mode in MODES.items()}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One decision: which hook, about which request, instance or tick, when, and what it said."""
+    """One decision: the hook, the request, instance or tick, the time, and the answer."""
 
     hook: str
     subject: tuple[int, ...]
@@ -58,15 +58,14 @@ class Answer:
 
 
 class SeenError(Exception):
-    """All that was to be recorded has been."""
+    """The record is complete."""
 
 
 @dataclass
 class Record:
-    """Puts a recorder in front of each hook that a policy defines; compiled rules are called in the form given.
+    """Puts a recorder in front of each hook that a policy defines; compiled rules are called in the given form.
 
-    A question at `until_s` or later is not answered: `SeenError` is raised.
-    """
+    A question at `until_s` or later raises `SeenError`."""
 
     form: Callable[[Rule], Rule]
     answers: list[Answer] = field(default_factory=list)
@@ -80,7 +79,7 @@ class Record:
             defined = hook in vars(policy) or getattr(type(policy), hook) is not getattr(Policy, hook)
             if isinstance(rule, Decision):
                 rule = _called_from_python(self.form(rule.function), hook, policy, own_state)
-            if defined or hook == "route_prefill":  # other hooks are not asked where they are not defined
+            if defined or hook == "route_prefill":  # other hooks are not asked unless they are defined
                 setattr(policy, hook, self._recorded(hook, rule))
         return policy
 
@@ -106,7 +105,7 @@ class Shown:
     """What a policy's views show of instances in `outages`, each (instance, from_s, to_s)."""
 
     outages: Sequence[tuple[int, float, float]]
-    _found: list[tuple[int, float, str]] = field(default_factory=list)  # instance, time, what is not nothing
+    _found: list[tuple[int, float, str]] = field(default_factory=list)  # instance, time, what should be nothing
 
     def note(self, hook: str, cluster: Cluster) -> None:
         """Note what is shown now."""
@@ -136,7 +135,7 @@ class Shown:
             ]
 
     def at(self, instance: int, from_s: float, to_s: float) -> list[str]:
-        """What was shown of an instance between these times that is not nothing."""
+        """What was shown of an instance between these times that should be nothing."""
         return [text for i, now_s, text in self._found if i == instance and from_s < now_s < to_s]
 
 
@@ -163,7 +162,7 @@ def _subject(arguments: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def in_plain_python(rule: Rule) -> Rule:
-    """Where an index beyond the end is an error."""
+    """The rule in plain Python; there an index beyond the end is an error."""
     return rule
 
 
@@ -192,7 +191,7 @@ def _called_from_python(
 
 
 def digest(result: Result) -> str:
-    """A hash over all that a run leaves behind."""
+    """A hash over the whole result of a run."""
     parts = [result.requests, result.instances, result.step_log, result.token_log]
     whole = hashlib.sha256(repr((result.reasons, result.events, result.steps)).encode())
     for part in parts:
@@ -202,7 +201,7 @@ def digest(result: Result) -> str:
 
 
 def first_difference(one: Result, other: Result) -> str | None:
-    """Where two runs first differ, None: nowhere."""
+    """The first difference between two runs, None if they are equal."""
     if digest(one) == digest(other):
         return None
     for name in one.requests.dtype.names or ():
@@ -215,7 +214,7 @@ def first_difference(one: Result, other: Result) -> str | None:
 
 
 def first_change(expected: list[Answer], found: list[Answer]) -> str:
-    """The first decision that changed when the lengths of requests that had not ended changed."""
+    """The first decision that changed when the lengths of unfinished requests changed."""
     for one, other in zip(expected, found, strict=False):
         if one != other:
             return f"a decision changed with lengths that nobody can know yet: {one} became {other}"

@@ -1,4 +1,4 @@
-"""What every policy must keep, whoever wrote it: `PolicyConformance`."""
+"""The rules that every policy must keep: `PolicyConformance`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ each_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
 class PolicyConformance:
     """The suite. Set `policy_name` (a YAML of conf/policy, or of `config_dir`/policy) or `policy_factory`.
 
-    `policy_factory` is called without arguments, as is `predictor_factory`. With `policy_name` both come from the YAML.
+    `policy_factory` and `predictor_factory` are called without arguments. With `policy_name` both come from the YAML.
     """
 
     policy_name: ClassVar[str | None] = None
@@ -60,7 +60,7 @@ class PolicyConformance:
     predictor_factory: ClassVar[Callable[[], Predictor | None]] = LearnedMean
 
     def new_policy(self) -> Policy:
-        """A fresh policy."""
+        """A new policy."""
         factory = type(self).policy_factory
         if factory is not None:
             made, maker = factory(), "policy_factory"
@@ -71,7 +71,7 @@ class PolicyConformance:
         return made
 
     def new_predictor(self) -> Predictor | None:
-        """A fresh predictor, as the policy's YAML chooses it."""
+        """A new predictor, as the policy's YAML chooses it."""
         if self.policy_name is None:
             return type(self).predictor_factory()
         predictor: Predictor | None = new_part(self.policy_name, self.config_dir, "predictor")
@@ -96,7 +96,7 @@ class PolicyConformance:
         policy: Policy | None = None,
         predictor: Predictor | None = None,
     ) -> Result:
-        """One run, of a fresh policy and a fresh predictor where none is given."""
+        """One run, of a new policy and a new predictor unless they are given."""
         return simulate(
             scenario.workload,
             cluster,
@@ -111,7 +111,7 @@ class PolicyConformance:
     def test_layout_accepts_or_refuses_in_one_line(self) -> None:
         """A cluster that the policy cannot use is refused before the run, by an InputError of one line."""
         usable = self.usable_clusters()
-        if self.policy_name is not None:  # `python run.py policy=NAME` without more must have a cluster to run on
+        if self.policy_name is not None:  # `python run.py policy=NAME` alone must have a cluster to run on
             self.new_policy().layout(
                 instantiate(configuration(self.policy_name, self.config_dir).cluster, _convert_="all")
             )
@@ -126,7 +126,7 @@ class PolicyConformance:
                 assert len(str(refusal.value).splitlines()) == 1, f"not one line: {refusal.value}"
 
     def test_numeric_settings_refuse_what_is_no_number(self) -> None:
-        """Null, texts, lists and numbers that are none: one line, whichever numeric argument gets them."""
+        """Null, texts, lists and numbers that are none get one line, whichever numeric argument they are given to."""
         if self.policy_name is None:  # There is no YAML whose settings could be wrong.
             return
         parameters = inspect.signature(type(self.new_policy())).parameters
@@ -151,14 +151,14 @@ class PolicyConformance:
                 require_ends_in_place(result, changes_roles=self.new_policy().changes_roles)
 
     def test_nothing_fails_where_there_is_room(self) -> None:
-        """With memory for everything a request is finished, or rejected by the policy's own word."""
+        """With memory for everything each request is finished, or the policy itself rejects it."""
         for title, cluster in self.usable_clusters().items():
             with _titled("roomy", title):
                 require_finished_or_rejected(self.play(SCENARIOS["roomy"], cluster))
 
     @pytest.mark.parametrize("name", STORMS)
     def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
-        """All requests fit alone: each is finished, or rejected by the policy's own word."""
+        """All requests fit alone: each is finished, or the policy itself rejects it."""
         for title, cluster in self.usable_clusters().items():
             with _titled(f"storm: {name}", title):
                 result = self._played_if_it_can(STORMS[name], cluster)
@@ -169,7 +169,7 @@ class PolicyConformance:
     @pytest.mark.parametrize("crashes", CRASHES)
     @pytest.mark.parametrize("scenario", ["roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache"])
     def test_crashes_of_instances_leave_nobody_behind(self, scenario: str, crashes: str) -> None:
-        """What instances had that crash is served elsewhere, or once one is back: nobody is sent where one is down."""
+        """Requests of crashed instances are served elsewhere, or once one is back; none is sent to one that is down."""
         for title, cluster in self.usable_clusters().items():
             with _titled(f"{scenario}, crashes {crashes}", title):
                 world = _world(scenario)
@@ -182,7 +182,9 @@ class PolicyConformance:
     @pytest.mark.parametrize("crashes", CRASHES)
     @pytest.mark.parametrize("scenario", ["roomy", "storm: swap"])
     def test_no_view_shows_an_instance_that_is_down(self, scenario: str, crashes: str) -> None:
-        """It takes no work, has none, and has nothing in its memory, in each view and column at each question."""
+        """An instance that is down takes no work, has none, and has nothing in its memory, in each view and column at
+        each question.
+        """
         for title, cluster in self.usable_clusters().items():
             with _titled(f"{scenario}, crashes {crashes}", title):
                 world, policy = _world(scenario), self.new_policy()
@@ -207,7 +209,7 @@ class PolicyConformance:
     def _played_if_it_can(
         self, scenario: Scenario, cluster: ClusterSpec, policy: Policy | None = None
     ) -> Result | None:
-        """The run; None where the engine's options and the batching mode of the policy exclude each other."""
+        """The run; None if the engine's options and the batching mode of the policy exclude each other."""
         try:
             return self.play(scenario, cluster, policy)
         except InputError as refusal:
@@ -224,7 +226,7 @@ class PolicyConformance:
 
     @each_scenario
     def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:
-        """Also in one process after other runs: nothing may stay in a class or a module."""
+        """This also holds in one process after other runs: nothing may stay in a class or a module."""
         for title, cluster in self.usable_clusters().items():
             with _titled(scenario, title):
                 first, second = (self.play(SCENARIOS[scenario], cluster) for _ in range(2))
@@ -249,7 +251,7 @@ class PolicyConformance:
                     assert difference is None, f"with another run, in a thread, it is another: {difference}"
 
     def test_a_used_policy_is_refused(self) -> None:
-        """What a policy counts on `self` in one run must not reach the next one."""
+        """Counters on `self` of one run must not reach the next one."""
         for cluster in self.usable_clusters().values():
             policy = self.new_policy()
             self.play(SCENARIOS["sessions"], cluster, policy, self.new_predictor())
@@ -258,7 +260,7 @@ class PolicyConformance:
 
     @each_scenario
     def test_views_stay_as_they_are(self, scenario: str) -> None:
-        """A hook that changes what it is shown, past what numpy refuses, is named."""
+        """An error names a hook that changes what it is shown, by a way that numpy does not refuse."""
         suite: Any = type(self)
         for title in self.usable_clusters():
             with _titled(scenario, title):
@@ -267,7 +269,7 @@ class PolicyConformance:
     @each_scenario
     @pytest.mark.parametrize("change", ["longer", "any"])
     def test_true_lengths_stay_hidden(self, scenario: str, change: str) -> None:
-        """Other lengths of requests that have not ended change no decision made before one of them ends."""
+        """Other lengths of unfinished requests change no decision before one of them ends."""
         suite: Any = type(self)
         for title, cluster in self.usable_clusters().items():
             known, before = _known(suite, scenario, title)
@@ -277,7 +279,7 @@ class PolicyConformance:
                 open_then = ends_s > cut_s
                 end_s = ends_s[open_then].min()
                 other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))
-                # Of any lengths some are shorter than what is known by then: those requests end before `end_s`.
+                # With any lengths some requests end before `end_s`, with fewer tokens than are known by then.
                 until_s = end_s if change == "longer" else math.inf
                 with _titled(scenario, title):
                     changed, after = self._recorded(other, cluster, in_machine_code, until_s)
@@ -290,11 +292,11 @@ class PolicyConformance:
     def _recorded(
         self, scenario: Scenario, cluster: ClusterSpec, form: Callable[[Rule], Rule], until_s: float = math.inf
     ) -> tuple[Result | None, list[Answer]]:
-        """The run and its decisions; no run where it is left at `until_s`."""
+        """The run and its decisions; no run if it stops at `until_s`."""
         record, policy = Record(form, until_s=until_s), self.new_policy()
-        # Who deploys says how long requests may be, whatever the lengths of these are.
+        # A deployer states the longest lengths of requests, independent of these.
         cluster = replace(cluster, longest_request_tokens=MODEL.max_context)
-        policy.layout(cluster)  # params of compiled rules may tell of pools
+        policy.layout(cluster)  # params of compiled rules may depend on pools
         result = None
         with suppress(SeenError):
             result = self.play(scenario, cluster, record.attach(policy), LearnedMean())
@@ -303,7 +305,7 @@ class PolicyConformance:
 
 @functools.lru_cache(64)
 def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) -> tuple[Result, list[Answer]]:
-    """The run and the decisions of a policy where no length was changed: each kind of change is compared with them."""
+    """The run and the decisions of a policy with unchanged lengths, with which each kind of change is compared."""
     case = suite()
     result, answers = case._recorded(SCENARIOS[scenario], case.usable_clusters()[cluster], in_plain_python)
     assert result is not None
@@ -317,7 +319,7 @@ def _world(name: str) -> Scenario:
 
 @contextmanager
 def _titled(scenario: str, cluster: str) -> Iterator[None]:
-    """Add to what goes wrong in a run which one it was."""
+    """Add to an error in a run which run it was."""
     try:
         yield
     except Exception as error:

@@ -1,7 +1,6 @@
 """The small worlds of the conformance suite: a model, clusters of every kind, and loads that are adverse to policies.
 
-All times are dyadic (small integers times powers of two), so that results are exact however an engine groups its sums.
-"""
+All times are dyadic (small integers times powers of two), so results are exact for any grouping of sums."""
 
 from __future__ import annotations
 
@@ -87,7 +86,7 @@ def workload(seed: int = 0, count: int = 60, *, sessions: bool = False, prefixes
 
 @dataclass(frozen=True)
 class Scenario:
-    """A workload and the engine it meets."""
+    """A workload and its engine."""
 
     workload: Workload
     engine: EngineConfig
@@ -142,7 +141,7 @@ def storm(seed: int, *, prefixes: bool = False) -> Workload:
     return Workload(np.repeat([0.0, 0.25, 1.0, 4.0], 24), input_tokens, output_tokens, name="storm", **columns)
 
 
-_SMALL = EngineConfig(token_budget=512, max_batch=64, kv_tokens=3200)  # twice the largest request, and a bit
+_SMALL = EngineConfig(token_budget=512, max_batch=64, kv_tokens=3200)  # a bit more than twice the largest request
 STORMS = {
     "memory for 40": Scenario(storm(1), replace(_SMALL, kv_tokens=65536)),
     "memory for two": Scenario(storm(2), _SMALL),
@@ -159,13 +158,13 @@ STORMS = {
 
 
 def all_at_once(cluster: ClusterSpec) -> Faults:
-    """All instances crash twice at one time, and come back one after the other."""
+    """Crashes of all instances at one time, twice; they come back one after the other."""
     count = cluster.instances
     return FaultSchedule(crashes=[Crash(at_s, i, 0.5 + 0.25 * i) for at_s in (1.0, 5.0) for i in range(count)])
 
 
 def one_after_the_other(cluster: ClusterSpec) -> Faults:
-    """Each instance crashes while the one before it is down, and the first one once more."""
+    """Crashes of each instance while the one before it is down, and of the first one once more."""
     crashes = [Crash(0.75 + 0.75 * i, i, 1.0) for i in range(cluster.instances)]
     return FaultSchedule(crashes=[*crashes, Crash(crashes[-1].back_s + 0.5, 0, 2.5)])
 

@@ -300,7 +300,7 @@ from collections import Counter
 from dataclasses import replace
 from framework.codes import *
 from framework.engine.events.agreement import require_agreement
-from framework.engine.roles.crashes import pass_fault
+from framework.engine.roles.faults import pass_fault
 from framework.engine.loop import run
 from framework.engine.roles.decisions import decide
 from framework.engine.memory.attach import attach

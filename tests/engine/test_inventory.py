@@ -14,7 +14,7 @@ from framework.engine.memory.attach import attach
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.config import Setting
 from framework.engine.setup.inspect import MemoryInspection
-from framework.engine.roles.crashes import lose_step
+from framework.engine.roles.lost_steps import lose_step
 from framework.engine.roles.inventory import drop_marked, is_drained
 from framework.engine.loop import run
 from framework.policy import lay_out

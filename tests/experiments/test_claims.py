@@ -226,7 +226,7 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
         common={"system": ("policy=chunked",), "baseline": ("policy=continuous",)},
         chosen=("the rate",),
     )
-    (tested,) = put_to_test([row], COMMON, is_fast=False, directory=tmp_path)
+    (tested,) = put_to_test([row], COMMON, tmp_path)
     assert tested.effect.factor > 1
     assert tested.effect.low <= tested.effect.factor <= tested.effect.high
     assert tested.effect.replicates == 3
@@ -235,11 +235,11 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     assert set(tested.common) == {"synthetic"}
     records = sorted((tmp_path / "results").rglob("*.json"))
     written = [path.stat().st_mtime_ns for path in records]
-    (again,) = put_to_test([row], COMMON, is_fast=False, directory=tmp_path)
+    (again,) = put_to_test([row], COMMON, tmp_path)
     assert again == tested
     assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "results").rglob("*.json"))] == written
 
-    sheet = lay_out([tested], COMMON, is_fast=True)
+    sheet = lay_out([tested], COMMON.in_fast_mode())
     markdown = as_markdown(sheet)
     assert "twice the goodput" in markdown
     assert "0 of 0 published rows pass" in markdown
@@ -258,11 +258,11 @@ def test_a_row_that_draws_nothing_has_as_many_replicates_as_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tested,) = put_to_test([claim(replicates=1, common={})], COMMON, is_fast=False, directory=tmp_path)
+    (tested,) = put_to_test([claim(replicates=1, common={})], COMMON, tmp_path)
     assert tested.effect.replicates == 1
     assert math.isnan(tested.effect.low)
     assert len(list((tmp_path / "results").rglob("*.json"))) == 2
-    markdown = as_markdown(lay_out([tested], COMMON, is_fast=False))
+    markdown = as_markdown(lay_out([tested], COMMON))
     assert "Replicates: row 1: 1." in system_pages([tested])["quick"]
     assert f"| × {tested.effect.factor:.2f} |" in markdown  # no interval
 
@@ -271,7 +271,7 @@ def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     row = claim(common={}, arms={"system": ["policy=chunked", "cluster.instances=0"], "baseline": ["policy=chunked"]})
     with pytest.raises(InputError, match=r"quick, regime, system: .*cluster\.instances"):
-        put_to_test([row], COMMON, is_fast=True, directory=tmp_path)
+        put_to_test([row], COMMON.in_fast_mode(), tmp_path)
 
 
 @pytest.mark.parametrize("name", first_of_each_system(claim_names()))

@@ -118,14 +118,13 @@ def test_the_readme_counts_alike() -> None:
     rows, passing, signs, _ = PUBLISHED
     text = plain(README.read_text())
     assert f"{passing} of {rows} published headlines" in text
-    assert f"{counted(signs)} more have the sign, and so have {OTHERS[2]} of {OTHERS[0]} others" in text
+    assert f"{counted(signs)} more have the right sign, and so have {OTHERS[2]} of {OTHERS[0]} others" in text
 
 
 def test_the_page_on_experiments_counts_alike() -> None:
     rows, passing, signs, neither = PUBLISHED
     text = plain((ROOT / "docs/experiments.md").read_text())
-    assert (
-        f"{passing} of the {rows} published rows pass over ten replicates, {counted(signs)} more have the sign" in text
-    )
-    assert f"{counted(neither)} {'has' if neither == 1 else 'have'} not" in text
-    assert f"Of the {OTHERS[0]} other rows {OTHERS[2]} have the sign" in text
+    assert f"{passing} of the {rows} published rows pass over ten replicates." in text
+    assert f"{counted(signs)} more have the right sign" in text
+    assert f"{counted(neither)} {'has' if neither == 1 else 'have'} the wrong sign" in text
+    assert f"Of the {OTHERS[0]} other rows {OTHERS[2]} have the right sign" in text

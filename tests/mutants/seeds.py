@@ -959,7 +959,7 @@ MUTANTS = (
     Mutant(
         "KV that comes finds blocks that the running leap has evicted",
         "copies/prefix_transfer.py",
-        "    catch_up_one(s, i)  # what its running leap has evicted by now is not cached any more\n",
+        "    catch_up_one(s, i)  # blocks that its running leap has evicted by now are not cached\n",
         "",
     ),
     # --- what was preempted while it decoded, and is computed again there ---
@@ -1213,7 +1213,7 @@ MUTANTS = (
     Mutant(
         "a start that is given up leaves its instance on",
         "roles/changes.py",
-        "    elif is_off(s, i):  # it was being started\n        inst.off_since_s = sim.now_s\n",
+        "    elif is_off(s, i):  # it was starting\n        inst.off_since_s = sim.now_s\n",
         "",
     ),
     Mutant(
@@ -1388,7 +1388,7 @@ MUTANTS = (
     Mutant(
         "a seat that a prompt leaves starts no copy",
         "steps/destinations.py",
-        "    s.instances[i].frees_memory = True  # a seat at least\n",
+        "    s.instances[i].frees_memory = True  # at least a seat came free\n",
         "",
     ),
     Mutant(
@@ -1559,7 +1559,7 @@ MUTANTS = (
     Mutant(
         "a decision sees leaps as they were before their turns",
         "roles/decisions.py",
-        "    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # so have those before it, where they leap\n",
+        "    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # the instances before it have too, if they leap\n",
         "",
     ),
     Mutant(
@@ -1727,8 +1727,8 @@ MUTANTS = (
     Mutant(
         "ranks of a group are asked about one alone",
         "roles/decisions.py",
-        "        first, count = inst.group_first, inst.group\n    s.sim.scheduled",
-        "        first, count = i, 1\n    s.sim.scheduled",
+        "    first, count = group_of(s, i)\n    s.sim.scheduled",
+        "    first, count = i, 1\n    s.sim.scheduled",
     ),
     # --- stores of KV blocks ---
     Mutant(
@@ -1752,37 +1752,37 @@ MUTANTS = (
     # --- faults ---
     Mutant(
         "leaps outlive the begin of a slow-down",
-        "roles/crashes.py",
-        "        end_leap_early(s, i)\n\n\n@inner\ndef _group",
-        "        pass\n\n\n@inner\ndef _group",
+        "roles/slow_downs.py",
+        "        end_leap_early(s, i)\n",
+        "        pass\n",
     ),
     Mutant(
         "a hung instance keeps its turn",
-        "roles/crashes.py",
+        "roles/hangs.py",
         "        resume(s, j)\n        drop_turn(s, j)\n",
         "        resume(s, j)\n",
     ),
     Mutant(
         "what a hung instance does not compute is sent",
-        "roles/crashes.py",
+        "roles/hangs.py",
         "                call_back(s, r)\n",
         "                pass\n",
     ),
     Mutant(
         "a run ends while a network is parted",
-        "roles/crashes.py",
+        "roles/networks.py",
         "    s.sim.down += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)\n",
         "",
     ),
     Mutant(
         "a network fails in one direction",
-        "roles/crashes.py",
+        "roles/networks.py",
         "    for link in (i, s.options.instances + i):\n",
         "    for link in (i, i):\n",
     ),
     Mutant(
         "copies under way keep their rates when a network fails",
-        "roles/crashes.py",
+        "roles/networks.py",
         "        note_change(s, link)\n",
         "        pass\n",
     ),
@@ -1790,20 +1790,20 @@ MUTANTS = (
     Mutant("copies to a hung instance begin", "copies/transfers.py", " or inst.hung:", ":"),
     Mutant(
         "paused decodes stay paused in a hang",
-        "roles/crashes.py",
+        "roles/hangs.py",
         "        resume(s, j)\n        drop_turn",
         "        drop_turn",
     ),
     Mutant(
-        "a detected instance still hangs", "roles/crashes.py", "        s.instances[j].hung = False\n", "        pass\n"
+        "a detected instance still hangs", "roles/hangs.py", "        s.instances[j].hung = False\n", "        pass\n"
     ),
     Mutant(
         "a run ends while an instance hangs",
-        "roles/crashes.py",
+        "roles/hangs.py",
         "    s.sim.down += count\n    for j",
         "    for j",
     ),
-    Mutant("single steps outlive the begin of a slow-down", "roles/crashes.py", "    step.repeats = False\n", ""),
+    Mutant("single steps outlive the begin of a slow-down", "roles/slow_downs.py", "    step.repeats = False\n", ""),
     Mutant(
         "later steps of a leap are not slow",
         "durations/duration.py",
@@ -1819,22 +1819,25 @@ MUTANTS = (
         "        first_s += slowdown * (step.depth * draft_s(",
         "        first_s += slowdown / inst.slowness * (step.depth * draft_s(",
     ),
-    Mutant("the step under way at a crash counts", "roles/crashes.py", "            step.steps = step.done\n", ""),
+    Mutant("the step under way at a crash counts", "roles/lost_steps.py", "            step.steps = step.done\n", ""),
     Mutant(
         "growth of a lost step stays taken",
-        "roles/crashes.py",
+        "roles/lost_steps.py",
         "        if step.decodes > 0 and step.grown > step.done:\n",
         "        if False:\n",
     ),
-    Mutant("a lost step is no busy time", "roles/crashes.py", "        count_busy(s, i, 0.0)\n", "        pass\n"),
+    Mutant("a lost step is no busy time", "roles/lost_steps.py", "        count_busy(s, i, 0.0)\n", "        pass\n"),
     Mutant(
         "a first token of a lost step is stamped",
-        "roles/crashes.py",
+        "roles/lost_steps.py",
         "        if q.first_token_s > s.sim.now_s:\n",
         "        if False:\n",
     ),
     Mutant(
-        "a prefill step outlives the crash", "roles/crashes.py", "        drop_prefill_step(s, i)\n", "        pass\n"
+        "a prefill step outlives the crash",
+        "roles/lost_steps.py",
+        "        drop_prefill_step(s, i)\n",
+        "        pass\n",
     ),
     Mutant("a crashed instance keeps its turn", "roles/crashes.py", "    drop_turn(s, i)\n", ""),
     Mutant("cached prefixes outlive the crash", "roles/crashes.py", "    forget_prefixes(s, i)\n", ""),
@@ -1852,7 +1855,7 @@ MUTANTS = (
     ),
     Mutant(
         "an instance that is off crashes",
-        "roles/crashes.py",
+        "roles/changes.py",
         "    return not (s.instances[i].down or is_off(s, i))\n",
         "    return not s.instances[i].down\n",
     ),

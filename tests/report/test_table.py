@@ -137,7 +137,7 @@ def test_a_run_says_to_which_loads_its_times_were_fitted_and_where_it_lies() -> 
     lines = [line.strip() for line in printed(run_table(evaluate(result, SLO), SLO)).splitlines()]
     at = lines.index("timing measured (h100, vllm 0.24.0, calibrated; server vllm_v1), seed 0")
     assert " ".join(lines[at + 1 : at + 4]).startswith(f"{FIT} {RUN.format(700)}")
-    left_out = "calibration left out: 97 % of prompt tokens may be cached, where it was fitted to none"
+    left_out = "calibration left out: 97 % of prompt tokens may be cached, but it was fitted to none"
     object.__setattr__(result, "timing_source", f"measured (h100, vllm 0.24.0, {left_out})")
     shown = printed(run_table(evaluate(result, SLO), SLO))
     assert "timing measured (h100, vllm 0.24.0, calibration left out), seed 0" in shown

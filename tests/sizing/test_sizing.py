@@ -418,5 +418,5 @@ def test_remedies_of_a_run_that_was_divided_set_both_numbers() -> None:
 
 
 def test_a_cluster_that_no_load_has_divided_does_not_run() -> None:
-    with pytest.raises(InputError, match=r"^cluster\.prefill=auto: no load has said"):
+    with pytest.raises(InputError, match=r"^cluster\.prefill=auto: no load has set"):
         simulate(workload(), disaggregated("auto", None, GPU), MODEL, TIMING)

@@ -108,7 +108,7 @@ def test_how_far_a_run_lies_from_a_fit(place: Place, distance: str) -> None:
         (CLOSED, Place(64001, 1, in_flight=1), "prompts are 8 times longer than any it was fitted to"),
         (CLOSED, Place(124, 1), "prompts are 8.1 times shorter than any it was fitted to"),
         (CLOSED, Place(1000, 100, 0.5), ""),
-        (CLOSED, Place(600, 250, 0.97), "97 % of prompt tokens may be cached, where it was fitted to none"),
+        (CLOSED, Place(600, 250, 0.97), "97 % of prompt tokens may be cached, but it was fitted to none"),
         (BOTH, Place(600, 250, 0.97), ""),
         (BOTH, Place(600, 250, 0.5), ""),
     ],
@@ -149,7 +149,7 @@ def test_far_from_them_kernels_and_the_server_count(own: Path) -> None:
     assert timing.row(*SETUP) == measured(own, far, calibrated=False).row(*SETUP)
     assert timing.row(*SETUP).request_s == QUICK.request_s
     assert timing.source == (
-        "measured (h100, own 0.1, calibration left out: 97 % of prompt tokens may be cached, where it was fitted to"
+        "measured (h100, own 0.1, calibration left out: 97 % of prompt tokens may be cached, but it was fitted to"
         " none, timing.outside_fit=keep counts it; server quick)"
     )
 

@@ -84,5 +84,5 @@ def test_widths_are_those_of_kind_and_fit() -> None:
 
 @pytest.mark.parametrize("timing", [Affine(base_s=1.0), Measured(missing="roofline")])
 def test_sources_whose_errors_nobody_counted_have_no_width(timing: Affine | Measured) -> None:
-    with pytest.raises(InputError, match="nobody counted the errors"):
+    with pytest.raises(InputError, match="errors of these step times are unknown"):
         width_of(timing, model("llama3_8b"), gpu("mi300x"), ONE)

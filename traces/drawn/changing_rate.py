@@ -1,4 +1,4 @@
-"""Arrival rates that change: a ramp from one rate to another, and a swing with the time of day."""
+"""Changing arrival rates: a ramp from one rate to another, and a swing with the time of day."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from traces.settings import Rate
 
 Floats = NDArray[np.float64]
 
-_HALVINGS = 60  # halvings of the interval that an arrival lies in: to the last bits of a float
+_HALVINGS = 60  # halvings of an arrival's interval: down to the last bits of a float
 
 
 @dataclass(frozen=True)
 class ChangingRate:
-    """`rate` arrivals per second at first, `end_rate` after `ramp_s` seconds, in a straight line between.
+    """A rate of `rate` arrivals per second at first and `end_rate` after `ramp_s` seconds, linear between.
 
-    On top of that a swing: times 1 + `swing` * cos(2 pi (t - `peak_s`) / `period_s`), so that 0.5 means half as many
-    more at the peak, and half as many fewer in the valley, as on average.
+    A swing multiplies it by 1 + `swing` * cos(2 pi (t - `peak_s`) / `period_s`): 0.5 means half as many more at the
+    peak, and half as many fewer in the valley, as on average.
     """
 
     rate: Rate
@@ -40,11 +40,11 @@ class ChangingRate:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the rate is the same at all times."""
+        """Whether the rate is constant."""
         return self.swing == 0.0 and self.end_rate in (None, self.rate)
 
     def times_s(self, expected: Floats) -> Floats:
-        """The times by which so many arrivals are expected, counted from 0 and rising; shape (n,)."""
+        """The times by which these numbers of arrivals are expected, from 0 and rising; shape (n,)."""
         low = np.zeros(len(expected))
         slowest = min(self.rate, self.rate if self.end_rate is None else self.end_rate)
         high = np.full(len(expected), expected[-1] / (slowest * (1.0 - self.swing)) if len(expected) else 0.0)

@@ -15,23 +15,22 @@ from scipy.special import ndtr, ndtri
 from framework.checks import require_at_least, require_positive
 from framework.errors import InputError, shown
 from traces.drawn.changing_rate import ChangingRate
-from traces.drawn.quoted import by_percentiles, cut_lognormal, quoted
+from traces.drawn.quoted import by_percentiles, cut_lognormal, quoted, require_pair
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution of non-negative numbers; parameters that the chosen distribution has no use for are ignored.
+    """A distribution of non-negative numbers; parameters that the chosen distribution does not use are ignored.
 
     `fixed`: mean. `uniform`: low, high. `exponential`: mean. `lognormal`: mean and cv (standard deviation / mean).
-    `pareto`: mean and tail index `shape` > 1 (Pareto I). `empirical`: values and optional weights.
-    `low` and `high` truncate the exponential, lognormal and Pareto distributions: what lies outside is never drawn, and
-    the mean moves accordingly. Two distributions have the figures that they are given after the cut: `cut_lognormal`, a
-    lognormal distribution within [low, high] by two of mean, cv and `percentiles` ({50: 415, 90: 834}), and
-    `percentiles`, which passes through any number of them and meets the mean, if one is set. `mixture`: draws from
-    `parts`, each a mapping of such parameters, by `weights`. Raises InputError for a parameter that is missing or out
-    of range.
+    `pareto`: mean and tail index `shape` > 1 (Pareto I). `empirical`: values and optional weights. `low` and `high`
+    truncate the exponential, lognormal and Pareto distributions: values outside are never drawn, and the mean moves
+    accordingly. Two distributions have the given figures after the cut: `cut_lognormal`, a lognormal distribution
+    within [low, high] by two of mean, cv and `percentiles` ({50: 415, 90: 834}), and `percentiles`, which passes
+    through any number of them and meets the mean, if one is set. `mixture`: draws from `parts`, each a mapping of such
+    parameters, by `weights`. Raises InputError for a parameter that is missing or out of range.
     """
 
     law: str
@@ -86,7 +85,7 @@ class Distribution:
         return self.quantile(rng.random(count))
 
     def shares(self, count: int) -> Floats:
-        """What `weights` say of `count` values or parts, or equal ones; they sum to 1 only in proportion."""
+        """The `weights` of `count` values or parts, or equal ones; only their proportions count."""
         if self.weights is None:
             return np.ones(count)
         if not isinstance(self.weights, Sequence) or len(self.weights) != count:
@@ -108,8 +107,8 @@ class Distribution:
 class Arrivals:
     """A renewal process of `rate` arrivals per second: `poisson`, `gamma` gaps with a cv, or `fixed` gaps.
 
-    The rate may change, as `ChangingRate` has it: a ramp to `end_rate` over `ramp_s` seconds, and a `swing` of
-    `period_s` with its peak at `peak_s`. Gaps are then drawn in expected arrivals instead of seconds.
+    The rate may change as in `ChangingRate`: a ramp to `end_rate` over `ramp_s` seconds, and a `swing` of `period_s`
+    with its peak at `peak_s`. Gaps are then drawn in expected arrivals instead of seconds.
     """
 
     law: str
@@ -189,18 +188,17 @@ def _empirical(chosen: Distribution, uniform: Floats) -> Floats:
 
 def _cut_lognormal(chosen: Distribution, uniform: Floats) -> Floats:
     low, high = _range(chosen)
-    figures = quoted(chosen.law, chosen.mean, chosen.cv, chosen.percentiles, is_pair=True)
+    figures = quoted(chosen.law, chosen.mean, chosen.cv, chosen.percentiles)
+    require_pair(chosen.law, figures)
     return cut_lognormal(figures, low, high).quantile(uniform)
 
 
 def _percentiles(chosen: Distribution, uniform: Floats) -> Floats:
-    return by_percentiles(
-        quoted(chosen.law, chosen.mean, None, chosen.percentiles, is_pair=False), *_range(chosen)
-    ).quantile(uniform)
+    return by_percentiles(quoted(chosen.law, chosen.mean, None, chosen.percentiles), *_range(chosen)).quantile(uniform)
 
 
 def _mixture(chosen: Distribution, uniform: Floats) -> Floats:
-    """A value of the part whose share of [0, 1) the number falls into, at the place that it has there."""
+    """For each number, a value of the part whose share of [0, 1) contains the number, at the same place."""
     components = chosen.components()
     ends = np.concatenate(([0.0], np.cumsum(chosen.shares(len(components)))))
     ends /= ends[-1]
@@ -233,12 +231,12 @@ def _range(chosen: Distribution) -> tuple[float, float]:
 
 
 def _set(value: float | None) -> float:
-    """A parameter that the distribution's own check has found to be set."""
+    """A parameter that the distribution's own check has found set."""
     assert value is not None
     return value
 
 
-_CHECKED = ("cut_lognormal", "percentiles", "mixture")  # a figure that cannot be met shows where it is solved
+_CHECKED = ("cut_lognormal", "percentiles", "mixture")  # solving shows whether a figure can be met
 DISTRIBUTIONS: Mapping[str, Callable[[Distribution, Floats], Floats]] = MappingProxyType(
     {
         "fixed": _fixed,

@@ -1,4 +1,4 @@
-"""Names drawn by their shares: the class or the tenant of each request of a trace that does not tell it."""
+"""Names drawn by their shares: the class or the tenant of each request of a trace without them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from framework.workload import dense
 from traces.frame import Trace
 from traces.settings import MOST_REQUESTS
 
-_STREAMS = {"slo_class": 12, "tenant": 13}  # streams of random numbers, one a column
+_STREAMS = {"slo_class": 12, "tenant": 13}  # streams of random numbers, one for each column
 
 
 def with_names(trace: Trace, column: str, setting: str, shares: Mapping[str, float], seed: int) -> Trace:
-    """The trace with a name in `column` for each request, or for each session where there are sessions.
+    """The trace with a name in `column` for each request, or for each session if there are sessions.
 
-    `shares` maps names to shares, which need not add up to 1; `setting` is what errors call it.
+    `shares` maps names to shares, which need not add up to 1; `setting` is the name in errors.
     """
     if not isinstance(shares, Mapping) or not all(isinstance(name, str) for name in shares):
         raise InputError(f"{setting} is {shown(shares)}, must map names to shares")
@@ -30,7 +30,7 @@ def with_names(trace: Trace, column: str, setting: str, shares: Mapping[str, flo
     unit = np.arange(len(trace))
     if "session_id" in trace.has:
         sessions = trace.frame["session_id"]
-        alone = sessions.is_null().to_numpy()  # each a unit of its own
+        alone = sessions.is_null().to_numpy()  # each is its own unit
         named = dense(sessions.fill_null(sessions.min() or 0).to_numpy())
         unit = np.where(alone, named.max() + 1 + unit, named)
     drawn = np.random.default_rng([seed, _STREAMS[column]]).choice(
@@ -41,7 +41,7 @@ def with_names(trace: Trace, column: str, setting: str, shares: Mapping[str, flo
 
 
 def with_tenants(trace: Trace, tenants: int | Mapping[str, float] | None, seed: int) -> Trace:
-    """The trace with a tenant for each request or session: one of so many, equally likely, or one of those named by
+    """The trace with a tenant for each request or session: one of a number, equally likely, or one of those named by
     their shares; None leaves it as it is. Raises InputError for a trace that has tenants of its own.
     """
     if tenants is None:

@@ -1,8 +1,8 @@
-"""Distributions whose mean, coefficient of variation and percentiles after the cut are those that a source states.
+"""Distributions whose mean, coefficient of variation and percentiles after the cut are those of a source.
 
-A lognormal distribution that is cut to a range loses its mean and its percentiles. Here the figures are those of the
-distribution as it is drawn: `cut_lognormal` solves for the two parameters, `by_percentiles` passes through every
-percentile and bends between them until the mean is met.
+A lognormal distribution that is cut to a range loses its mean and its percentiles. Here the figures hold for the drawn
+distribution: `cut_lognormal` solves for the two parameters, `by_percentiles` passes through every percentile and bends
+between them until the mean is met.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Figures = tuple[tuple[str, float], ...]  # (`mean`, `cv` or a percentile such as
 
 _GRID = (np.arange(2000) + 0.5) / 2000  # probabilities at which means are summed
 _SIGMAS = (1e-3, 12.0)  # sigmas of the logarithm before the cut; at the upper end this is a power law to four digits
-_FARTHEST = 300.0  # largest exponent of the power law that a cut lognormal distribution of large sigma comes to
+_FARTHEST = 300.0  # largest exponent of the power law that a cut lognormal distribution of large sigma approaches
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class Bent:
 
 @lru_cache(maxsize=256)
 def by_percentiles(figures: Figures, low: float, high: float) -> Bent:
-    """The distribution from low to high with these percentiles and, where it is among them, this mean.
+    """The distribution from low to high with these percentiles and, if it is given, this mean.
 
-    Without a mean values are uniform between percentiles. Raises InputError for a mean that they leave no room for.
+    Without a mean values are uniform between percentiles. Raises InputError for a mean that the percentiles exclude.
     """
     points = sorted((float(name[1:]) / 100, value) for name, value in figures if name != "mean")
     levels = np.array([0.0, *(level for level, _ in points), 1.0])
@@ -122,10 +122,8 @@ def by_percentiles(figures: Figures, low: float, high: float) -> Bent:
     return Bent(levels, values, (most - least) / (mean - least) - 1)
 
 
-def quoted(
-    name: str, mean: float | None, cv: float | None, percentiles: Mapping[float, float] | None, *, is_pair: bool
-) -> Figures:
-    """The figures that are set, checked; two of them with `is_pair`. Raises InputError for what is no figure."""
+def quoted(name: str, mean: float | None, cv: float | None, percentiles: Mapping[float, float] | None) -> Figures:
+    """The given figures, checked. Raises InputError for invalid ones."""
     figures = [(name, value) for name, value in (("mean", mean), ("cv", cv)) if value is not None]
     for level, value in (percentiles or {}).items():
         percent = float(level) if is_number(level) else _percent(name, level)
@@ -134,11 +132,15 @@ def quoted(
         if not is_number(value) or not value > 0:
             raise InputError(f"distribution {name}: percentile {percent:g} is {shown(value)}, must be a number above 0")
         figures.append((f"p{percent:g}", float(value)))
-    if is_pair and (len(figures) != 2 or figures[0][0] == "cv"):
+    return tuple(figures)
+
+
+def require_pair(name: str, figures: Figures) -> None:
+    """Raise InputError unless these are two figures that fix a distribution."""
+    if len(figures) != 2 or figures[0][0] == "cv":
         raise InputError(
             f"distribution {name} needs two figures: the mean and cv, the mean and a percentile, or two percentiles"
         )
-    return tuple(figures)
 
 
 def _percent(name: str, level: object) -> float:

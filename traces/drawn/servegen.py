@@ -1,12 +1,12 @@
 """ServeGen clients: read their windows and token distributions, and draw the requests that they send.
 
 ServeGen (Xiang et al., "ServeGen: Workload Characterization and Generation of Large Language Model Serving in
-Production", 2025) publishes one pair of files per client. `chunk-N-trace.csv`: per window its start in s,
+Production", 2025) publishes one pair of files per client. `chunk-N-trace.csv` has for each window its start in s,
 requests/s, coefficient of variation of the gaps, the family of their distribution (Gamma or Weibull), its shape and
-scale; a client that is silent has rate 0 and no family. `chunk-N-dataset.json`: from a start in s on, the probabilities
-of prompt and output lengths. Clients of multimodal models have `text_tokens` in place of `input_tokens`, and for
-images, audio and video how many a request has, and how many tokens each is (`image_count`, `image_tokens`): the prompt
-is all of these together.
+scale; a silent client has rate 0 and no family. `chunk-N-dataset.json` has the probabilities of prompt and output
+lengths from a start in s on. Clients of multimodal models have `text_tokens` in place of `input_tokens`. For images,
+audio and video they have the number in a request, and the tokens of each (`image_count`, `image_tokens`): the prompt is
+all of these together.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Pdf = tuple[NDArray[np.int64], NDArray[np.float64]]  # values, probabilities
 
 @dataclass(frozen=True)
 class TokenLengths:
-    """Independent distributions of prompt and output lengths from `start_s` on. `media`: of how many images (or the
-    like) a request has in addition to its text, and of the tokens of one.
+    """Independent distributions of prompt and output lengths from `start_s` on. `media`: of the number of images (or
+    the like) in a request in addition to its text, and of the tokens of one.
     """
 
     start_s: float
@@ -62,7 +62,7 @@ class TokenLengths:
 
 @dataclass(frozen=True)
 class Client:
-    """One client: equally long windows in order of time, and the token distributions that are not empty."""
+    """One client: equally long windows in order of time, and its token distributions that are not empty."""
 
     number: int
     windows: tuple[Window, ...]
@@ -70,7 +70,7 @@ class Client:
 
 
 def read_clients(folder: Path) -> list[Client]:
-    """All clients of a folder, by number. Raises InputError for a missing, odd or half pair of files."""
+    """All clients of a folder, by number. Raises InputError for a missing, wrong or incomplete pair of files."""
     found = sorted(folder.glob("chunk-*-trace.csv"), key=lambda path: (len(path.name), path.name))
     if not found:
         raise InputError(
@@ -80,8 +80,8 @@ def read_clients(folder: Path) -> list[Client]:
 
 
 def busy_requests(folder: Path, seed: int = 0) -> Trace:
-    """BUSY_REQUESTS requests, or all there are, from a busy period: the longest run of windows with over BUSY times the
-    mean rate. Each seed is another draw from the same distributions.
+    """BUSY_REQUESTS requests, or all if there are fewer, from a busy period: the longest run of windows with over BUSY
+    times the mean rate. Each seed is another draw from the same distributions.
     """
     clients = read_clients(folder)
     rates: dict[float, float] = {}
@@ -103,8 +103,8 @@ def busy_requests(folder: Path, seed: int = 0) -> Trace:
 def draw_requests(clients: list[Client], start_s: float, requests: int, seed: int) -> Trace:
     """The first `requests` requests that the clients send from `start_s` on.
 
-    A client sends rate x length requests in each window, as the rate was counted there; their gaps follow the
-    window's distribution, scaled to fill it. Raises InputError if the clients' windows end before there are enough.
+    A client sends rate x length requests in each window, as the rate was counted there; their gaps follow the window's
+    distribution, scaled to fill it. Raises InputError if the clients' windows end too early.
     """
     rng = np.random.default_rng(seed)
     starts = sorted({window.start_s for client in clients for window in client.windows})
@@ -128,7 +128,7 @@ def draw_requests(clients: list[Client], start_s: float, requests: int, seed: in
         if held >= requests:
             break
     if held < requests:
-        raise InputError(f"the ServeGen clients send {held} requests from {start_s:g} s on, {requests} were asked for")
+        raise InputError(f"the ServeGen clients send {held} requests from {start_s:g} s on, {requests} were requested")
     arrival, inputs, outputs, client_number = (np.concatenate([part[k] for part in parts]) for k in range(4))
     order = np.argsort(arrival, kind="stable")[:requests]
     rows = {"arrival_s": np.round(arrival[order] - arrival[order[0]], 6)}
@@ -147,7 +147,7 @@ def _media_tokens(counts: Pdf, tokens: Pdf, requests: int, rng: np.random.Genera
 
 
 def folder_sha256(folder: Path) -> str:
-    """Checksum of a folder's client files: sha256 of what `LC_ALL=C; sha256sum chunk-*` prints in it."""
+    """Checksum of a folder's client files: sha256 of the output of `LC_ALL=C; sha256sum chunk-*` in it."""
     lines = [
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
         for path in sorted(folder.glob("chunk-*"), key=lambda path: path.name)
@@ -170,7 +170,7 @@ def _gaps_in(window: Window, length_s: float, rng: np.random.Generator) -> NDArr
 
 
 def _lengths_at(client: Client, time_s: float) -> TokenLengths:
-    """The distribution in force, or the next one where none is known so early."""
+    """The distribution in force, or the next one if none is known so early."""
     if not client.lengths:
         raise InputError(f"ServeGen client {client.number} sends requests but has no token lengths")
     past = [one for one in client.lengths if one.start_s <= time_s]

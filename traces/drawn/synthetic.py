@@ -35,11 +35,11 @@ class Lengths:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Conversations: how many turns, how long the user thinks between them, and what their prompts share.
+    """Conversations: the number of turns, the user's thinking time between them, and what their prompts share.
 
-    Each turn's prompt is the prompt and the output of the turn before, then input tokens of its own. The first one
-    begins with one of `prefixes` system prompts of `prefix_tokens` tokens, each as likely. Prompts are cut into
-    prefix blocks of `block_tokens` tokens.
+    Each turn's prompt is the prompt and the output of the previous turn, then new input tokens. The first one begins
+    with one of `prefixes` system prompts of `prefix_tokens` tokens, each equally likely. Prompts are cut into prefix
+    blocks of `block_tokens` tokens.
     """
 
     turns: Distribution
@@ -80,11 +80,11 @@ def load(
             trace = with_classes(trace, slo_classes, seed)
         return Trace(trace.frame, name, "synthetic", "", trace.hash_block_tokens)
 
-    return to_workload(steps.apply(drawn(), seed))  # The result holds the trace alone.
+    return to_workload(steps.apply(drawn(), seed))  # The result holds only the trace.
 
 
 def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) -> Trace:
-    """`requests` requests that have nothing to do with each other."""
+    """`requests` independent requests."""
     require_count("trace.requests", requests, MOST_REQUESTS)
     rng = np.random.default_rng([seed, 10])
     frame = pl.DataFrame(
@@ -98,9 +98,9 @@ def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) 
 
 
 def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions: Sessions, seed: int) -> Trace:
-    """The first `requests` turns, by arrival, of as many sessions as it takes.
+    """The first `requests` turns, by arrival, of as many sessions as needed.
 
-    A later turn's `arrival_s` counts think times alone; a run replays it `think_s` after the turn before has ended.
+    A later turn's `arrival_s` contains think times alone; a run replays it `think_s` after the previous turn has ended.
     """
     require_count("trace.requests", requests)
     rng = np.random.default_rng([seed, 11])
@@ -132,7 +132,7 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
 
 
 def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
-    """The trace with a service class drawn for each request, or for each session where there are sessions."""
+    """The trace with a service class drawn for each request, or for each session if there are sessions."""
     return with_names(trace, "slo_class", "trace.slo_classes", shares, seed)
 
 
@@ -160,7 +160,7 @@ def _within(values: NDArray[Any], first: Ints, session: Ints) -> NDArray[Any]:
 def _prefix_blocks(
     rows: pl.DataFrame, group: Ints, sessions: Sessions
 ) -> Callable[[Ints], tuple[NDArray[np.int32], Ints]]:
-    """What gives the ids of the prompts' blocks of some rows in one array, and the offsets of these rows in it.
+    """A function that gives the ids of some rows' prompt blocks in one array, and the offsets of these rows in it.
 
     A block inside the system prompt belongs to its group, a further one to the session (a later turn has it again); a
     partial last block has no id. Ids are numbered in this order: sessions, groups.

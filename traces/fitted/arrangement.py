@@ -1,4 +1,4 @@
-"""Puts drawn requests into windows so that each window has the means that it should have."""
+"""Puts drawn requests into windows so that each window has its wanted means."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROUNDS = 120
-CANDIDATES = 24  # requests of a window that a round looks at
+CANDIDATES = 24  # requests of a window that a round considers
 
 
 def arranged(
@@ -18,8 +18,8 @@ def arranged(
     """An order of the rows of `features` (N, F) such that consecutive groups of `counts` (W,) have nearly the means
     `wanted` (W, F).
 
-    From a random order on, windows are paired at random, and each pair exchanges the two requests (of some that are
-    looked at) whose exchange brings both nearest to what they should have, by squares of features.
+    From a random order on, windows are paired at random. Each pair exchanges two requests, out of some candidates:
+    those whose exchange brings both nearest to their wanted means, by squares of features.
     """
     order = rng.permutation(len(features))
     windows = len(counts)

@@ -1,4 +1,4 @@
-"""When requests arrive, as a small model that can be fitted to arrival times and sampled to any length."""
+"""Arrivals of requests, as a small model that can be fitted to arrival times and sampled to any length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELL_SHARE = 1 / 8  # largest mean share of a window's requests in a cell
 MOST_CELLS = 10**5
 WIDEST = 4
 WIDTHS = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # seconds of the windows in which dispersion is compared
-LEAST_COUNTS = 8  # windows without which their dispersion says little
+LEAST_COUNTS = 8  # windows below which their dispersion says little
 SAMPLES = 5
 LEAST_DISPERSION = 0.1  # differences between smaller ones do not count
 GRAIN_HALVINGS = 10
@@ -29,13 +29,13 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ArrivalModel:
-    """Arrivals in windows of unlike width, halved again and again by beta-binomial draws.
+    """Arrivals in windows of different width, halved repeatedly by beta-binomial draws.
 
-    `period_s` is the time that the trace stands for; longer samples repeat it. The period is a row of cells of
-    `cell_s`; window w is `cells[w]` of them and has `counts[w]` arrivals, both (W,). How evenly arrivals fall into the
-    two halves of a part of 2^k to 2^(k+1) grains says `concentration[k]` (K,), that of a beta distribution: infinite
-    for Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform; or,
-    if the clock `ticks`, it is a cell, at the beginning of which they all come.
+    `period_s` is the period of the trace; longer samples repeat it. The period is a row of cells of
+    `cell_s`; window w is `cells[w]` of them and has `counts[w]` arrivals, both (W,). `concentration[k]` (K,), of a beta
+    distribution, says how evenly arrivals fall into the two halves of a part of 2^k to 2^(k+1) grains: infinite for
+    Poisson, small for bursts. A grain is a cell halved GRAIN_HALVINGS times, within which arrivals are uniform. If the
+    clock `ticks`, a grain is a cell, and all its arrivals come at its beginning.
     """
 
     period_s: float
@@ -66,7 +66,7 @@ class ArrivalModel:
         return np.minimum(np.sort(grain * (self.cell_s / per_cell)), np.nextafter(self.period_s, 0))
 
     def _halved(self, parts: _Parts, rng: np.random.Generator) -> _Parts:
-        """Each part of more than one grain and arrival as its two halves, in place of it."""
+        """Each part of more than one grain and arrival replaced by its two halves."""
         wide = (parts.grains > 1) & (parts.counts > 1)
         left, level = parts.grains // 2, _level(parts.grains)
         concentration = self.concentration[np.minimum(level, len(self.concentration) - 1)]
@@ -83,7 +83,7 @@ class ArrivalModel:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Rows of grains: the first, how many, and the arrivals in them; arrays of one length."""
+    """Rows of grains: the first, their number, and their arrivals; arrays of one length."""
 
     begin: Counts
     grains: Counts
@@ -93,8 +93,8 @@ class _Parts:
 def fit_arrivals(arrival_s: NDArray[np.float64]) -> ArrivalModel:
     """Windows of at least LEAST_REQUESTS arrivals, and the concentration of the halves of their parts.
 
-    Of two ways to cut windows that whose samples disperse as the trace does: cuts at changes of the rate follow bursts,
-    and take chance for a change where there are none.
+    Of two ways to cut windows it takes the one whose samples disperse as the trace does. Cuts at changes of the rate
+    follow bursts, but mistake chance for a change if there are none.
     """
     since = arrival_s - arrival_s[0]
     tick = clock_tick(arrival_s)
@@ -135,7 +135,7 @@ def _cell_s(duration_s: float, requests: int, of_window: int) -> float:
 
 
 def _filled_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
-    """Cells and arrivals of windows that end as soon as they hold so many requests; the last takes what is left."""
+    """Cells and arrivals of windows that end as soon as they hold `requests` requests; the last takes the rest."""
     ends, counts, held = [], [], 0
     for cell in np.flatnonzero(per_cell).tolist():
         held += int(per_cell[cell])
@@ -149,16 +149,17 @@ def _filled_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
 
 
 def _even_windows(per_cell: Counts, requests: int) -> tuple[Counts, Counts]:
-    """Cells and arrivals of windows with at least so many requests, of as even a rate within each as can be.
+    """Cells and arrivals of windows with at least `requests` requests, with a rate within each that is as even as
+    possible.
 
-    Of all ways to cut the row of cells that with the greatest likelihood of Poisson arrivals, sum of n log(n / cells),
-    by dynamic programming over the ends of windows. Windows hold at most WIDEST times as many requests as they must,
-    unless a single cell does.
+    Of all ways to cut the row of cells it takes the one with the greatest likelihood of Poisson arrivals, sum of n
+    log(n / cells), by dynamic programming over the ends of windows. Windows hold at most WIDEST times as many requests
+    as required, unless a single cell does.
     """
     until = np.concatenate(([0], np.cumsum(per_cell)))
     best, before = np.full(len(until), -np.inf), np.zeros(len(until), np.int64)
     best[0] = 0.0
-    last = np.searchsorted(until, until - requests, side="right") - 1  # the last place where a window may begin
+    last = np.searchsorted(until, until - requests, side="right") - 1  # last place at which a window may begin
     first = np.minimum(np.searchsorted(until, until - WIDEST * requests), last)
     for end in np.flatnonzero(last >= 0).tolist():
         begin = np.arange(first[end], last[end] + 1)
@@ -209,6 +210,6 @@ def _level(grains: Counts) -> Counts:
 def _beta(
     mean: NDArray[np.float64], concentration: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Beta draws; where both sides underflow one side has it all."""
+    """Beta draws; if both sides underflow one side has it all."""
     one, other = (np.maximum(rng.standard_gamma(concentration * side), 1e-300) for side in (mean, 1 - mean))
     return one / (one + other)

@@ -1,11 +1,11 @@
 """Fitted traces: small descriptions of traces that can be sampled to any length.
 
-A fitted trace (`twin` in options and file names) holds tables and no row of the trace it was fitted to: every number in
-it is a count, a mean or a quantile over some dozens of requests. The trace is cut into windows of at least
-LEAST_REQUESTS requests. Each keeps its width, its count, and the means of what work and memory depend on, so that a
-sample drifts as the trace does; below a window, arrivals cluster as they did, and lengths come from the quantile
-functions and the copula of the whole trace. Shared prefixes are a model of their own (`traces.fitted.prefix`). Two
-samples differ in which lengths meet, in what order and when within a window, and in who shares a prefix with whom.
+A fitted trace (`twin` in options and file names) holds tables and no row of its trace: every number in it is a count, a
+mean or a quantile over some dozens of requests. The trace is cut into windows of at least LEAST_REQUESTS requests. Each
+keeps its width, its count, and the means of what work and memory depend on, so a sample drifts as the trace does. Below
+a window, arrivals cluster as they did, and lengths come from the quantile functions and the copula of the whole trace.
+Shared prefixes are a separate model (`traces.fitted.prefix`). Two samples differ in which lengths meet, in their order
+and times within a window, and in which requests share a prefix.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "twins"
 class FittedTrace:
     """A fitted description of a trace. `requests` is the trace's length, `statistics` are its published figures.
 
-    `original` is where the trace comes from, `original_sha256` the checksum of that file. Samples are numbered from
+    `original` is the origin of the trace, `original_sha256` the checksum of that file. Samples are numbered from
     `first_seed`: the sample of seed 0 is then one that was compared with the recording.
     """
 
@@ -94,7 +94,7 @@ class FittedTrace:
         )
 
     def _period(self, number: int, seed: int) -> Rows:
-        """The requests of one period of the trace, the first of all at 0 s."""
+        """The requests of one period of the trace; the first arrival of the trace is at 0 s."""
         rng = np.random.default_rng([seed, 0, number])
         arrival = number * self.arrivals.period_s + self.arrivals.sample(rng)
         if number == 0:
@@ -111,7 +111,7 @@ class FittedTrace:
         return json.dumps(_plain(self), indent=None, separators=(",", ":"), allow_nan=False) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the fitted trace as JSON. Raises InputError if that cannot be done."""
+        """Write the fitted trace as JSON. Raises InputError if that fails."""
         target = Path(path)
         if not target.absolute().parent.is_dir():
             raise InputError(f"cannot write the fitted trace to {target}: there is no such directory")
@@ -119,22 +119,22 @@ class FittedTrace:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> FittedTrace:
-        """Reads a fitted trace's file. Raises InputError if it is missing or not a fitted trace."""
+        """Read a fitted trace's file. Raises InputError if it is missing or not a fitted trace."""
         return cls.from_json(read_text(Path(path), "fitted trace"), str(path))
 
     @classmethod
     def from_json(cls, text: str, where: str) -> FittedTrace:
-        """A fitted trace from its file's content; InputError, naming `where`, if it is not one."""
+        """A fitted trace from its file's content. Raises InputError, naming `where`, if it is not one."""
         return cls(**parts_of_file(text, where))
 
 
 def sample_fitted(name_or_path: str | os.PathLike[str], requests: int | None = None, seed: int = 0) -> Trace:
-    """Samples a shipped fitted trace by name, or one in a file. Raises InputError for an unknown name or a bad file.
+    """Sample a shipped fitted trace by name, or one in a file. Raises InputError for an unknown name or a bad file.
 
     A process draws a sample again only if the file has changed.
     """
     trace = _sample(_path(name_or_path), requests, seed)
-    return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
+    return trace.with_frame(trace.frame.clone())  # a frame can be changed in place, its columns cannot
 
 
 def load_fitted(name_or_path: str | os.PathLike[str]) -> FittedTrace:

@@ -1,4 +1,4 @@
-"""Joint distribution of prompt and output lengths, and its change over a trace: what a fitted trace keeps of them."""
+"""Joint distribution of prompt and output lengths, and its change over a trace, in a fitted trace."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class LengthModel:
 
     `levels` (Q,) are probabilities, `input_tokens` and `output_tokens` (Q,) the quantiles there; between knots the
     quantile function is linear. `copula` (B, B) has the number of requests of each pair of rank classes (a checkerboard
-    copula), inputs down, outputs across. No request is longer than `max_total_tokens`. `drift` (W, FEATURES) has the
-    means of `features` over the requests of each window, in thousandths of their standard deviations from the mean.
+    copula), inputs as rows, outputs as columns. No request is longer than `max_total_tokens`. `drift` (W, FEATURES) has
+    the means of `features` over the requests of each window, in thousandths of their standard deviations from the mean.
     """
 
     levels: Floats
@@ -53,7 +53,7 @@ class LengthModel:
         return inputs[order], outputs[order]
 
     def _trade_outputs(self, inputs: Tokens, outputs: Tokens, rng: np.random.Generator) -> None:
-        """Swaps, in place, the outputs of requests that came out too long with those of others, so that both fit."""
+        """Swap, in place, the outputs of requests that are too long with those of others, so that both fit."""
         for request in np.flatnonzero(inputs + outputs > self.max_total_tokens).tolist():
             others = rng.integers(len(inputs), size=64)
             longest = np.maximum(inputs[request] + outputs[others], inputs[others] + outputs[request])
@@ -85,8 +85,8 @@ class LengthModel:
 def features(inputs: Tokens, outputs: Tokens) -> Floats:
     """What work and memory of a request depend on, (N, FEATURES), in standard deviations from the mean.
 
-    Prompt and its square (attention), output and its square (KV memory while decoding), their product (the same), and
-    whether the prompt is among the longest.
+    These are the prompt and its square (attention), the output and its square (KV memory while decoding), their product
+    (the same), and whether the prompt is among the longest.
     """
     prompt, output = inputs.astype(np.float64), outputs.astype(np.float64)
     is_long = (prompt > np.quantile(prompt, LONG)).astype(np.float64)

@@ -10,21 +10,21 @@ from traces.fitted.lengths import DRIFT_UNIT, Floats, LengthModel, Tokens, featu
 from traces.fitted.quantiles import LEAST_REQUESTS
 
 QUANTILE_STEPS = 160
-LONGEST = 1 / 32  # share of requests for which quantiles come ever nearer to 1, each by NEARER
+LONGEST = 1 / 32  # share of requests for which quantiles approach 1, each by NEARER
 NEARER = 0.8
 COPULA_CLASSES = 24
 ROWS_PER_PAIR = 8  # mean rows of a pair of classes
-TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])  # shares of what lies beyond the last quantile
+TAIL = np.array([0.8, 0.6, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0])  # shares of the requests beyond the last quantile
 TAIL_END = 0.01  # share of the tail at its longest value
 SHAPES = (-1.0, 0.4)  # bounds of the shape of the tail
-CONTEXT_STEPS = 16  # per doubling: to which the longest request is rounded up
+CONTEXT_STEPS = 16  # steps per doubling to which the longest request is rounded up
 
 
 def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
     """Quantile functions, the checkerboard copula and the drift of two paired samples (N,) in windows of `counts`.
 
-    Quantiles lie at least LEAST_REQUESTS rows apart, and the ends are not the shortest and the longest request: a line
-    ends there that has the mean of the requests beyond the last quantile. Short traces get fewer classes.
+    Quantiles lie at least LEAST_REQUESTS rows apart, and the ends are not the shortest and the longest request. Instead
+    a line ends there that has the mean of the requests beyond the last quantile. Short traces get fewer classes.
     """
     count = len(inputs)
     levels = _levels(count)
@@ -49,7 +49,7 @@ def fit_lengths(inputs: Tokens, outputs: Tokens, counts: Tokens) -> LengthModel:
 
 
 def _class_edges(count: int) -> Tokens:
-    """Ranks at which classes begin, but for the first: even ones, and finer ones for the longest requests."""
+    """Ranks at which classes begin, except the first: even ones, and finer ones for the longest requests."""
     side = min(max(int(np.sqrt(count / ROWS_PER_PAIR)), 4), COPULA_CLASSES)
     even = np.arange(1, side) / side
     finer = 1 - np.array([part / side / 2**halving for halving in range(1, 40) for part in (1.5, 1)])
@@ -57,7 +57,7 @@ def _class_edges(count: int) -> Tokens:
 
 
 def _levels(count: int) -> Floats:
-    """0, even ones, those that come ever nearer to 1 for the longest, and those of TAIL beyond the last."""
+    """0, even levels, levels that approach 1 for the longest requests, and those of TAIL beyond the last."""
     step = max(LEAST_REQUESTS, count / QUANTILE_STEPS)
     beyond = [LONGEST * count]  # requests longer than the quantile
     while (fewer := min(beyond[-1] - LEAST_REQUESTS, beyond[-1] * NEARER)) >= LEAST_REQUESTS:
@@ -71,8 +71,8 @@ def _levels(count: int) -> Floats:
 def _quantiles(values: Tokens, levels: Floats) -> Floats:
     """Quantiles at `levels`.
 
-    At level 0 ends a line that has the mean of the values below the first of the others. Those of the tail are a
-    generalized Pareto distribution's, with the mean and variance of all values beyond the last of the others.
+    At level 0 ends a line that has the mean of the values below the first inner level. Those of the tail are a
+    generalized Pareto distribution's, with the mean and variance of all values beyond the last inner level.
     """
     inner = np.quantile(values, levels[1 : -len(TAIL)])
     ordered = np.sort(values)
@@ -94,6 +94,6 @@ def _tail(excess: Floats) -> Floats:
 
 
 def _rounded_up(tokens: int) -> int:
-    """To CONTEXT_STEPS steps per doubling."""
+    """The tokens rounded up to CONTEXT_STEPS steps per doubling."""
     step = max(1, 2 ** (tokens.bit_length() - 1) // CONTEXT_STEPS)
     return -(-tokens // step) * step

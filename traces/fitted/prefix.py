@@ -1,10 +1,9 @@
-"""How prompts share prefixes, as a small model that can be fitted to hash_ids and sampled to any length.
+"""The sharing of prompt prefixes, as a small model that can be fitted to hash_ids and sampled to any length.
 
-Three tiers make up a prompt's prefix. A *trunk* is a prefix that many requests share (a system prompt). A *turn*
-goes on where an earlier request ended: it matches all but the last blocks of it. A *branch* leaves an earlier
-request well before its end (an edited or regenerated prompt). What a request adds to what it matches depends on its
-length; how long ago the matched request arrived is what sets the reuse distance, and with it the hit ratio of a
-finite cache.
+A prompt's prefix comes from one of three tiers. A *trunk* is a prefix that many requests share (a system prompt). A
+*turn* continues an earlier request: it matches all but the last blocks of it. A *branch* leaves an earlier request well
+before its end (an edited or regenerated prompt). What a request adds to its match depends on its length. The time since
+the matched request's arrival sets the reuse distance, and with it the hit ratio of a finite cache.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from framework.errors import InputError
 NEW, TURN, BRANCH = 0, 1, 2
 KNOTS = np.linspace(0, 1, 21)
 TURN_CLASSES = 12  # the parents' place in their session, the last class open
-CANDIDATES = 4  # candidates looked at on either side of the wanted time
+CANDIDATES = 4  # candidates considered on either side of the wanted time
 SHORTEST_LAG_S = 1e-3
 MOST_BLOCKS = 2 * 10**8  # most blocks of all prompts of a sample
 DRAWS = 6  # draws for each request
@@ -33,12 +32,12 @@ Draws = NDArray[np.float64]
 class PrefixModel:
     """Fitted tables. Axis `kind` is (turn, branch); Q = len(KNOTS) quantiles, B length bins.
 
-    `trunk_blocks`, `trunk_weights` (T,): depth of each trunk and the share of fresh sessions that begin with it;
-    the rest begin alone. `bin_blocks` (B - 1,): ends of the bins of prompt length in blocks, all but the last.
-    `kind_weights` (B, 2): shares of requests that are a turn and a branch, times `drift` (G,) for each of G equal parts
-    of the trace. `added_share` (B, 2, Q): share of a prompt's blocks beyond the match. `unmatched_blocks` (2, Q):
-    blocks of the parent beyond the match. `lag_s` (2, Q): time since the parent arrived. `parent_turn` (TURN_CLASSES,):
-    shares of the parent's place in its session.
+    `trunk_blocks`, `trunk_weights` (T,): depth of each trunk and the share of new sessions that begin with it; the rest
+    begin alone. `bin_blocks` (B - 1,): ends of the bins of prompt length in blocks, all but the last. `kind_weights`
+    (B, 2): shares of requests that are a turn and a branch, times `drift` (G,) for each of G equal parts of the trace.
+    `added_share` (B, 2, Q): share of a prompt's blocks beyond the match. `unmatched_blocks` (2, Q): blocks of the
+    parent beyond the match. `lag_s` (2, Q): time since the parent arrived. `parent_turn` (TURN_CLASSES,): shares of the
+    parent's place in its session.
     """
 
     block_tokens: int
@@ -57,9 +56,9 @@ class PrefixModel:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Block ids of requests that arrive at `arrival_s` (N,), sorted, with prompts of `input_tokens` (N,).
 
-        `place` (N,) in [0, 1) is where in the trace each stands. Returns (ids (K,), offsets (N + 1,)): request r holds
+        `place` (N,) in [0, 1) is the place of each in the trace. Returns (ids (K,), offsets (N + 1,)): request r holds
         ids[offsets[r]:offsets[r + 1]], root first, ceil(input / block_tokens) of them, numbered by first appearance.
-        What the first requests get does not depend on how many follow.
+        The first requests do not depend on how many follow.
         """
         blocks = -(-input_tokens // self.block_tokens)
         if blocks.sum() > MOST_BLOCKS:
@@ -73,7 +72,7 @@ class PrefixModel:
     def _wishes(
         self, arrival_s: NDArray[np.float64], blocks: NDArray[np.int64], place: NDArray[np.float64], draws: Draws
     ) -> _Wishes:
-        """What each request would like to follow; a parent before the trace begins makes it a fresh session."""
+        """The wanted parent of each request; a parent before the trace begins makes it a new session."""
         length_bin = np.searchsorted(self.bin_blocks, blocks)
         weights = self.kind_weights[length_bin] * self.drift[(place * len(self.drift)).astype(np.int64), None]
         reach = weights.cumsum(axis=1)
@@ -111,9 +110,8 @@ def _attach(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The parent of each request (-1: none) and the blocks shared with it, both (N,).
 
-    Requests that nobody has continued yet wait in one list per length, in order of arrival. A request takes the one
-    that comes nearest to its wish; each is taken once, as a continued conversation is the one that its next turn
-    continues.
+    Requests without a continuation wait in one list per length, in order of arrival. A request takes the one nearest to
+    its wish; each is taken once, as a conversation has one next turn.
     """
     count = len(blocks)
     parent, shared = np.full(count, -1, np.int64), np.zeros(count, np.int64)
@@ -164,7 +162,7 @@ def _name_blocks(
     trunk: NDArray[np.int64],
     trunk_blocks: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Numbers every new block by appearance and copies what is shared from the parent or the trunk."""
+    """Number every new block by appearance and copy what is shared from the parent or the trunk."""
     shared = shared.copy()
     known = np.zeros(len(trunk_blocks), np.int64)
     owner = np.full(len(trunk_blocks), -1, np.int64)

@@ -14,18 +14,18 @@ from traces.fitted.quantiles import LEAST_REQUESTS, banded
 
 BIN_ENDS = np.array([*np.arange(1, 8) / 8, 15 / 16, 31 / 32, 63 / 64])  # shares of shorter prompts
 ROWS_PER_BIN = 150  # least rows in the last bin
-TURN_SLACK_BLOCKS = 5  # a turn leaves at most this many blocks of the request before it unmatched
+TURN_SLACK_BLOCKS = 5  # a turn leaves at most this many blocks of the previous request unmatched
 TRUNKS = 16
 TRUNK_SHARE = 0.005  # a first block is a trunk if this share of all requests begins with it
 MAX_CENSORING = 5.0  # lags near the trace's duration are seen rarely; their weight is bounded
-DRIFT_REQUESTS = 300  # requests of a part of the trace that has a level of sharing of its own
+DRIFT_REQUESTS = 300  # requests of a part of the trace with its own level of sharing
 MOST_PARTS = 64
 
 
 def fit_prefix(arrival_s: NDArray[np.float64], paths: Sequence[Sequence[int]], block_tokens: int) -> PrefixModel:
     """Fits the tables to the block ids `paths` (N of them, root first) of requests in order of arrival.
 
-    A lag can only be seen if the parent lies inside the trace, so each is weighted by duration / (duration - lag), the
+    A lag can only be seen if the parent lies inside the trace. So each is weighted by duration / (duration - lag), the
     inverse of the share of requests early enough or late enough to show it (Horvitz and Thompson, 1952).
     """
     trunks, depths = _find_trunks(paths)
@@ -50,7 +50,7 @@ def fit_prefix(arrival_s: NDArray[np.float64], paths: Sequence[Sequence[int]], b
         for column in (0, 1):
             here = (length_bin[child] == row) & (kind == column)
             weights[row, column] = weight[here].sum() / size
-            if here.sum() < LEAST_REQUESTS:  # Those of all lengths take their place.
+            if here.sum() < LEAST_REQUESTS:  # Those of all lengths replace them.
                 here = kind == column
             added[row, column] = np.minimum(banded(share[here], weight[here], KNOTS), 1)
         weights[row] /= max(1.0, weights[row].sum())
@@ -78,7 +78,7 @@ def fit_prefix(arrival_s: NDArray[np.float64], paths: Sequence[Sequence[int]], b
 class _Seen:
     """Arrays (N,). `parent`: the last earlier request that holds the deepest known block, -1 if that lies in a trunk.
 
-    `matched`: blocks known, from the root on. `place`: 1 for a fresh session, one more than the parent's for others.
+    `matched`: known blocks, from the root on. `place`: 1 for a new session, one more than the parent's for others.
     """
 
     parent: NDArray[np.int64]
@@ -103,7 +103,7 @@ def _observe(paths: Sequence[Sequence[int]], trunks: dict[int, int]) -> _Seen:
 
 
 def _find_trunks(paths: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """First blocks that many requests share, and how many blocks nearly all of these go on sharing."""
+    """First blocks that many requests share, and how many blocks nearly all of these share further."""
     firsts = Counter(path[0] for path in paths if path)
     names = [
         block for block, uses in firsts.most_common(TRUNKS) if uses >= max(LEAST_REQUESTS, TRUNK_SHARE * len(paths))

@@ -1,4 +1,4 @@
-"""Quantile functions that tell nothing of a single request: their knots lie some dozens of requests apart."""
+"""Quantile functions that reveal no single request: their knots lie some dozens of requests apart."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Floats = NDArray[np.float64]
 def ends(ordered: Floats, weights: Floats, inner: Floats) -> tuple[float, float]:
     """The values at which the lines from the first and the last of `inner` end, at levels 0 and 1.
 
-    `ordered` (N,) are all values, rising, with `weights` (N,). Requests beyond the inner knots have the same mean on
-    those lines as they have themselves.
+    `ordered` (N,) are all values, rising, with `weights` (N,). On those lines the requests beyond the inner knots keep
+    their mean.
     """
     below, above = ordered <= inner[0], ordered >= inner[-1]
     lowest, highest = (float(np.average(ordered[part], weights=weights[part])) for part in (below, above))

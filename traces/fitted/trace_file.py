@@ -1,4 +1,4 @@
-"""What a fitted trace's file must hold: every name, type, shape and range, before anything is sampled."""
+"""The required content of a fitted trace's file: every name, type, shape and range."""
 
 from __future__ import annotations
 
@@ -134,5 +134,5 @@ def _prefixes(value: Any) -> PrefixModel:
 
 
 def _some(where: str, value: Any, most: float) -> NDArray[np.float64]:
-    """Numbers from 0 to `most`; perhaps none."""
+    """Numbers from 0 to `most`; the list may be empty."""
     return np.zeros(0) if value == [] else numbers_of(where, value, (None,), 0, most).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Files of requests as traces: a reader for each format, the table that names them, and how a format is recognised."""
+"""Files of requests as traces: a reader for each format, the table of their names, and their recognition."""
 
 from traces.formats.own import write_parquet
 from traces.formats.reading import read, sniff

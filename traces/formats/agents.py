@@ -26,7 +26,7 @@ def read_dynamo(path: Path, how: How) -> Trace:
     """Dynamo's request trace: records request_end of schema dynamo.request.trace.v1, plain or within `event`.
 
     A session is one agent_context.trajectory_id or session_id; sub-agents have their own, and start when they did.
-    input_tokens counts cached tokens too. Prompts are named by replay.input_sequence_hashes; one without is unrelated.
+    input_tokens includes cached tokens. replay.input_sequence_hashes names prompts; a prompt without it is unrelated.
     """
     return trace_of(path, how, "ms", records(path), _of_dynamo)
 
@@ -78,11 +78,11 @@ class _Turn:
 
 
 def read_mooncake_sessions(path: Path, how: How) -> Trace:
-    """Mooncake JSONL with sessions, as AIPerf and Dynamo have it; its agentic form with chains alone.
+    """Mooncake JSONL with sessions, in the form of AIPerf and Dynamo; of its agentic form only chains.
 
     The first row of a session has a timestamp. A later one with `delay` (or `delay_ms`, and `tool_wait_ms`), in ms, is
-    sent so long after the answer to the row before. Where later rows have timestamps too, all are sent at these.
-    `wait_for` may name the row before in its session, nothing else.
+    sent that long after the answer to the previous row. If later rows have timestamps too, all are sent at these.
+    `wait_for` may name only the previous row in its session.
     """
     count = Count(path)
     turns = sifted(records(path), _turn, count)
@@ -118,7 +118,7 @@ def read_mooncake_sessions(path: Path, how: How) -> Trace:
 
 
 def _chain(number: int, chain: list[_Turn], ticks_per_s: float) -> list[dict[str, Any]]:
-    """The rows of one session, in order. Raises InputError where it is no chain."""
+    """The rows of one session, in order. Raises InputError if it is no chain."""
     is_closed = any(turn.at_ms is None or turn.waits_for for turn in chain[1:])
     at = chain[0].at_ms
     if at is None:

@@ -19,10 +19,10 @@ _MS = 1e6  # ns
 def read_aiperf(path: Path, how: How) -> Trace:
     """AIPerf's profile_export.jsonl: metadata.request_start_ns, and sequence lengths among the metrics; no warm-up.
 
-    A session is one `x_correlation_id`. `conversation_id` names an entry of the data set, which is played again and
-    again; with a `turn_index` it stands in where a file has no other, until a turn comes that is not a later one. Files
-    of the first versions have timestamp_ns in place of request_start_ns, and credit_phase in place of benchmark_phase.
-    Lengths that only the server counted are its own: usage_prompt_tokens, usage_completion_tokens.
+    A session is one `x_correlation_id`. `conversation_id` names an entry of the data set, which is played repeatedly;
+    with a `turn_index` it replaces a missing x_correlation_id, until a turn comes that is not a later one. Files of the
+    first versions have timestamp_ns in place of request_start_ns, and credit_phase in place of benchmark_phase. Lengths
+    counted by the server alone are usage_prompt_tokens and usage_completion_tokens.
     """
     return trace_of(path, how, "ns", records(path), _sent)
 

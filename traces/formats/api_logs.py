@@ -1,4 +1,4 @@
-"""Logs of responses of an API: those of OpenAI's and of Anthropic's, and of servers that speak like them."""
+"""Logs of API responses: those of OpenAI's and of Anthropic's, and of compatible servers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def read_openai(path: Path, how: How) -> Trace:
     """Responses of an OpenAI-compatible API, one a line, also as its Batch API has them: created (s since 1970), usage.
 
     `usage` has prompt_tokens and completion_tokens (chat completions), or input_tokens and output_tokens (responses).
-    Cached prompt tokens are part of these, as OpenAI and vLLM count them. Anthropic counts them in addition to its
-    input_tokens: there the prompt is the sum, and so it is wherever more tokens are cached than the prompt would have.
-    A line of a log of Claude Code has the response as `message`.
+    OpenAI and vLLM include cached prompt tokens in these. Anthropic counts them in addition to its input_tokens, so
+    there the prompt is the sum. The same holds wherever more tokens are cached than the prompt would have. A line of a
+    log of Claude Code has the response as `message`.
     """
     ticks_per_s = how.clock("s")[1]
     seen: set[str] = set()
 
     def once(where: str, row: Any) -> Sent | Left:
-        """A log that has a line for each part of a message says the same usage in all of them."""
+        """A log with a line for each part of a message repeats the same usage in all of them."""
         message = row.get("message")
         name = message.get("id") if isinstance(message, dict) else None
         if isinstance(name, str) and name in seen:
@@ -67,14 +67,14 @@ def _sent(where: str, row: Any, ticks_per_s: float) -> Sent | Left:
 
 
 def _at(where: str, value: Any, ticks_per_s: float) -> float:
-    """Ticks since 1970 of a number of them, or of a date and time."""
+    """Ticks since 1970, from a number of them or from a date and time."""
     if isinstance(value, str) and number_of(value) is None and (date_s := instant_s(value)) is not None:
         return ticks_per_s * date_s
     return time(where, "created", value)
 
 
 def body(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The response itself, where a log wraps it."""
+    """The response itself, unwrapped from its log."""
     for name in ("response", "body", "message"):
         inner = row.get(name)
         row = inner if isinstance(inner, dict) else row

@@ -1,4 +1,4 @@
-"""What clients of a benchmark wrote down: vLLM's and SGLang's, GuideLLM, inference-perf and LLMPerf."""
+"""Records of benchmark clients: vLLM's and SGLang's, GuideLLM, inference-perf and LLMPerf."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_vllm(path: Path, how: How) -> Trace:
     """JSON of `vllm bench serve --save-result --save-detailed`, and of SGLang's bench_serving with --output-details.
 
     input_lens, output_lens, errors, and start_times in s. Without these (SGLang, older vLLM) arrivals are drawn at the
-    request_rate that was asked for, or at the rate that was reached where all were sent as fast as could be.
+    requested request_rate, or at the achieved rate if all were sent as fast as possible.
     """
     result = how.chosen(path, values(path), "--append-result")
     columns = _columns(path, result)
@@ -31,7 +31,7 @@ def read_vllm(path: Path, how: How) -> Trace:
             return Left.FAILED
         tokens = columns["input_lens"][k], columns["output_lens"][k]
         if is_empty(*tokens):
-            return Left.FAILED  # a request without a token has failed, whatever was written of it
+            return Left.FAILED  # a request without a token has failed, even if its record says otherwise
         start = None if columns["start_times"] is None else time(where, "start_times", columns["start_times"][k])
         return Sent(start, *lengths(where, *tokens))
 
@@ -40,7 +40,7 @@ def read_vllm(path: Path, how: How) -> Trace:
 
 
 def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The lists with an entry for each request; `start_times` None and `errors` empty texts where there are none."""
+    """The lists with an entry for each request; `start_times` None and `errors` empty texts if there are none."""
     lists = {name: result.get(name) for name in _LISTS if name != "start_times" or result.get(name)}
     for name, value in lists.items():
         if not isinstance(value, list) or not value:
@@ -59,7 +59,7 @@ def _columns(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rate(result: Mapping[str, Any]) -> DrawnArrivals:
-    """The rate at which to draw arrivals, and where it is from."""
+    """The rate at which to draw arrivals, and its origin."""
     for name in ("request_rate", "request_throughput"):
         value = result.get(name)
         if is_number(value) and value is not None and value > 0:
@@ -68,7 +68,7 @@ def _rate(result: Mapping[str, Any]) -> DrawnArrivals:
 
 
 def read_guidellm(path: Path, how: How) -> Trace:
-    """GuideLLM's benchmarks.json: the successful requests of one of its benchmarks, a rate of a sweep each."""
+    """GuideLLM's benchmarks.json: the successful requests of one of its benchmarks, each a rate of a sweep."""
     results = [
         benchmark
         for report in values(path)
@@ -128,7 +128,7 @@ def _of_inference_perf(where: str, row: Any) -> Sent | Left:
 
 
 def read_llmperf(path: Path, how: How) -> Trace:
-    """LLMPerf's *_individual_responses.json: lengths without times of arrival, for it sent with a fixed concurrency.
+    """LLMPerf's *_individual_responses.json: lengths without arrival times, since it sent with a fixed concurrency.
 
     Its descendants write start_time, in s.
     """

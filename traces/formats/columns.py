@@ -1,4 +1,4 @@
-"""Any table as a trace: the user says which of its columns is what, `trace.columns={arrival_s: time, ...}`."""
+"""Any table as a trace: the user names its columns, `trace.columns={arrival_s: time, ...}`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _MANY = 12  # columns that a message lists
 
 
 def read_columns(path: Path, columns: Mapping[str, str], how: How = AS_IT_IS) -> Trace:
-    """The trace in a CSV, JSON, Parquet or Arrow file whose columns have the names that `columns` says.
+    """The trace in a CSV, JSON, Parquet or Arrow file whose columns `columns` names.
 
     Its keys are the columns of `traces.frame`. Arrivals and think times may have other units, `arrival_ms`, `think_us`;
     `arrival_s` may be dates and times. In place of think times `duration_s` says how long requests took, or `end_s`
-    when they ended. `priority_low_first` is a priority of which the smallest is served first, as vLLM has it. A name
-    with dots reaches into objects, and into those of a list, each of which is then a row. Tokens may be a sum of
-    columns, `input_tokens + cache_read`. Columns that are not named are left out, as a note says. Where no column of
-    arrivals is named, they are drawn when the trace is loaded. Raises InputError for what cannot be.
+    when they ended. `priority_low_first` is a priority of which the smallest is served first, as in vLLM. A name with
+    dots reaches into objects, and into those of a list, each of which is then a row. Tokens may be a sum of columns,
+    `input_tokens + cache_read`. Columns that are not named are left out, and a note says so. If no column of arrivals
+    is named, they are drawn when the trace is loaded. Raises InputError for wrong columns.
     """
     wanted = _checked(columns)
     how.without_unit("trace.columns says the unit, as arrival_ms")
@@ -70,7 +70,7 @@ def read_columns(path: Path, columns: Mapping[str, str], how: How = AS_IT_IS) ->
 
 
 def without(trace: Trace, left: Sequence[str]) -> Trace:
-    """The trace with a note, said on stderr too, of those columns of its file that it was read without."""
+    """The trace with a note, also on stderr, of those columns of its file that were left out."""
     if not left:
         return trace
     known = [name for name in left if name in OPTIONAL]
@@ -83,7 +83,7 @@ def without(trace: Trace, left: Sequence[str]) -> Trace:
 def _rows(
     table: Table, found: Mapping[str, pl.Series], said: tuple[Mapping[str, str], int | None], count: Count
 ) -> tuple[pl.DataFrame, Clock]:
-    """The good rows with the columns of `traces.frame`, `ended_s` where durations are known; the others are counted.
+    """The good rows with the columns of `traces.frame`, `ended_s` if durations are known; the others are counted.
 
     `said` has the places of the columns, and the tokens of a hash block.
     """
@@ -128,8 +128,8 @@ def _rows(
 
 
 def _span(name: str, column: pl.Series, since_s: pl.Series, first_s: float) -> pl.Series:
-    """Think times in s; of durations and ends the end, in s on the clock on which `since_s` are the arrivals and which
-    starts at `first_s` of the file's.
+    """Think times in s; for durations and ends the end, in s on the clock of the arrivals `since_s`, which starts at
+    `first_s` of the file's.
     """
     what, ticks_per_s = _SPANS[name][0], TICKS_PER_S[_SPANS[name][1]]
     if what != "end":
@@ -141,7 +141,7 @@ def _span(name: str, column: pl.Series, since_s: pl.Series, first_s: float) -> p
 
 
 def _as_named(name: str) -> pl.Expr:
-    """A column under the name that it has in a trace."""
+    """A column under its name in a trace."""
     if name == _LOW_FIRST:
         return (-pl.col(name)).alias("priority")
     if name not in _SPANS:
@@ -150,12 +150,12 @@ def _as_named(name: str) -> pl.Expr:
 
 
 def _verbatim(place: str) -> str:
-    """The name of a column as a part of a reason, where braces stand for values."""
+    """The name of a column as a part of a reason, with doubled braces, because reasons have placeholders."""
     return place.replace("{", "{{").replace("}", "}}")
 
 
 def _hash_check(path: Path, block_tokens: int | None) -> Check:
-    """Each prompt has an id for each of its blocks; a partial last block may do without."""
+    """Check that each prompt has an id for each of its blocks; a partial last block may have none."""
     if block_tokens is None:
         raise InputError(f"{path}: hash_ids without the tokens in a block; set trace.block_tokens")
     held, blocks = pl.col("hash_ids").list.len().cast(pl.Int64), pl.col("input_tokens") / block_tokens

@@ -1,4 +1,4 @@
-"""Hash ids of prompts' blocks: what a list of them must have, and ids of contents as ids of prefixes."""
+"""Hash ids of prompts' blocks: their checks, and ids of contents as ids of prefixes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from traces.parsing.rows import Check
 
 _SIGNED = 2**63
 _SIZES = (16, 32, 64, 128, 256, 512, 1024)  # tokens in a block of servers
-_MOST = 0.9  # share of the rows that another size fits, from which that size is meant
+_MOST = 0.9  # share of the rows that another size fits from which that size is assumed
 
 
 def id_of(value: Any) -> int | None:
-    """A hash id as a number of 64 bits with a sign: one without a sign by its bits, a longer one or a name by a hash of
-    it, whose collisions have odds of n^2 / 2^65; None for what is no id.
+    """A hash id as a signed 64-bit number: an unsigned one by its bits, a longer one or a name by a hash of it, whose
+    collisions have odds of n^2 / 2^65; None for an invalid id.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         return None
@@ -49,7 +49,7 @@ def hash_checks(
     least_ids: Callable[[str, int], pl.Expr],
     frame: pl.DataFrame,
 ) -> list[Check]:
-    """One id per block of the prompt; whether a partial last block has one too is for `least_ids` to say."""
+    """Checks for one id per block of the prompt; `least_ids` says whether a partial last block needs one."""
     hashes, inputs = columns
     if block_tokens < 1:
         raise InputError(f"{path}: {hashes} without the tokens in a block; set trace.block_tokens")
@@ -70,14 +70,14 @@ def hash_checks(
 
 
 def chained(lists: pl.Series) -> pl.Series:
-    """Ids of block contents as ids of prefixes: each is hashed with the one before it, then numbered from 0.
+    """Ids of block contents as ids of prefixes: each is hashed with the previous one, then numbered from 0.
 
     The hash has 64 bits (mixing function of Steele et al., OOPSLA 2014): n prefixes collide with odds of n^2 / 2^65.
     """
     lengths = lists.list.len().to_numpy().astype(np.int64)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     flat = lists.explode(empty_as_null=False, keep_nulls=False).to_numpy().astype(np.uint64)
-    rows = np.argsort(-lengths, kind="stable")  # longest first: those that have a block j lead
+    rows = np.argsort(-lengths, kind="stable")  # longest first: rows with a block j come first
     chain = np.zeros(len(rows), np.uint64)
     for block in range(int(lengths.max(initial=0))):
         alive = int(np.searchsorted(-lengths[rows], -block, side="left"))
@@ -92,7 +92,7 @@ def chained(lists: pl.Series) -> pl.Series:
 
 
 def named_apart(lists: pl.Series, blocks: pl.Series) -> tuple[pl.Series, tuple[str, ...]]:
-    """Lists of ids, where a prompt without one gets ids of its own, `blocks` of them; what to report of these."""
+    """Lists of ids, in which a prompt without one gets `blocks` ids of its own; what to report of these."""
     lost = lists.is_null()
     if not lost.any():
         return lists, ()

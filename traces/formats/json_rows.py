@@ -1,4 +1,4 @@
-"""Tables in files of JSON: a line each, or an array."""
+"""Tables in JSON files: one record a line, or an array."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def read_jsonl(
     required: Sequence[str],
     times: Mapping[str, float] = MappingProxyType({}),
 ) -> Table:
-    """JSON objects, a line each, in an array or over several lines; the columns of `schema` are floats or lists of ids.
+    """JSON objects, one a line, in an array or over several lines; the columns of `schema` are floats or lists of ids.
 
-    Columns that no row has are left out, unless they are `required`. `times` says which may be dates and times, and
-    the ticks in a second of what these become.
+    Columns that no row has are left out, unless they are `required`. `times` names the keys that may hold dates and
+    times, with the resulting ticks per second.
     """
     data = read_bytes(path)
     table = _of_lines(path, data, lambda text: pl.read_ndjson(text, schema=dict(schema)))
@@ -53,7 +53,7 @@ def read_jsonl(
 
 
 def _of_lines(path: Path, data: bytes, read: Callable[[bytes], pl.DataFrame]) -> Table | None:
-    """What `read` makes of a file of lines, those left out that are no JSON; None where it makes nothing of it."""
+    """The result of `read` for a file of lines, without lines that are no JSON; None if `read` fails."""
     if is_array(data):
         return None
     try:
@@ -77,7 +77,7 @@ def _of_lines(path: Path, data: bytes, read: Callable[[bytes], pl.DataFrame]) ->
 
 
 def _one_by_one(path: Path, data: bytes, schema: Mapping[str, pl.DataType], times: Mapping[str, float]) -> Table:
-    """The records that `schema` can hold. Raises InputError where that is none."""
+    """The records that `schema` can hold. Raises InputError if there is none."""
     good: list[dict[str, Any]] = []
     places: list[str] = []
     dates: set[str] = set()
@@ -99,7 +99,7 @@ def _one_by_one(path: Path, data: bytes, schema: Mapping[str, pl.DataType], time
 
 
 def _in_ticks(value: Any, ticks_per_s: float | None) -> Any:
-    """A date and time as ticks since 1970 where it may be one; any other value as it is."""
+    """A date and time as ticks since 1970 if the value is one; any other value as it is."""
     if ticks_per_s is None or not isinstance(value, str) or number_of(value) is not None:
         return value
     since_s = instant_s(value)
@@ -107,7 +107,7 @@ def _in_ticks(value: Any, ticks_per_s: float | None) -> Any:
 
 
 def _value(what: str, value: Any, dtype: pl.DataType) -> float | list[int | None] | None:
-    """A value as `dtype` has it. Raises InputError, which begins with `what` it is."""
+    """A value as `dtype`. Raises InputError, which begins with `what` it is."""
     if value is None:
         return None
     if isinstance(dtype, pl.List):
@@ -121,9 +121,9 @@ def _value(what: str, value: Any, dtype: pl.DataType) -> float | list[int | None
 
 
 def json_rows(path: Path, data: bytes, wanted: Sequence[str]) -> Table:
-    """All keys of the objects in a file of JSON, each of the type that polars finds in it.
+    """All keys of the objects in a JSON file, each of the type that polars infers.
 
-    Where polars finds none, records are read one by one, and a key is a column of texts unless it holds numbers alone.
+    If polars infers none, records are read one by one, and a key is a column of texts unless it holds only numbers.
     """
     table = _of_lines(path, data, lambda text: pl.read_ndjson(io.BytesIO(text), infer_schema_length=None))
     if is_array(data):
@@ -159,7 +159,7 @@ def _inferred(path: Path, data: bytes, wanted: Sequence[str]) -> Table:
 
 
 def _column(name: str, values: Sequence[Any]) -> pl.Series:
-    """Lists of texts where all are lists, else numbers where all are, else texts; what is neither is null."""
+    """Lists of texts if all are lists, else numbers if all are, else texts; anything else is null."""
     if all(one is None or isinstance(one, list) for one in values):
         return pl.Series(
             name, [None if one is None else [_text(item) for item in one] for one in values], pl.List(pl.String())
@@ -176,7 +176,7 @@ def _text(value: Any) -> str | None:
 
 
 def warn_of_twice(path: Path, data: bytes, name: str) -> None:
-    """Say which JSON line has the name more than once, if one does; polars takes the first value."""
+    """Report a JSON line that has the name more than once, if there is one; polars takes the first value."""
     quoted = f'"{name}"'.encode()
     for line_number, line in filled_lines(data):
         if line.count(quoted) > 1 and _is_twice(line, name):

@@ -27,7 +27,7 @@ MOST_S = 1e10  # three centuries: clocks count from 1970
 
 
 def read_parquet(path: Path, how: How) -> Trace:
-    """This project's own Parquet: the columns of `traces.frame`, and what goes with them in the file's metadata."""
+    """This project's own Parquet: the columns of `traces.frame`, and further data in the file's metadata."""
     data = read_bytes(path)
     how.without_unit("the format has arrival_s")
     count = Count(path)
@@ -58,7 +58,7 @@ def read_parquet(path: Path, how: How) -> Trace:
 
 
 def _about(value: Any) -> dict[str, Any]:
-    """What goes with the columns, checked. Raises ValueError for anything else."""
+    """The metadata, checked. Raises ValueError for anything else."""
     plain = {"name": "", "source": "real", "hash_block_tokens": 0, "notes": []}
     if not isinstance(value, dict):
         raise ValueError("its metadata is no object")
@@ -72,7 +72,7 @@ def _about(value: Any) -> dict[str, Any]:
 
 
 def write_parquet(trace: Trace, path: Path) -> None:
-    """Write a trace as this project's Parquet, to a temporary name first. Raises InputError if that cannot be done."""
+    """Write a trace as this project's Parquet, to a temporary name first. Raises InputError if that fails."""
     about = {
         "name": trace.name,
         "source": trace.source,

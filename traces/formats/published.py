@@ -30,7 +30,7 @@ VIDUR_COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 def read_mooncake(path: Path, how: How) -> Trace:
     """Mooncake JSONL (Qin et al., FAST'25): timestamp in ms, input_length, output_length and optional hash_ids.
 
-    Rows with a session_id or wait_for are those of AIPerf and Dynamo: `agents.read_mooncake_sessions` reads them.
+    `agents.read_mooncake_sessions` reads rows with a session_id or wait_for, those of AIPerf and Dynamo.
     """
     if any(has_sessions(record) for record in first_records(read_bytes(path))):
         return read_mooncake_sessions(path, how)
@@ -57,7 +57,7 @@ def _hashed_jsonl(
     least_ids: Callable[[str, int], pl.Expr],
     named: Callable[[pl.Series], pl.Series] = lambda ids: ids,
 ) -> tuple[Trace, pl.DataFrame]:
-    """The trace, and its rows as they stand in the file; `named` makes prefixes' names of the ids."""
+    """The trace, and its rows as they stand in the file; `named` makes names of prefixes from the ids."""
     time, inputs, outputs, hashes = "timestamp", "input_length", "output_length", "hash_ids"
     unit, ticks_per_s = how.clock(unit)
     block_tokens = how.block_tokens or 0
@@ -84,8 +84,8 @@ def _hashed_jsonl(
 def read_azure(path: Path, how: How) -> Trace:
     """Azure LLM inference CSV (Patel et al., ISCA'24): date and time to 100 ns in UTC, context and generated tokens.
 
-    The files of 2024 (Stojkovic et al., HPCA'25), a week long, have the same columns. A file is read part by part. Of
-    one whose rows are in order of time no more is read than `how.window_s` needs.
+    The files of 2024 (Stojkovic et al., HPCA'25), a week long, have the same columns. A file is read part by part. If
+    its rows are in order of time, only the part for `how.window_s` is read.
     """
     how.without_unit("the format has dates and times")
     count = Count(path)

@@ -1,4 +1,4 @@
-"""A file as a trace, in the format that is named or that its content shows."""
+"""A file as a trace, in the given format or in the one that its content shows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FOLDER = "servegen"
 
 
 def read(path: Path, format_name: str | None = None, how: How = AS_IT_IS) -> Trace:
-    """Read a trace file in a named format, or in the one that its content shows; with the file's sha256.
+    """Read a trace file in a given format, or in the one that its content shows; with the file's sha256.
 
-    A process reads a file again only if it has changed. Raises InputError if there is no such file or format, or where
+    A process reads a file again only if it has changed. Raises InputError if there is no such file or format, or if
     more records are bad than `how` allows.
     """
     if str(path) in ("", "."):
@@ -33,7 +33,7 @@ def read(path: Path, format_name: str | None = None, how: How = AS_IT_IS) -> Tra
     if format_name is not None and format_name not in registry.FORMATS:
         raise InputError(f"trace.format: {format_name!r} is not known; the formats are {', '.join(registry.FORMATS)}")
     trace = _read(path, format_name, how if path.is_dir() else replace(how, seed=0))  # none has distributions
-    return trace.with_frame(trace.frame.clone())  # a frame can be altered in place, its columns cannot
+    return trace.with_frame(trace.frame.clone())  # a frame can be changed in place, its columns cannot
 
 
 @read_once(keep=8)
@@ -60,7 +60,7 @@ def _read(path: Path, format_name: str | None, how: How) -> Trace:
 
 
 def sniff(path: Path) -> str:
-    """The format of a file by its content. Raises InputError where it is in none that is known."""
+    """The format of a file by its content. Raises InputError if it has none of the known ones."""
     if path.is_dir():
         return FOLDER
     if (found := registry.guess_csv(beginning(path))) is not None:

@@ -1,4 +1,4 @@
-"""The formats by name, and by what a file begins with."""
+"""The formats by name, and by the beginning of a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PARQUET_MAGIC = b"PAR1"
 
 
 def read_servegen(path: Path, how: How) -> Trace:
-    """A folder of ServeGen clients (Xiang et al., 2025): requests drawn from a busy period of theirs."""
+    """A folder of ServeGen clients (Xiang et al., 2025): requests drawn from their busy period."""
     from traces.drawn.servegen import busy_requests
 
     how.without_unit("ServeGen draws arrivals in seconds")
@@ -46,7 +46,7 @@ class Format:
     """A file format: its reader, and its tokens per hash block."""
 
     read: Callable[[Path, How], Trace]
-    block_tokens: int | None = None  # None: no blocks, or as the file says
+    block_tokens: int | None = None  # None: no blocks, or as the file states
 
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
@@ -72,7 +72,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def guess(data: bytes) -> str | None:
-    """The format of a file by how it begins: Parquet's magic, the keys of its first JSON objects, or a CSV header."""
+    """The format of a file by its beginning: Parquet's magic, the keys of its first JSON objects, or a CSV header."""
     names = {name.split(".")[0] for name in column_names(data)}
     if data.startswith(PARQUET_MAGIC):
         if "conversation" in names:
@@ -84,7 +84,7 @@ def guess(data: bytes) -> str | None:
 
 
 def guess_csv(data: bytes) -> str | None:
-    """The format of a CSV file by its header; all of the file need not be at hand."""
+    """The format of a CSV file by its header; the rest of the file is not needed."""
     names = set(header_names(data))
     headers = {"azure": AZURE_COLUMNS, "burstgpt": BURSTGPT_COLUMNS, "vidur": VIDUR_COLUMNS}
     return next((name for name, columns in headers.items() if names.issuperset(columns)), None)
@@ -132,7 +132,7 @@ _NO_TEXT: Mapping[bytes, str] = MappingProxyType(
 
 
 def refusal(data: bytes) -> str | None:
-    """Why a file of a shape that is known is no trace of requests; None where that cannot be said."""
+    """Why a file of a known shape is no trace of requests; None if unknown."""
     if (why := next((why for magic, why in _NO_TEXT.items() if data.lstrip().startswith(magic)), None)) is not None:
         return why
     record = next(iter(first_records(data)), {})
@@ -160,7 +160,7 @@ _SUMMARY = "a summary of a benchmark has no requests; give the file with one rec
 
 
 def _is_summary(record: Mapping[str, Any], data: bytes) -> bool:
-    """Whether a file has the figures of a benchmark alone: vLLM's, LLMPerf, inference-perf, genai-perf, AIPerf."""
+    """Whether a file has only the figures of a benchmark: vLLM's, LLMPerf, inference-perf, genai-perf, AIPerf."""
     names = set(record)
     results = record.get("results")
     return (

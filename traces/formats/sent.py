@@ -1,4 +1,4 @@
-"""Requests as clients and servers wrote them down, one by one, and the trace that they make."""
+"""Requests as clients and servers recorded them, one by one, and the trace that they make."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from traces.parsing.left_out import Count, Left, sifted
 from traces.parsing.rows import far_off
 from traces.settings import MAX_TOKENS
 
-DRAWN_RPS = 1.0  # rate where a file has neither times nor a rate
+DRAWN_RPS = 1.0  # rate if a file has neither times nor a rate
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One request: when it was sent and ended, in the log's own ticks, its tokens, and of which session it is a turn.
+    """One request: when it was sent and ended, in the log's own ticks, its tokens, and its session.
 
-    `at` is None where nobody wrote it down, so is `ended`. `hash_ids` are those of its prompt's blocks of
-    `block_tokens`, None where the log has none.
+    `at` and `ended` are None if they were not recorded. `hash_ids` are those of its prompt's blocks of `block_tokens`,
+    None if the log has none.
     """
 
     at: float | None
@@ -45,7 +45,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class DrawnArrivals:
-    """The rate at which to draw arrivals where a file has none, None: DRAWN_RPS, and where rate or lengths are from."""
+    """The rate at which to draw arrivals if a file has none, None: DRAWN_RPS, and the origin of rate or lengths."""
 
     rate_rps: float | None = None
     why: str = "; set trace.rate"
@@ -59,9 +59,9 @@ def trace_of(
     parse: Callable[[str, Any], Sent | Left],
     drawn: DrawnArrivals = DrawnArrivals(),
 ) -> Trace:
-    """The trace of what `parse` makes of the records (where each stands, the record); `unit` is that of their times.
+    """The trace of the records that `parse` reads (the place of each, the record); `unit` is that of their times.
 
-    Where no request has a time, arrivals are drawn by `drawn`. Raises InputError where more records are bad than `how`
+    If no request has a time, arrivals are drawn by `drawn`. Raises InputError if more records are bad than `how`
     allows.
     """
     count = Count(path)
@@ -79,7 +79,7 @@ def trace_of(
 
 
 def _together(path: Path, sent: Sequence[Sent], clock: tuple[str, float], count: Count) -> list[Sent]:
-    """The rows whose times are known and near the median; the others are counted as bad."""
+    """The rows whose times are known and near the median; the others count as bad."""
     known = [one for one in sent if one.at is not None]
     if lost := len(sent) - len(known):
         count.add_bad(f"{path}: {lost:,} requests have no time of arrival, though others have one", lost)
@@ -93,7 +93,7 @@ def _together(path: Path, sent: Sequence[Sent], clock: tuple[str, float], count:
 def _timed(path: Path, sent: Sequence[Sent], clock: tuple[str, float]) -> Trace:
     """The trace of requests whose times are known; `clock` is their unit and its ticks per second.
 
-    Turns of a session follow each other closed-loop where two requests at least are of one.
+    Turns of a session follow each other closed-loop if at least two requests belong to one.
     """
     unit, ticks_per_s = clock
     first = min(one.at or 0.0 for one in sent)
@@ -156,7 +156,7 @@ def _untimed(path: Path, sent: Sequence[Sent], drawn: DrawnArrivals) -> Trace:
 
 
 def to_be_timed(trace: Trace, rate_rps: float = DRAWN_RPS, why: str = "") -> Trace:
-    """The trace, evenly spaced at that rate, with arrivals to be drawn; `why` says where the rate is from."""
+    """The trace, evenly spaced at that rate, with arrivals to be drawn; `why` gives the origin of the rate."""
     note = f"the file has no times of arrival: they are drawn, Poisson at {rate_rps:g} requests/s{why}"
     return with_notes(replace(trace, clock=Clock(DRAWN)), (note,))
 
@@ -170,7 +170,7 @@ def time(where: str, name: str, value: Any) -> float:
 
 
 def time_if(where: str, name: str, value: Any) -> float | None:
-    """A number of ticks, or None where nobody wrote it down. Raises InputError."""
+    """A number of ticks, or None if it was not recorded. Raises InputError."""
     return None if value is None else time(where, name, value)
 
 

@@ -1,4 +1,4 @@
-"""Turns of sessions from recorded times: how long a user thought, and which turns carry what was said before them."""
+"""Turns of sessions from recorded times: how long a user thought, and which turns carry the history."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from traces.block_ids import list_column
 
-BLOCK_TOKENS = 16  # tokens of a block of the names that prompts get where only the session is known
+BLOCK_TOKENS = 16  # tokens of a block in the names of prompts of which only the session is known
 _MOST_BLOCKS = 200_000_000
 _SLACK_S = 1e-6  # clocks that are written as floats
 
@@ -16,10 +16,10 @@ _SLACK_S = 1e-6  # clocks that are written as floats
 def closed_loop(rows: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """Rows with `session_id`, `turn` and `think_s`, in order of arrival, and what to report of them.
 
-    `rows` has arrival_s, ended_s (null: nobody knows) and session_id (null: a request of its own), and turn if the file
-    has it. A later turn arrives as long after the end of the turn before it as it did. One that was sent before that
-    end, or whose number is not above it, was no answer to it: it opens a session of its own, at its recorded time. So
-    does one after a turn whose end nobody knows.
+    `rows` has arrival_s, ended_s (null: unknown) and session_id (null: a request of its own), and turn if the file has
+    it. A later turn arrives as long after the end of the previous turn as it did. A turn that was sent before that end,
+    or whose number is not larger, was no answer to it: it opens its own session, at its recorded time. So does one
+    after a turn with an unknown end.
     """
     rows = rows.sort("arrival_s", maintain_order=True)
     is_later = pl.col("session_id").is_not_null() & (pl.int_range(pl.len()).over("session_id") > 0)
@@ -59,10 +59,10 @@ def closed_loop(rows: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
 
 
 def with_history(rows: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Rows with the ids of their prompts' blocks of BLOCK_TOKENS where later turns carry the history; what to report.
+    """Rows with the ids of their prompts' blocks of BLOCK_TOKENS if later turns carry the history; what to report.
 
-    A turn carries it if its prompt is as long as prompt and answer of the turn before. Where none does, the rows are
-    as they were.
+    A turn carries it if its prompt is at least as long as prompt and answer of the previous turn. If none does, the
+    rows stay as they were.
     """
     grown = pl.col("input_tokens") >= (pl.col("input_tokens") + pl.col("output_tokens")).shift(1).over("session_id")
     is_later = pl.col("session_id").is_not_null() & (pl.col("turn") > 0)

@@ -1,4 +1,4 @@
-"""A file of any table: its rows, its columns' names, and advice on which of them are what."""
+"""A file of any table: its rows, its columns' names, and advice on the meaning of columns."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ PARQUET = b"PAR1"
 _ARROW_FILE, _ARROW_STREAM = b"ARROW1", b"\xff\xff\xff\xff"
 _BROKEN = (PolarsError, OSError, ValueError, pl.exceptions.PanicException)
 _ROW = "row of the file"
-_SAMPLE = 1000  # rows that advice on the unit looks at
-# What columns of logs are often called, for the advice that a message gives.
+_SAMPLE = 1000  # rows that advice on the unit considers
+# Common names of columns in logs, for the advice in a message.
 _ALSO_CALLED: Mapping[str, Sequence[str]] = {
     "arrival": (
         *("arrival_s", "arrival", "arrival_time", "arrived_at", "arrival_timestamp", "timestamp", "time", "start_time"),
@@ -58,7 +58,7 @@ _ALSO_CALLED: Mapping[str, Sequence[str]] = {
 
 
 def table_of(path: Path, wanted: Sequence[str]) -> Table:
-    """The rows of a file as they are; texts where it has no types of its own. Raises InputError."""
+    """The rows of a file as they are; texts if it has no types of its own. Raises InputError."""
     data = read_bytes(path)
     if data.startswith((PARQUET, _ARROW_FILE, _ARROW_STREAM)):
         kind = "Parquet" if data.startswith(PARQUET) else "Arrow"
@@ -79,7 +79,7 @@ def table_of(path: Path, wanted: Sequence[str]) -> Table:
 
 
 def _unfolded(table: Table, wanted: Sequence[str]) -> Table:
-    """Each object of a list as a row of its own, with what stands next to the list, where a place reaches into one."""
+    """Each object of a list as its own row, with what stands next to the list, if a place reaches into one."""
     firsts = dict.fromkeys(place.split(".")[0] for place in wanted if "." in place and place not in table.frame.columns)
     lists = [name for name in firsts if _holds_objects(table.frame.schema.get(name))]
     if len(lists) != 1:
@@ -105,8 +105,8 @@ def _binary(data: bytes) -> pl.DataFrame:
 
 
 def column_names(data: bytes) -> list[str]:
-    """The columns of a Parquet or Arrow file, the keys of the first JSON object, or the header of a CSV; none for what
-    is none. A key within an object is written with a dot.
+    """The columns of a Parquet or Arrow file, the keys of the first JSON object, or the header of a CSV; none for
+    another file. A key within an object is written with a dot.
     """
     try:
         with panics_withheld():
@@ -124,7 +124,7 @@ def column_names(data: bytes) -> list[str]:
 
 
 def with_fields(schema: Mapping[str, pl.DataType]) -> list[str]:
-    """The names of columns, those of the parts of objects with a dot in place of the objects themselves."""
+    """The names of columns; an object's parts, with a dot, replace the object itself."""
     return list(_paths({name: _fields(dtype) for name, dtype in schema.items()}))
 
 
@@ -141,7 +141,7 @@ def _paths(record: Mapping[str, object], before: str = "") -> list[str]:
 
 
 def advice(path: Path, data: bytes) -> str:
-    """How to say which column of a file is what; empty where there are none to choose from."""
+    """How to name the columns of a file; empty if there are none to choose from."""
     names = column_names(data)
     if not names:
         return ""
@@ -156,7 +156,7 @@ def advice(path: Path, data: bytes) -> str:
 
 
 def _unit(path: Path, place: str) -> str:
-    """The unit in which the numbers at a place make a likely rate; seconds where none does, or all do."""
+    """The unit in which the numbers at a place make a likely rate; seconds if none does, or all do."""
     try:
         column = at(table_of(path, ()).frame.head(_SAMPLE), place)
     except InputError:

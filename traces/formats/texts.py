@@ -1,4 +1,4 @@
-"""Data sets of conversations, ShareGPT's and WildChat's: how long prompts and answers are, from their texts."""
+"""Data sets of conversations, ShareGPT's and WildChat's: lengths of prompts and answers from their texts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _first_pair(where: str, row: Any, keys: Sequence[str]) -> Sent | Left:
     said = [(value_at(turn, "from", "role"), _text(value_at(turn, "value", "content"))) for turn in turns]
     start = next((place for place, (who, _) in enumerate(said) if who in _ASKING), len(said))
     if start + 1 >= len(said) or said[start + 1][0] in _ASKING:
-        return Left.EMPTY  # nobody answered
+        return Left.EMPTY  # no answer
     prompt, answer = (
         -(-len(said[place][1].encode("utf-8", "replace")) // BYTES_PER_TOKEN) for place in (start, start + 1)
     )
@@ -74,7 +74,7 @@ def _first_pair(where: str, row: Any, keys: Sequence[str]) -> Sent | Left:
 
 
 def _text(said: Any) -> str:
-    """What was said, whole or in parts of which some may be images; empty where nothing was."""
+    """The text of a message, whole or in parts, some of which may be images; empty if there is none."""
     parts = said if isinstance(said, list) else [said]
     texts = (part.get("text") if isinstance(part, dict) else part for part in parts)
     return "".join(text for text in texts if isinstance(text, str))

@@ -1,4 +1,4 @@
-"""Values of a table's columns, whose types nobody promises, as columns of `traces.frame`: null where they cannot be."""
+"""Values of a table's columns, of any type, as columns of `traces.frame`: null for invalid values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import polars as pl
 from traces.frame import OPTIONAL
 from traces.parsing.dates import since_1970_ns
 
-_EXACT = 2**53  # whole numbers up to here are the same as floats
-_WIDEST = 2**62  # ticks between two arrivals, so that their difference is a number of 64 bits
+_EXACT = 2**53  # whole numbers up to here are exact as floats
+_WIDEST = 2**62  # ticks between two arrivals, so that their difference fits 64 bits
 _TEXTS = ("slo_class", "tenant")
 _KINDS = {pl.Struct: "an object, whose parts are named as OBJECT.PART", pl.List: "a list", pl.Boolean: "true or false"}
 _MEANT = {**dict.fromkeys(_TEXTS, "a text"), "hash_ids": "a list of whole numbers or names"}
@@ -19,8 +19,8 @@ _MEANT = {**dict.fromkeys(_TEXTS, "a text"), "hash_ids": "a list of whole number
 def times(column: pl.Series, ticks_per_s: float = 1.0) -> tuple[pl.Series, float, bool]:
     """Numbers of ticks from a first one, or seconds of dates and times; the first; whether it has dates.
 
-    Durations become ticks. Whole numbers count from the least of them: those of nanoseconds since 1970 are too large
-    for a float.
+    Durations become ticks. Whole numbers count from the least of them: nanoseconds since 1970 are too large for a
+    float.
     """
     if column.dtype in (pl.Date, pl.Datetime):
         return _since_first(since_1970_ns(column))
@@ -47,7 +47,7 @@ def _since_first(dates_ns: pl.Series) -> tuple[pl.Series, float, bool]:
 
 
 def spans(column: pl.Series, ticks_per_s: float) -> pl.Series:
-    """Seconds of spans of time, numbers of ticks or durations; null where they cannot be."""
+    """Seconds of spans of time, numbers of ticks or durations; null for invalid ones."""
     if column.dtype == pl.Duration:
         return (column.dt.total_microseconds() / 1e6).alias(column.name)
     seconds = numbers(column) / ticks_per_s
@@ -55,14 +55,14 @@ def spans(column: pl.Series, ticks_per_s: float) -> pl.Series:
 
 
 def numbers(column: pl.Series) -> pl.Series:
-    """Floats, of texts too."""
+    """Floats, also from texts."""
     if column.dtype.is_numeric() or column.dtype == pl.String:
         return _stripped(column).cast(pl.Float64, strict=False)
     return _nulls(column, pl.Float64())
 
 
 def values(name: str, column: pl.Series) -> pl.Series:
-    """The column `name` of `traces.frame`, one of those that a trace may do without."""
+    """The column `name` of `traces.frame`, an optional one."""
     if name in _TEXTS:
         return _nulls(column, pl.String()) if column.dtype.is_nested() else column.cast(pl.String, strict=False)
     if name == "hash_ids":
@@ -73,13 +73,13 @@ def values(name: str, column: pl.Series) -> pl.Series:
 
 
 def is_lost(column: pl.Series, found: pl.Series) -> pl.Series:
-    """Which rows of a column hold something of which `values` could make nothing."""
+    """Which rows of a column hold something that `values` could not use."""
     is_blank = _stripped(column).is_null()
     return ~is_blank & found.is_null()
 
 
 def meant(name: str) -> str:
-    """What a value of the column `name` must be, as text."""
+    """The required form of a value of the column `name`, as text."""
     return _MEANT.get(name, "a finite number" if name.startswith(("think_", "duration_", "end_")) else "a whole number")
 
 
@@ -92,8 +92,8 @@ def _whole(column: pl.Series) -> pl.Series:
 
 
 def _lists(column: pl.Series) -> pl.Series:
-    """Lists of numbers of 64 bits with a sign, of whole numbers or of names; null where one of them is null. A text is
-    the list of what stands in it between blanks, commas and the like.
+    """Lists of signed 64-bit numbers, from whole numbers or names; null if one of them is null. A text is the list of
+    its parts between blanks, commas and the like.
     """
     if column.dtype == pl.String:
         column = _stripped(column).str.extract_all(r"[0-9A-Za-z_+-]+")
@@ -111,13 +111,13 @@ def _lists(column: pl.Series) -> pl.Series:
 
 
 def summed(columns: Sequence[pl.Series]) -> pl.Series:
-    """The sum of columns of numbers; null where the first is, what others lack counts as 0."""
+    """The sum of columns of numbers; null if the first is, missing values of others count as 0."""
     first, *others = (numbers(column) for column in columns)
     return sum((other.fill_null(0.0) for other in others), first)
 
 
 def as_text(column: pl.Series) -> pl.Series:
-    """Values as they would be shown, null where there is none."""
+    """Values as they would be shown, null if there is none."""
     if column.dtype.is_numeric() or column.dtype in (pl.String, pl.Date, pl.Datetime):
         return _stripped(column.cast(pl.String, strict=False))
     kind = pl.when(pl.lit(column).is_not_null()).then(pl.lit(_KINDS.get(type(column.dtype), "of another type")))
@@ -125,7 +125,7 @@ def as_text(column: pl.Series) -> pl.Series:
 
 
 def _stripped(column: pl.Series) -> pl.Series:
-    """Texts without blanks around them, and null where nothing is left."""
+    """Texts without surrounding blanks, null if nothing is left."""
     if column.dtype != pl.String:
         return column
     texts = column.str.strip_chars()

@@ -17,12 +17,12 @@ from framework.errors import InputError
 from traces.parsing.rows import Table, filled_lines, nth, read_bytes
 
 _PART_BYTES = 1 << 24
-_NO_NAME = re.compile(r"(_duplicated_\d+)?")  # polars tells several columns without a name apart
+_NO_NAME = re.compile(r"(_duplicated_\d+)?")  # polars numbers several columns without a name
 
 
 @dataclass(frozen=True)
 class Part:
-    """Records of a CSV below its header; `skipped` lines of the file stand between the two."""
+    """Records of a CSV below its header; `skipped` lines of the file are between the two."""
 
     data: bytes
     skipped: int = 0
@@ -43,7 +43,7 @@ def csv_parts(path: Path, size: int = _PART_BYTES) -> Iterator[Part]:
 
 
 def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = (), part: Part | None = None) -> Table:
-    """A CSV file with a header line, or a part of it; `numbers` become floats (null where they are not), `texts` stay
+    """A CSV file with a header line, or a part of it; `numbers` become floats (null if they are not), `texts` stay
     strings.
     """
     wanted = (*texts, *numbers)
@@ -58,7 +58,7 @@ def read_csv(path: Path, numbers: Sequence[str], texts: Sequence[str] = (), part
 
 
 def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
-    """All columns of a CSV as texts. Raises InputError where one of those that are wanted stands twice."""
+    """All columns of a CSV as texts. Raises InputError if a wanted one occurs twice."""
     data = part.data if b"\n" in part.data else part.data.replace(b"\r", b"\n")
     by = separator(data)
     lines: tuple[int, ...] | None = None
@@ -76,7 +76,7 @@ def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
             raw = pl.read_csv(_plain(records), infer_schema=False, separator=by)
         except (PolarsError, OSError, UnicodeDecodeError):
             raise InputError(first) from None
-    if by == ";":  # A comma may stand before fractions there.
+    if by == ";":  # A comma may precede fractions there.
         raw = raw.with_columns(pl.all().str.replace(r"^\s*(-?\d+),(\d+)\s*$", "$1.$2"))
     names = _names(raw.columns)
     if len(set(names.values())) < len(names):
@@ -93,7 +93,7 @@ def csv_texts(path: Path, part: Part, wanted: Sequence[str]) -> Table:
 
 
 def separator(data: bytes) -> str:
-    """The separator of a CSV's fields: what its header has, a comma unless it has none."""
+    """The separator of a CSV's fields: the one in its header, a comma if there is none."""
     header = b"".join(data.lstrip().split(b"\n", 1)[0].split(b'"')[::2])
     return next((one for one in ",;\t|" if one.encode() in header), ",")
 
@@ -108,7 +108,7 @@ def header_names(data: bytes) -> list[str]:
 
 
 def _names(columns: Sequence[str]) -> dict[str, str]:
-    """The names without blanks around them; a column without one, such as an index, is called by its place."""
+    """The names without surrounding blanks; a column without one, such as an index, is named by its place."""
     return {
         name: f"(column {place}, no name)" if _NO_NAME.fullmatch(name.strip()) else name.strip()
         for place, name in enumerate(columns, start=1)
@@ -116,9 +116,10 @@ def _names(columns: Sequence[str]) -> dict[str, str]:
 
 
 def _of_one_width(path: Path, data: bytes, detail: str) -> tuple[list[tuple[int, bytes]], int, str]:
-    """The header and the records as wide as it, with their lines; how many are not, and what is wrong with the first.
+    """The header and the records of its width, with their lines; the number of other records, and what is wrong with
+    the first.
 
-    Raises InputError where that is not why polars refused the file.
+    Raises InputError if that is not why polars refused the file.
     """
     every, by = list(_filled_records(data)), separator(data)
     width = _width(by, every[0][1]) if every else 0
@@ -131,7 +132,7 @@ def _of_one_width(path: Path, data: bytes, detail: str) -> tuple[list[tuple[int,
 
 
 def _plain(data: bytes) -> bytes:
-    """What polars takes for text whatever it begins with: it would unpack some itself, and without a limit."""
+    """The data in a form that polars takes for text: it would unpack some files itself, without a limit."""
     return b"\xef\xbb\xbf" + data
 
 
@@ -155,7 +156,7 @@ def _filled_records(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _csv_fault(path: Path, data: bytes, detail: str) -> str:
-    """What is wrong with a CSV file that polars refused: the first line of another width, where that is the cause."""
+    """What is wrong with a CSV file that polars refused: the first line of another width, if that is the cause."""
     lines, by = _filled_records(data), separator(data)
     width = _width(by, next(lines, (1, b""))[1])
     for line_number, line in lines:
@@ -167,6 +168,6 @@ def _csv_fault(path: Path, data: bytes, detail: str) -> str:
 
 
 def _width(by: str, record: bytes) -> int:
-    """Fields of a record that `by` parts, but within quotes."""
+    """The number of fields of a record with the separator `by`, quotes respected."""
     outside = b"".join(record.split(b'"')[::2])
     return outside.count(by.encode()) + 1

@@ -1,4 +1,4 @@
-"""Dates and times as people and tools write them, read as nanoseconds since 1970 in UTC."""
+"""Dates and times in the forms of people and tools, read as nanoseconds since 1970 in UTC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = "2026-01-31T13:00:00.5Z"
 
 
 def instant_s(text: str) -> float | None:
-    """Seconds since 1970 of one date and time, in UTC unless it says where; None for what is none."""
+    """Seconds since 1970 of one date and time, in UTC unless it states a zone; None if it is none."""
     try:
         date = datetime.fromisoformat(text.strip())
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
@@ -34,9 +34,9 @@ def instant_s(text: str) -> float | None:
 
 
 def since_1970_ns(column: pl.Series) -> pl.Series:
-    """Nanoseconds since 1970 of dates and times, in UTC unless they say where; null for what is none.
+    """Nanoseconds since 1970 of dates and times, in UTC unless they state a zone; null for anything else.
 
-    Texts are read by the first of the forms that fits each, so that one column may have several.
+    Each text is read by the first form that fits it, so one column may have several forms.
     """
     if column.dtype in (pl.Date, pl.Datetime):
         return _in_reach(column.cast(pl.Datetime("us"), strict=False), column.cast(pl.Datetime("ns"), strict=False))
@@ -56,7 +56,7 @@ def since_1970_ns(column: pl.Series) -> pl.Series:
 
 
 def _plain(texts: pl.Series) -> pl.Series:
-    """With a blank between date and time, a point before fractions, and no word of UTC."""
+    """The texts with a blank between date and time, a point before fractions, and without the word UTC."""
     texts = texts.str.strip_chars().str.replace(r"^([0-9-]+)T", "$1 ").str.replace(r"(:\d\d),(\d)", "$1.$2")
     return texts.str.replace(r" ?(Z|UTC|GMT|[+]00(:?00)?)$", "")
 

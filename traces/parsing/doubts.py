@@ -1,4 +1,4 @@
-"""What makes a trace doubtful though each of its rows can be read: reported, not refused."""
+"""Doubts about a trace whose rows can all be read: reported, not refused."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from traces.parsing.units import (
     year,
 )
 
-_MOST_ROWS = 5_000  # looked at: a format is wrong from its beginning
+_MOST_ROWS = 5_000  # rows considered: a format is wrong from its beginning
 
 
 def doubted_clock(trace: Trace) -> tuple[str, ...]:
-    """A note where the rate, the span or the year is absurd; it names the unit that would make sense."""
+    """A note if the rate, the span or the year is absurd; it names the unit that would make sense."""
     if not trace.clock.unit or trace.clock.unit == DRAWN or len(trace) < 1:
         return ()
     odd = _oddity(trace)
@@ -48,7 +48,7 @@ def doubted_clock(trace: Trace) -> tuple[str, ...]:
 
 
 def _oddity(trace: Trace) -> str:
-    """What is absurd about the arrivals; empty where nothing is."""
+    """What is absurd about the arrivals; empty if nothing is."""
     rate, span_s = _rate_and_span(trace, 1.0)
     began, clock = year(trace.clock.starts_at_s), trace.clock
     least, most = KNOWN_YEARS if clock.unit == DATE else (0.0, LAST_YEAR)
@@ -96,7 +96,7 @@ def _has_fractions(trace: Trace) -> bool:
 
 
 def doubted_chain(rows: pl.DataFrame) -> tuple[str, ...]:
-    """A note where one hash id follows two others: ids must stand for whole prefixes, not for blocks alone."""
+    """A note if one hash id follows two others: ids must name whole prefixes, not single blocks."""
     if "hash_ids" not in rows.columns:
         return ()
     ids, spans = flat_ids(rows["hash_ids"].head(_MOST_ROWS).get_chunks())

@@ -1,4 +1,4 @@
-"""How a file is to be read: what a user may say about it in addition to its format."""
+"""How to read a file: what a user may state in addition to its format."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ DATE = "date"  # the unit of arrivals that are dates and times
 
 @dataclass(frozen=True)
 class How:
-    """`block_tokens`: tokens per hash block, None: the format's own. `bad_records`: the share of records that may be
-    left out because they cannot be read. `unit`: of the arrivals, s, ms, us or ns; None: the format's own. `result`:
-    which of the results in the file, from 1. `window_s`: [start, end) of the recording that is wanted; a reader may
-    give more than that, at the same times. `seed`: of requests that are drawn, where a format has distributions.
+    """`block_tokens`: tokens per hash block, None: the format's own. `bad_records`: the share of unreadable records
+    that may be left out. `unit`: of the arrivals, s, ms, us or ns; None: the format's own. `result`: which of the
+    results in the file, from 1. `window_s`: the wanted [start, end) of the recording; a reader may give more than that,
+    at the same times. `seed`: of drawn requests, if a format has distributions.
     """
 
     block_tokens: Count | None = None
@@ -31,7 +31,7 @@ class How:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raise InputError for what cannot be."""
+        """Raise InputError for invalid values."""
         check_fields(self, "trace.")
         if not is_number(self.bad_records) or not 0 <= self.bad_records < 1:
             raise InputError(f"trace.bad_records is {shown(self.bad_records)}, must be a share from 0 to below 1")
@@ -44,12 +44,12 @@ class How:
         return unit, TICKS_PER_S[unit]
 
     def without_unit(self, why: str) -> None:
-        """Raise InputError if a unit was set where there is none to choose."""
+        """Raise InputError if a unit was set although there is none to choose."""
         if self.unit is not None:
             raise InputError(f"trace.unit={self.unit}: {why}; leave it out")
 
     def chosen(self, path: object, results: Sequence[Any], what: str) -> Any:
-        """The result that is meant of those in a file. Raises InputError where there are several and none is named."""
+        """The wanted result of those in a file. Raises InputError if there are several and none is named."""
         if self.result is None and len(results) == 1:
             return results[0]
         if self.result is None:
@@ -61,4 +61,4 @@ class How:
         return results[self.result - 1]
 
 
-AS_IT_IS = How()  # a file of which nothing is said
+AS_IT_IS = How()  # a file without further statements

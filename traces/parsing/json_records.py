@@ -1,4 +1,4 @@
-"""Records of JSON files however they are written: a line each, an array, one object, or several one after another."""
+"""Records of JSON files in any form: one a line, an array, one object, or several one after another."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from framework.cli.reading import parsed_json
 from framework.errors import InputError
 from traces.parsing.rows import filled_lines, read_bytes
 
-_LOOKED_AT = 20  # records that tell the shape of a file: the first may be of a request that failed
+_LOOKED_AT = 20  # records that show the form of a file: the first may be of a failed request
 
 
 def records(path: Path) -> Iterator[tuple[str, Any]]:
-    """Each object of a file with where it stands; in place of one that cannot be read the InputError that says why."""
+    """Each object of a file with its place; in place of an unreadable one the InputError that says why."""
     for place, record in placed(path, read_bytes(path)):
         yield f"{path}, {place}", record
 
 
 def placed(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """The records of a file's content, each with its place alone: `line 5`, or `record 5` where they span lines."""
+    """The records of a file's content, each with its place: `line 5`, or `record 5` if they span lines."""
     if is_array(data):
         yield from _objects(path, _elements(path, data))
         return
@@ -47,7 +47,7 @@ def is_array(data: bytes) -> bool:
 
 
 def _elements(path: Path, data: bytes) -> list[Any]:
-    """The values of a JSON array; of one that is damaged those before the damage, and the InputError that tells it."""
+    """The values of a JSON array; of a damaged one those before the damage, and an InputError about it."""
     try:
         values = parsed_json(data)
         if isinstance(values, list):
@@ -92,7 +92,7 @@ def values(path: Path) -> list[dict[str, Any]]:
 
 
 def first_records(data: bytes) -> list[dict[str, Any]]:
-    """The first objects of a JSON file, or of its array; none where there is none."""
+    """The first objects of a JSON file, or of its array; none if there is none."""
     data = data.lstrip()
     found: list[Any] = []
     try:
@@ -105,12 +105,14 @@ def first_records(data: bytes) -> list[dict[str, Any]]:
             for _, line in islice(filled_lines(data), _LOOKED_AT):
                 found.append(parsed_json(line))
     except ValueError:
-        pass  # what was found up to here tells enough
+        pass  # the objects found so far are enough
     return [value for value in found if isinstance(value, dict)]
 
 
 def value_at(record: Any, *places: str) -> Any:
-    """The first value that is not null at these places, `info.timings.start` within objects of those names, or null."""
+    """The first value that is not null at these places, such as `info.timings.start` within objects of those names, or
+    null.
+    """
     for place in places:
         value: Any = record
         for name in (place,) if isinstance(record, dict) and place in record else place.split("."):
@@ -148,7 +150,7 @@ def _spans_lines(data: bytes) -> bool:
 
 
 def _decoded_all(data: bytes) -> list[Any] | None:
-    """All values of a file of them, one after another; None where it is none."""
+    """All values of a file, one after another; None if it is no such file."""
     try:
         return list(_decoded(_text(data)))
     except ValueError:
@@ -163,7 +165,7 @@ def _text(data: bytes) -> str:
 
 
 def _decoded(text: str) -> Iterator[Any]:
-    """The values of a text that has one after another. Raises ValueError, with the reason in few words."""
+    """The values of a text that has one after another. Raises ValueError with a short reason."""
     at = 0
     while at < len(text):
         try:

@@ -1,4 +1,4 @@
-"""Records of a file that a trace does without, counted: those that cannot be read, that failed, or have no tokens."""
+"""Counts of a file's records that a trace leaves out: unreadable, failed, or without tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Left(Enum):
-    """Why a record that can be read is left out; SILENT: it is none of the requests that were measured."""
+    """Why a readable record is left out; SILENT: it is not one of the measured requests."""
 
     FAILED = "failed"
     EMPTY = "have 0 tokens"
@@ -25,7 +25,7 @@ class Left(Enum):
 
 @dataclass
 class Count:
-    """How many records a file has, and how many of them are left out. `first`: what is wrong with the first bad one."""
+    """The number of records of a file, and of those left out. `first`: what is wrong with the first bad one."""
 
     path: Path
     records: int = 0
@@ -36,7 +36,7 @@ class Count:
     first: str = ""
 
     def add_bad(self, reason: str, count: int = 1) -> None:
-        """Count records that cannot be read."""
+        """Count unreadable records."""
         self.bad += count
         self.first = self.first or reason
 
@@ -48,7 +48,7 @@ class Count:
         self.records -= why is Left.SILENT
 
     def notes(self, how: How) -> tuple[str, ...]:
-        """What to report of it. Raises InputError where more records are bad than `how` allows, or none is left."""
+        """What to report of it. Raises InputError if more records are bad than `how` allows, or none is left."""
         if self.bad > how.bad_records * self.records:
             share = f"{self.bad:,} of {self.records:,} records cannot be read"
             raise InputError(f"{self.first} ({share}; trace.bad_records={how.bad_records:g} is the share that may be)")
@@ -69,9 +69,9 @@ class Count:
 
 
 def sifted(records: Iterable[tuple[str, Any]], parse: Callable[[str, Any], T | Left], count: Count) -> list[T]:
-    """What `parse` makes of each record (where it stands, the record); the others are counted.
+    """The results of `parse` for each record (its place, the record); the others are counted.
 
-    A record that is an InputError itself, or for which `parse` raises one, cannot be read.
+    A record that is an InputError itself, or for which `parse` raises one, is unreadable.
     """
     kept: list[T] = []
     for where, record in records:

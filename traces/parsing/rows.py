@@ -1,4 +1,4 @@
-"""Tables read from files, whose bad rows are left out and counted, with the line the first stands on."""
+"""Tables read from files; bad rows are left out and counted, with the line of the first."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from traces.parsing.left_out import Count
 from traces.parsing.units import FEW, likely_unit
 from traces.settings import MAX_TOKENS
 
-_MANY = 0.25  # share of all times: so many are far off because of the unit
-_BEGINNING = 1 << 16  # bytes, more than a header of a CSV has
-Check = tuple[pl.Expr, str]  # true where a row is bad; the reason, with `{column}` for its values
+_MANY = 0.25  # share of all times: if as many are far off, the unit is the cause
+_BEGINNING = 1 << 16  # bytes, more than the header of a CSV
+Check = tuple[pl.Expr, str]  # true for a bad row; the reason, with `{column}` for its values
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a file. `place(row)` says where a row stands in it, `line 5`.
+    """Rows of a file. `place(row)` is the place of a row in it, `line 5`.
 
-    `left`: columns of the file that the rows are read without. `bad`: records that are no rows, with what is wrong
-    with the first. `dates`: columns in which dates and times stand, here as ticks.
+    `left`: columns of the file that were left out. `bad`: records that are no rows, with what is wrong with the first.
+    `dates`: columns of dates and times, here as ticks.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class Table:
     def sifted(self, checks: Sequence[Check], tokens: Sequence[str], count: Count) -> pl.DataFrame:
         """The rows that are good by every check and have no 0 among their `tokens`; the others are counted.
 
-        A check that yields null counts as bad.
+        A check that gives null counts as bad.
         """
         count.records += self.frame.height + self.bad
         if self.bad:
@@ -71,7 +71,7 @@ def number(column: str, least: float, most: float = math.inf) -> list[Check]:
 
 
 def ticks(times: pl.Series, clock: tuple[str, float]) -> list[Check]:
-    """Checks that a column of floats holds times from 0 on, of a unit with so many ticks per second, none far off."""
+    """Checks that a column of floats holds times from 0 on, of a unit with that many ticks per second, none far off."""
     is_far, reason = far_off(times, clock, "set trace.unit=")
     return [*number(times.name, 0), (pl.lit(is_far), f"{times.name} is {{{times.name}:g}}, {reason}")]
 
@@ -114,7 +114,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def beginning(path: Path) -> bytes:
-    """The first bytes of a file, as they are, without byte order mark. Raises InputError if it cannot be read."""
+    """The first bytes of a file, without byte order mark. Raises InputError if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_BEGINNING).removeprefix(b"\xef\xbb\xbf")
@@ -128,12 +128,12 @@ def filled_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def nth(records: Iterator[tuple[int, bytes]], place: int) -> int:
-    """The line of the record at `place`, counted from 0; of the last one if there are fewer. There is one."""
+    """The line of the record at `place`, counted from 0; of the last one if there are fewer. There is at least one."""
     return [line for line, _ in islice(records, place + 1)][-1]
 
 
 def at(frame: pl.DataFrame, place: str) -> pl.Series | None:
-    """The column at a place, `usage.prompt_tokens` within an object of that name; None where there is none."""
+    """The column at a place, `usage.prompt_tokens` within an object of that name; None if there is none."""
     if place in frame.columns:
         return frame[place]
     first, *others = place.split(".")

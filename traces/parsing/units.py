@@ -1,4 +1,4 @@
-"""In which unit times make sense: by the year that they would be in, and by the rate."""
+"""The unit in which times make sense: by their year, and by the rate."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 from traces.parsing.how import TICKS_PER_S
 
-FASTEST_RPS, SLOWEST_RPS = 1000.0, 0.01  # rates of one recording: what lies beyond is more likely a wrong unit
-ENOUGH, FEW = 100, 3  # requests, of which a high and a low rate say something
+FASTEST_RPS, SLOWEST_RPS = 1000.0, 0.01  # plausible rates of a recording; another rate more likely means a wrong unit
+ENOUGH, FEW = 100, 3  # least requests from which a high and a low rate say something
 LONGEST_S = 1e8  # three years
 KNOWN_YEARS = (2010.0, 2040.0)  # years in which requests to language models were recorded
 LAST_YEAR = 2100.0
@@ -31,7 +31,7 @@ def is_plausible(first: float, span: float, requests: int, unit: str) -> bool:
 
 
 def epoch_units(first: float) -> list[str]:
-    """The units in which a time would be one since 1970 in the years that can be."""
+    """The units in which a time would be one since 1970 in a possible year."""
     return [unit for unit, per_s in TICKS_PER_S.items() if KNOWN_YEARS[0] <= year(first / per_s) <= KNOWN_YEARS[1]]
 
 

@@ -1,1 +1,1 @@
-"""How fast `simulate` is, compared with others: `python -m experiments.validation.bench`."""
+"""The speed of `simulate`, compared with others: `python -m experiments.validation.bench`."""

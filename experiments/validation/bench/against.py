@@ -1,7 +1,8 @@
-"""Is this checkout slower than another? `python -m experiments.validation.bench against=COMMIT` runs both in turn.
+"""A comparison with another checkout's speed: `python -m experiments.validation.bench against=COMMIT` runs both in
+turn.
 
-Each checkout has a process of its own, with the checkout as its working directory (`one_run.py`), and a new one after
-five pairs: where memory lies in one process is chance. The two of a pair follow each other, so that a ratio compares
+Each checkout has its own process, with the checkout as its working directory (`one_run.py`), and a new one after five
+pairs, since the place of memory in a process is random. The two runs of a pair follow each other, so a ratio compares
 runs of the same minute, and change places from pair to pair.
 """
 
@@ -57,7 +58,7 @@ class Comparison:
 
     @property
     def ratio(self) -> Ratio:
-        """Our CPU time over theirs."""
+        """This checkout's CPU time divided by the other's."""
         return ratio(self.ours_s, self.theirs_s)
 
     @property
@@ -66,7 +67,7 @@ class Comparison:
         return len({(run.requests, run.steps, run.digest) for run in (*self.ours, *self.theirs)}) == 1
 
     def verdict(self, bar: float) -> str:
-        """`broken` where the whole interval lies above `bar`; else on which side of 1 it lies, if on one."""
+        """`broken` if the whole interval lies above `bar`; else on which side of 1 it lies, if on one."""
         if self.failure:
             return ""
         found = self.ratio
@@ -81,7 +82,7 @@ class Comparison:
 def checkout(against: str, root: Path = ROOT) -> Path:
     """A folder with the code to compare with: `against` names a folder, or a commit.
 
-    The files of a commit are kept in the user's cache, because compiled code is found again by its place. Raises
+    The files of a commit are kept in the user's cache, since the place of compiled code is part of its key. Raises
     InputError if `against` names neither.
     """
     if Path(against).is_dir():
@@ -103,7 +104,7 @@ def _git(root: Path, *arguments: str) -> bytes | None:
 
 
 def _unpack(content: bytes, folder: Path) -> None:
-    """All files at once, or none: another process may do the same."""
+    """Unpack all files at once, or none: another process may do the same."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
     try:
@@ -147,7 +148,7 @@ def _compile(place: Path, row: str) -> None:
 
 @contextmanager
 def _measuring(place: Path, row: str) -> Iterator[Callable[[], OneRun]]:
-    """A process of a checkout, and the function that has it measure once."""
+    """A process of a checkout, and the function that lets it measure once."""
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
@@ -177,7 +178,8 @@ def _environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
 
-# --- what is shown ----------------------------------------------------------------------------------------------------
+# --- output
+# -------------------------------------------------------------------------------------------------------------
 
 
 def cells(one: Comparison, bar: float) -> list[str]:

@@ -1,8 +1,8 @@
-"""A bare compiled loop to measure the framework against: the engine's decisions, every iteration stepped, nothing else.
+"""A bare compiled loop for comparison: the engine's decisions, every iteration stepped, and nothing else.
 
-What one would write to replay one trace through one policy: plain arrays, no hooks, no leaps, no log, no preemption, no
-prefix cache, and copies that wait for each other (`link_sharing=fifo`). Every request ends when it ends in the engine
-(tests/experiments/test_bench.py).
+It is what one would write to replay one trace through one policy: plain arrays, no hooks, no leaps, no log, no
+preemption, no prefix cache, and copies that wait for each other (`link_sharing=fifo`). Every request ends when it ends
+in the engine (tests/experiments/test_bench.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from framework.workload import Workload
 
 
 class CannotStepError(Exception):
-    """The run needs something that the bare loop leaves out."""
+    """The run needs a feature that the bare loop leaves out."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def step_every_iteration(
 ) -> BareResult:
     """Replay the workload: mixed instances decode first, disaggregated ones prefill whole prompts.
 
-    `routing` of prompts is round_robin, or least_queued (fewest tokens that lack prefill; mixed instances only);
-    decode instances are taken in turn. Raises CannotStepError where KV memory runs short during decoding.
+    `routing` of prompts is round_robin, or least_queued (fewest tokens that lack prefill; mixed instances only); decode
+    instances are taken in turn. Raises CannotStepError if KV memory runs short during decoding.
     """
     pool = cluster.pools[0]
     tokens = engine.kv_tokens or kv_capacity_tokens(model, pool.gpu, pool.parallelism, engine.kv_fraction)

@@ -1,10 +1,10 @@
-"""How fast is `simulate`? Rows side by side with Dynamo's mocker and a bare compiled loop: `make bench`.
+"""The speed of `simulate`: rows side by side with Dynamo's mocker and a bare compiled loop (`make bench`).
 
     python -m experiments.validation.bench rows=azure-1 repeats=3 markdown=table.md
     python -m experiments.validation.bench against=HEAD~1 pairs=15 json=figures.json
 
-Each row runs in a process of its own, ours and its rivals in turn, so that a ratio compares runs of the same minute.
-With against= the rival is another checkout of this project, a commit or a folder (`against.py`).
+Each row runs in its own process, ours and its rivals in turn, so a ratio compares runs of the same minute. With
+against= the rival is another checkout of this project, a commit or a folder (`against.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _TABLE_COLUMNS = 150  # narrower terminals fold the table
 
 
 def measure_row(row: Row, repeats: int, peer_python: Path, first_runs: dict[str, float], status: Status) -> Entry:
-    """Measure one row in fresh processes; `first_runs` remembers what compiling for a policy takes."""
+    """Measure one row in new processes; `first_runs` remembers the compile time of each policy."""
 
     def show(doing: str) -> None:
         status.update(f"{row.title}: {doing}")
@@ -62,14 +62,16 @@ def measure_row(row: Row, repeats: int, peer_python: Path, first_runs: dict[str,
 
 
 def _compile_s(row: Row) -> float:
-    """CPU seconds by which a first run is slower with nothing compiled than with everything in the cache."""
+    """CPU seconds by which a first run is slower with an empty cache than with a full one."""
     with tempfile.TemporaryDirectory() as cache:
         cold_s, warm_s = (float(_ask(["first", row.name], cache=cache)) for _ in range(2))
     return cold_s - warm_s
 
 
 def _ask(arguments: list[str], show: Callable[[str], object] = str, cache: str | None = None) -> Any:
-    """What a fresh process of experiments.validation.bench.measure finds. Raises CalledProcessError with its stderr."""
+    """The result of a new process of experiments.validation.bench.measure. Raises CalledProcessError with its
+    stderr.
+    """
     environment = dict(os.environ) if cache is None else {**os.environ, "NUMBA_CACHE_DIR": cache}
     command = [sys.executable, "-m", "experiments.validation.bench.measure", *arguments]
     with (
@@ -99,14 +101,14 @@ def _last_line(text: str) -> str:
 
 
 _KEYS = {
-    "rows": f"some of {', '.join(ROWS)}, joined by commas; all if nothing is said",
-    "repeats": "repetitions of each row, 7 if nothing is said",
+    "rows": f"some of {', '.join(ROWS)}, joined by commas; all by default",
+    "repeats": "repetitions of each row, 7 by default",
     "markdown": "a file that the table is written to, too",
     "json": "a file that all figures are written to, too",
     "against": "a commit or the folder of another checkout, to compare with instead",
-    "pairs": "pairs of runs of a row, with against=; 15 if nothing is said",
-    "bar": "ratio above which a row is broken, with against=; 1.03 if nothing is said",
-    "peer": "a Python that has Dynamo's mocker, the one of `make bench` if nothing is said",
+    "pairs": "pairs of runs of a row, with against=; 15 by default",
+    "bar": "ratio above which a row is broken, with against=; 1.03 by default",
+    "peer": "a Python that has Dynamo's mocker, the one of `make bench` by default",
 }
 
 
@@ -134,7 +136,7 @@ def main(arguments: Arguments) -> int:
 
 
 def read_options(arguments: Arguments) -> Options:
-    """The options that `arguments` ask for. Raises InputError for numbers and files that cannot be."""
+    """The options of `arguments`. Raises InputError for invalid numbers and files."""
     options = Options(
         rows=_chosen(arguments.several("rows")),
         repeats=arguments.whole("repeats", 7),

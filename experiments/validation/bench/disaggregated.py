@@ -83,7 +83,7 @@ def _start_transfers(a: Arrays, o: Options, d: int, now_s: float) -> None:
 
 @part
 def _receive(a: Arrays, o: Options, d: int) -> int:
-    """The first transfer to d has ended: d may decode it, its source has room again; returns the source."""
+    """End the first transfer to d: d may decode it, its source has room again; returns the source."""
     r = pop(a, FLYING, d)
     a.free[a.home[r]] += blocks_for(o, a.prompt[r])
     push(a, JOINED, d, r)
@@ -92,7 +92,9 @@ def _receive(a: Arrays, o: Options, d: int) -> int:
 
 @part
 def _end_prefills(a: Arrays, o: Options, i: int, prefills: int, placed: int, now_s: float) -> int:
-    """Hand the prompts of i's step over, to decode instances in turn from the `placed`th on; how many have ended."""
+    """Hand the prompts of i's step over, to decode instances in turn from the `placed`th on; returns how many have
+    ended.
+    """
     ended, instances = 0, len(a.next_end_s)
     for j in range(a.chunks[i]):
         r = a.chunk_request[i, j]
@@ -125,7 +127,9 @@ def _begin(a: Arrays, o: Options, i: int, prefills: int, now_s: float) -> bool:
 
 @entry(REPLAY)
 def replay_disaggregated(a: Arrays, o: Options, prefills: int) -> int:
-    """The first `prefills` instances prefill, the others decode, until every request has ended; steps, or NO_ROOM."""
+    """Replay until every request has ended; the first `prefills` instances prefill, the others decode. Returns steps,
+    or NO_ROOM.
+    """
     count, instances = len(a.arrival_s), len(a.next_end_s)
     arrived, ended, steps, placed = 0, 0, 0, 0
     while ended < count:
@@ -135,7 +139,7 @@ def replay_disaggregated(a: Arrays, o: Options, prefills: int) -> int:
             now_s = min(now_s, a.ready_s[a.head[FLYING, d]])
         if arrived < count:
             now_s = min(now_s, a.arrival_s[arrived])
-        for i in range(instances):  # all that is due at a time comes about before a step begins then
+        for i in range(instances):  # all events of a time happen before a step begins at that time
             if a.next_end_s[i] != now_s:
                 continue
             steps += 1

@@ -3,7 +3,7 @@
     python -m experiments.validation.bench.measure row NAME REPEATS PEER_PYTHON
     python -m experiments.validation.bench.measure first NAME
 
-It prints JSON lines on stdout: `{"doing": ...}` as it goes, at last `{"done": ...}`. Times are CPU seconds (user and
+It prints JSON lines on stdout: `{"doing": ...}` for progress, at last `{"done": ...}`. Times are CPU seconds (user and
 system together).
 """
 
@@ -46,7 +46,7 @@ _AGREE_S = 1e-6
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs of a row share, read once: nobody's time includes reading it."""
+    """What all runs of a row share, read once: no measured time includes reading it."""
 
     row: Row
     cluster: ClusterSpec
@@ -56,7 +56,7 @@ class Setting:
 
 @dataclass
 class Measured:
-    """One row's figures; `*_s` lists hold a value a repetition, in the order in which they were taken."""
+    """One row's figures; `*_s` lists hold a value for each repetition, in the order of measurement."""
 
     requests: int
     finished: int
@@ -103,7 +103,7 @@ def _setting(row: Row) -> Setting:
 
 
 def _once(setting: Setting, workload: Workload, parse_s: float) -> tuple[Measured, NDArray[np.float64]]:
-    """Simulate, evaluate and write; what that took, and when each request ended."""
+    """Simulate, evaluate and write; returns the times, and when each request ended."""
     _say("first run")
     result = _simulated(setting, workload)
     _say("metrics and output")
@@ -156,7 +156,7 @@ def _written(result: Result, evaluation: Evaluation) -> None:
 def _bare(
     setting: Setting, workload: Workload, measured: Measured, end_s: NDArray[np.float64]
 ) -> Callable[[], object] | None:
-    """The bare loop on this row, once it has shown that it ends every request when the engine does."""
+    """Measure the bare loop on this row, after checking that it ends every request when the engine does."""
     if setting.row.no_bare:
         return None
     from experiments.validation.bench import bare
@@ -183,7 +183,7 @@ def _bare(
 def _peer(
     setting: Setting, workload: Workload, measured: Measured, python: Path, folder: Path, stack: ExitStack
 ) -> bench_peer.Peer | None:
-    """The mocker with this row's requests loaded, once it has shown that it completes them."""
+    """The mocker with this row's requests loaded, after checking that it completes them."""
     if setting.row.no_peer:
         return None
     _say("Dynamo")
@@ -209,7 +209,7 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _peak_bytes() -> int:
-    """Peak resident memory of this program; getrusage would count what the process was before it."""
+    """Peak resident memory of this program; getrusage would include what the process was before."""
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -222,7 +222,7 @@ def _say(doing: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Measure what the command line asks for and print it."""
+    """Measure what the command line describes and print it."""
     task, name, *rest = arguments
     if task == "first":
         done: Any = first(ROWS[name])

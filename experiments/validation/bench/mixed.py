@@ -72,7 +72,7 @@ def replay_mixed(a: Arrays, o: Options, routing: int) -> int:
         now_s = a.next_end_s[earliest(a)]
         if arrived < count:
             now_s = min(now_s, a.arrival_s[arrived])
-        for i in range(instances):  # all that is due at a time comes about before a step begins then
+        for i in range(instances):  # all events of a time happen before a step begins at that time
             if a.next_end_s[i] == now_s:
                 steps += 1
                 ended += _end_mixed(a, o, i, now_s)

@@ -1,11 +1,11 @@
-"""CPU time of `simulate` on one row of the benchmark, in whatever checkout is the working directory.
+"""CPU time of `simulate` on one row of the benchmark, in the checkout of the working directory.
 
     cd CHECKOUT && python -P .../experiments/validation/bench/one_run.py ROW [warm]
 
-It is given by path, so that this file is the same for two checkouts while all that it imports is the checkout's own. It
-asks for nothing but the rows and `simulate`, under each of the names that these have had; rows that an older checkout
-lacks (`SHORT`) are made here, of its own classes. It answers each line on stdin with a measurement, a JSON object on
-stdout; with `warm` it compiles, and reads nothing.
+It is given by path, so this file is the same for two checkouts while all its imports are the checkout's own. It needs
+nothing but the rows and `simulate`, under each of their names so far; rows that an older checkout lacks (`SHORT`) are
+made here, from its own classes. It answers each line on stdin with a measurement, a JSON object on stdout; with `warm`
+it compiles, and reads nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class OneRun:
-    """What was measured: the median CPU time of `simulate`, and what tells whether two runs did the same."""
+    """A measurement: the median CPU time of `simulate`, and what shows whether two runs did the same."""
 
     cpu_s: float
     requests: int
@@ -70,7 +70,9 @@ class OneRun:
 
 
 def row_and_requests(name: str, *, is_short: bool) -> tuple[Any, Any]:
-    """The row of that name in this checkout, and its workload, or the first of it. Raises LookupError without one."""
+    """The row of that name in this checkout, and its workload, or the first part of it. Raises LookupError
+    without one.
+    """
     rows = first_module(_ROWS)
     if name in SHORT:
         short = SHORT[name]
@@ -90,7 +92,7 @@ def row_and_requests(name: str, *, is_short: bool) -> tuple[Any, Any]:
 
 
 def first_module(names: tuple[str, ...]) -> Any:
-    """The first of these modules that there is. Raises ImportError where there is none."""
+    """The first existing one of these modules. Raises ImportError if there is none."""
     for name in names:
         try:
             return importlib.import_module(name)
@@ -101,7 +103,7 @@ def first_module(names: tuple[str, ...]) -> Any:
 
 
 def simulation(row: Any, workload: Any) -> Callable[[], Any]:
-    """A run of the row, with all that is read and made before the clock starts."""
+    """A run of the row; everything is read and made before the clock starts."""
     simulate = importlib.import_module("framework.simulate").simulate
     parts = workload, row.cluster(), first_module(_ROWS).model(), row.timing
     engine = row.engine_config()
@@ -114,7 +116,7 @@ def simulation(row: Any, workload: Any) -> Callable[[], Any]:
 
 
 def measured(run: Callable[[], Any], result: Any) -> OneRun:
-    """Run until there is enough to measure; `result` is what a run gives. To free it is no part of a run."""
+    """Run until there is enough to measure; `result` is the last result. Freeing it is not part of a run."""
     found: list[float] = []
     while sum(found) < _LONG_ENOUGH_S:
         gc.collect()

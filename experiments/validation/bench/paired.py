@@ -1,4 +1,4 @@
-"""Paired measurements: the median of their ratios, and its interval, which holds whatever their distribution."""
+"""Paired measurements: the median of their ratios, and its interval, which holds for any distribution."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def order_interval(count: int) -> tuple[int, float]:
-    """How many of `count` values, in order, to leave out at each end for an interval of the median; its coverage.
+    """The number of `count` values, in order, to leave out at each end for an interval of the median; its coverage.
 
     The median lies below the k-th least value only if fewer than k values lie below it, whose number is binomial with
-    probability 1/2 whatever the distribution of the values. As many are left out as LEVEL allows; of five values or
-    fewer none, and the coverage is then less than that.
+    probability 1/2 for any distribution of the values. As many are left out as LEVEL allows; of five values or fewer
+    none, and the coverage is then less than that.
     """
     left_out, coverage = 0, 1 - 2 * 0.5**count
     below = 1

@@ -1,6 +1,6 @@
 """What the two bare loops share: their arrays, and the parts of one iteration.
 
-They follow framework/engine/SEMANTICS.md where it concerns them, one iteration after another.
+They follow framework/engine/SEMANTICS.md as far as it applies to them, one iteration after another.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Arrays(NamedTuple):
     head: Integers  # (_LISTS, M)
     tail: Integers
     next_end_s: Floats  # (M,)
-    begins: Integers  # 1: forms a step once all that is due at this time has come about
+    begins: Integers  # 1: forms a step once all events of this time have happened
     free: Integers  # KV blocks
     queued_tokens: Integers
     running: Integers
@@ -114,7 +114,7 @@ _ONE = np.ones(1, np.int64)
 _ARRAYS = numba.typeof(allocate(Workload(np.zeros(1), _ONE, _ONE), 1, 1, 1, 1))
 _OPTIONS = numba.typeof(Options(*[1] * 4, *[1.0] * 8))
 REPLAY = numba.int64(_ARRAYS, _OPTIONS, numba.int64)
-# Passing the arrays to a function costs more than most of these do, so their statements become part of the two loops.
+# Passing the arrays to a function costs more than most of these do, so their statements are inlined into the two loops.
 _INLINED: Any = {"inline": "always", "nogil": True, "error_model": "numpy", "boundscheck": False, "_nrt": False}
 part = numba.njit(**_INLINED)
 
@@ -124,7 +124,7 @@ part = numba.njit(**_INLINED)
 
 @part
 def push(a: Arrays, which: int, i: int, r: int) -> None:
-    """Put r behind list `which` of instance i."""
+    """Put r at the end of list `which` of instance i."""
     a.link[r] = -1
     if a.head[which, i] < 0:
         a.head[which, i] = r
@@ -143,7 +143,7 @@ def pop(a: Arrays, which: int, i: int) -> int:
 
 @part
 def blocks_for(o: Options, tokens: int) -> int:
-    """KV blocks that hold so many tokens."""
+    """KV blocks that hold `tokens` tokens."""
     return (tokens + o.block_tokens - 1) // o.block_tokens
 
 
@@ -159,7 +159,7 @@ def earliest(a: Arrays) -> int:
 
 @part
 def start_decoding(a: Arrays, o: Options, i: int, r: int) -> None:
-    """The prompt and its first token are done."""
+    """Start decoding r, whose prompt and first token are done."""
     step, j = a.decode_steps[i], a.running[i]
     a.offset[r] = a.prompt[r] - step
     a.request_of[i, j] = r
@@ -172,7 +172,7 @@ def start_decoding(a: Arrays, o: Options, i: int, r: int) -> None:
 
 @part
 def emit_decodes(a: Arrays, o: Options, i: int, now_s: float) -> int:
-    """One token for each running request; how many of them finish."""
+    """Emit one token for each running request; returns how many of them finish."""
     a.decode_steps[i] += 1
     a.kv[i] += a.running[i]
     step, kept, count = a.decode_steps[i], 0, a.running[i]
@@ -198,7 +198,7 @@ def emit_decodes(a: Arrays, o: Options, i: int, now_s: float) -> int:
 
 @part
 def admit(a: Arrays, o: Options, i: int) -> bool:
-    """Move the head of the queue to the chunks, if seats and blocks allow."""
+    """Move the first of the queue to the chunks, if seats and blocks allow."""
     blocks = blocks_for(o, a.prompt[a.head[WAITING, i]])
     if a.running[i] + a.chunks[i] >= o.max_batch or a.free[i] - blocks < o.watermark:
         return False
@@ -210,7 +210,7 @@ def admit(a: Arrays, o: Options, i: int) -> bool:
 
 @part
 def start_step(a: Arrays, o: Options, i: int, now_s: float) -> None:
-    """Start the step of all running requests and the chunks noted; without any, i is idle."""
+    """Start the step of all running requests and the noted chunks; without any, i is idle."""
     decodes, tokens, squares = a.running[i], 0, 0.0
     for j in range(a.chunks[i]):
         prefix, chunk = a.done[a.chunk_request[i, j]], a.chunk[i, j]
@@ -223,7 +223,7 @@ def start_step(a: Arrays, o: Options, i: int, now_s: float) -> None:
 
 @part
 def make_room(a: Arrays, o: Options, i: int) -> bool:
-    """Take the blocks that the coming tokens of running requests need; False if there are not enough."""
+    """Take the blocks that the next tokens of running requests need; False if there are not enough."""
     grow = a.growth[i, a.decode_steps[i] % o.block_tokens]
     if grow > a.free[i]:
         return False

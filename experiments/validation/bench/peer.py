@@ -1,7 +1,7 @@
-"""NVIDIA Dynamo's mocker, the peer that the benchmark measures itself against: offline replay in a process of its own.
+"""NVIDIA Dynamo's mocker, the benchmark's peer: offline replay in its own process.
 
-The mocker lives in a virtual environment apart (`make bench` makes it). This file is both sides: imported, it starts
-and asks that process; run as a script by that environment's Python, with no more than the mocker, it answers.
+The mocker lives in a separate virtual environment (`make bench` makes it). This file is both sides: imported, it starts
+and asks that process; run as a script by that environment's Python, with nothing but the mocker, it answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRACE_BLOCK_TOKENS = 512
 
 
 class PeerError(Exception):
-    """The peer cannot replay this, or is not there."""
+    """The peer cannot replay this, or is missing."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PeerRun:
 
 
 def version(python: Path) -> str | None:
-    """The version of the mocker that this Python has; None without one."""
+    """The version of the mocker in this Python; None without one."""
     command = "from importlib.metadata import version; import dynamo._core; print(version('ai-dynamo-runtime'))"
     try:
         found = subprocess.run([str(python), "-c", command], capture_output=True, text=True, timeout=60)
@@ -52,7 +52,7 @@ def version(python: Path) -> str | None:
 
 
 def job(workload: Any, cluster: Any, model: Any, engine: Any, blocks: int, folder: Path) -> Job:
-    """The same requests on as many workers, options alike; `blocks` of KV each. Writes the trace into `folder`.
+    """The same requests on as many workers, with equal options; `blocks` of KV each. Writes the trace into `folder`.
 
     Step times are the mocker's own: it has no affine model.
     """
@@ -94,13 +94,13 @@ def _hash_ids(workload: Any, prompts: list[int]) -> Iterator[list[int]]:
 
 
 class Peer:
-    """A process that has the mocker loaded and replays one job as often as it is asked."""
+    """A process with the mocker loaded, which replays one job as often as it is asked."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def replay(self) -> PeerRun:
-        """Replay the job once. Raises PeerError with the mocker's own words if it cannot."""
+        """Replay the job once. Raises PeerError with the mocker's own message if it cannot."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("replay\n")
@@ -132,7 +132,7 @@ def peer(python: Path, job: Job) -> Iterator[Peer]:
             yield Peer(process)
         finally:
             process.kill()
-            with suppress(OSError):  # what it was asked and has not read
+            with suppress(OSError):  # requests that it has not read
                 process.stdin.close()  # type: ignore[union-attr]
 
 

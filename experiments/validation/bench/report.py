@@ -1,4 +1,4 @@
-"""The benchmark's table, for the terminal, Markdown and programs, and what a reader must know next to it."""
+"""The benchmark's table, for the terminal, Markdown and programs, and its notes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _notes_of(entry: Entry, *, has_peer: bool) -> Iterator[str]:
 
 
 def _growth(entry: Entry, fewer: Entry | None) -> Iterator[str]:
-    """How much more CPU time a row takes than the one that it is compared with."""
+    """How much more CPU time a row takes than the row that it is compared with."""
     if entry.measured is None or fewer is None or fewer.measured is None:
         return
     times = statistics.median(entry.measured.simulate_s) / statistics.median(fewer.measured.simulate_s)

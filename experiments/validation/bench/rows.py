@@ -1,4 +1,4 @@
-"""The rows of the benchmark: what is replayed on what, and who else replays the same."""
+"""The rows of the benchmark: what is replayed on which cluster, and the rivals."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class Row:
     """One line of the table.
 
     `instances` is (mixed,) or (prefill, decode). `routing` is the policy's choice of a prefill instance, by a name that
-    the bare loop knows too. `timing`: of steps, the fixed coefficients but where table lookups are measured. `no_peer`,
+    the bare loop also knows. `timing`: of steps; fixed coefficients unless table lookups are measured. `no_peer`,
     `no_bare`: why that rival does not run this row. `target_rps`: requests per CPU-second to reach. A slow row is
-    repeated no more than `most_repeats` times. `short`: requests that are made instead of read from a trace.
-    `compared_with`: the row that this one is to take at most `most_times` the CPU time of.
+    repeated at most `most_repeats` times. `short`: requests that are made instead of read from a trace.
+    `compared_with`: the row whose CPU time this one may exceed by at most `most_times`.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Row:
     most_times: float = 1.0
 
     def workload(self, limit: int | None = None) -> Workload:
-        """The requests of this row; with `limit` no more than that, of a trace that is neither tiled nor whole."""
+        """The requests of this row; with `limit` at most that many, of a trace that is neither tiled nor whole."""
         if self.short is not None:
             return Workload(**{key: column[:limit] for key, column in self.short.arrays().items()})
         if limit is None:
@@ -121,7 +121,7 @@ def _in_turn() -> Policy:
 
 
 def _short(name: str, title: str, **more: Any) -> Row:
-    """One of SHORT: how the time of a run grows with the number of instances."""
+    """One of SHORT: the growth of a run's time with the number of instances."""
     short = SHORT[name]
     apart = "it is not asked how it grows with the number of instances"
     return Row(

@@ -1,1 +1,1 @@
-"""What papers claim, and what the simulator shows: `python -m experiments.validation.claims`."""
+"""Papers' claims, and what the simulator shows: `python -m experiments.validation.claims`."""

@@ -1,15 +1,14 @@
-"""How much of each paper's headline the simulator shows, in the paper's regime and in one that all have in common.
+"""How much of each paper's headline the simulator shows, in the paper's regime and in a common one.
 
     python -m experiments.validation.claims only=ares,sarathi/yi own=true fast=true
 
-Rows are the files of conf/experiment, one folder a system. All runs go through the results store: what it has is not
-run again.
+Rows are the files of conf/experiment, one folder for each system. All runs go through the results store, and stored
+ones are not run again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -22,39 +21,28 @@ _KEYS = {
     "only": "systems (ares), rows (ares/tpot) or beginnings of rows, joined by commas",
     "own": "true: each row's own regime alone, on which its verdict hangs, not the one that all have in common",
     "fast": "true: fewer replicates and shorter traces",
-    "out": "directory of the results, one of its own in outputs/ if nothing is said",
+    "out": "directory of the results, one of its own in outputs/ by default",
 }
 
 
 @command(__doc__, keys=_KEYS, interrupted="interrupted; the runs that ended are kept")
 def main(arguments: Arguments) -> None:
-    """Run what the command line asks for, print and write the table."""
-    show_claims(
-        arguments.several("only"),
-        is_own=arguments.truth("own"),
-        is_fast=arguments.truth("fast"),
-        out=arguments.path("out"),
-    )
-
-
-def show_claims(only: Sequence[str], *, is_own: bool, is_fast: bool, out: Path | None) -> None:
-    """Test the claims that the arguments of `only` mean, `is_own` in their own regimes alone.
-
-    Raises InputError for rows that cannot be run.
-    """
+    """Test the claims that the command line names, print and write the table."""
     from experiments.table.formats import as_latex, as_markdown, print_table
     from experiments.validation.claims.file import read_claims, read_common
     from experiments.validation.claims.pages import system_pages
     from experiments.validation.claims.run import put_to_test
     from experiments.validation.claims.sheet import as_csv, lay_out
 
-    claims, common = read_claims(only), read_common()
-    if is_own:
+    claims, common = read_claims(arguments.several("only")), read_common()
+    if arguments.truth("fast"):
+        common = common.in_fast_mode()
+    if arguments.truth("own"):
         claims = [replace(claim, sensitivity={}, common={}) for claim in claims]
-    directory = out or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
+    directory = arguments.path("out") or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
     require_writable(directory)
-    rows = put_to_test(claims, common, is_fast=is_fast, directory=directory)
-    sheet = lay_out(rows, common, is_fast=is_fast)
+    rows = put_to_test(claims, common, directory)
+    sheet = lay_out(rows, common)
     print_table(sheet)
     tables = {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}
     files = {f"claims.{kind}": content for kind, content in tables.items()}

@@ -1,10 +1,10 @@
-"""The rows of the claims table: what a paper says of its system, and the runs that put it to the test."""
+"""The rows of the claims table: a paper's claim about its system, and the runs that test it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,11 @@ class Claim:
     `claimed`: system over baseline in `metric`, a key of summary.json, as a factor (0.25 for "75 % lower"), or the ends
     of a range. `published`: the regime is the paper's by the rule of `rule.py`, and `class_reason` says why it is or is
     not; `chosen` says what had to be chosen. `settings` are of both `arms`, lists of overrides. `lengths`: the figures
-    of prompts and outputs that the source quotes, which the distributions in `settings` meet.
-    `sensitivity`: overrides for both arms, by what they change. `common`: arms of the comparison in the common regime,
-    those in `arms` where nothing is said, none if empty. `found`: what was found by looking. `rests_on_mistake`: the
-    claimed figure comes from a mistake of the paper's own simulator, which `found` names. `fast`: further overrides of
-    the fast mode. `replicates`: so many in place of those of all rows, where the trace leaves next to nothing to be
-    drawn. Raises InputError for what does not fit together.
+    of prompts and outputs that the source quotes and the distributions in `settings` meet. `sensitivity`: overrides for
+    both arms, by what they change. `common`: arms of the comparison in the common regime, by default those in `arms`,
+    none if empty. `found`: findings. `rests_on_mistake`: the claimed figure comes from a mistake of the paper's own
+    simulator, which `found` names. `fast`: further overrides of the fast mode. `replicates`: their number in place of
+    that of all rows, if the trace leaves almost nothing to draw. Raises InputError for inconsistent contents.
     """
 
     system: str
@@ -73,7 +72,7 @@ class Claim:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The ends of what is claimed, equal for a single figure."""
+        """The ends of the claim, equal for a single figure."""
         ends = [self.claimed] if isinstance(self.claimed, (int, float)) else list(self.claimed)
         return float(min(ends)), float(max(ends))
 
@@ -86,8 +85,8 @@ class Claim:
 class Common:
     """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
 
-    `replicates` are those that decide a row; what is shown next to it, and all of the fast mode, has `fast_replicates`.
-    `passes_within` is the factor by which a row may be off and still passes.
+    `replicates` are those that decide a row; what is shown next to it, and the whole fast mode, has `fast_replicates`.
+    `passes_within` is the factor by which a row may differ and still pass. `is_fast`: runs have the `fast` settings.
     """
 
     metric: str
@@ -97,6 +96,11 @@ class Common:
     replicates: int
     fast_replicates: int
     passes_within: float
+    is_fast: bool = False
+
+    def in_fast_mode(self) -> Common:
+        """The regime with fewer replicates and shorter traces."""
+        return replace(self, replicates=self.fast_replicates, is_fast=True)
 
 
 def read_claims(only: Sequence[str] = (), folder: Path = FOLDER) -> list[Claim]:
@@ -123,7 +127,7 @@ def read_common(folder: Path = FOLDER) -> Common:
 
 
 def _known_word(word: str, names: Sequence[str]) -> str:
-    """`word`. Raises InputError where it means no row."""
+    """`word`. Raises InputError if it means no row."""
     if not any(_is_meant(name, word) for name in names):
         raise InputError(f"only={word}: no claim of that name; choose from {', '.join(names)}")
     return word

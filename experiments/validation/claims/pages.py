@@ -1,4 +1,4 @@
-"""What was chosen and what was found, a page in Markdown for each system: a folder of conf/experiment."""
+"""Choices and findings, a page in Markdown for each system: a folder of conf/experiment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _page(rows: Sequence[Finding]) -> str:
     parts = {
         "Rows": [f"{name} ({claim.source})" for name, claim in zip(names, claims, strict=True)],
         "Published or chosen": _grouped(
-            [[f"{_class(is_published=claim.published)}. {claim.class_reason}"] for claim in claims]
+            [[f"{'Published' if claim.published else 'Chosen here'}. {claim.class_reason}"] for claim in claims]
         ),
         "Lengths of requests": _grouped([[claim.lengths["source"]] if claim.lengths else [] for claim in claims]),
         "What was chosen": _grouped([claim.chosen for claim in claims]),
@@ -39,10 +39,6 @@ def _page(rows: Sequence[Finding]) -> str:
     text = f"# {title}\n\n[Claims](../claims.md) has the table, the rule and the clock.\n"
     text += "".join(_section(heading, items) for heading, items in parts.items() if items)
     return text + _otherwise(rows) + _alike(rows)
-
-
-def _class(*, is_published: bool) -> str:
-    return "Published" if is_published else "Chosen here"
 
 
 def _grouped(said: Sequence[Sequence[str]]) -> list[str]:
@@ -95,5 +91,5 @@ def _otherwise(rows: Sequence[Finding]) -> str:
 def _alike(rows: Sequence[Finding]) -> str:
     counts = [(number, one.claim.replicates) for number, one in enumerate(rows, 1) if one.claim.replicates is not None]
     said = ", ".join(f"row {number}: {count}" for number, count in counts)
-    items = [f"Next to nothing is drawn, so further replicates would be alike. Replicates: {said}."] if counts else []
+    items = [f"Almost nothing is random, so further replicates would be equal. Replicates: {said}."] if counts else []
     return _section("Replicates", items) if items else ""

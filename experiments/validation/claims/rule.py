@@ -1,11 +1,11 @@
-"""What becomes of a claim: one rule for every row.
+"""The verdict on a claim: one rule for every row.
 
-A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and the row plays
-them; `class_reason` of each row says why it is one or is not. A published row passes where the simulated factor, the
-geometric mean over replicates, is off the claimed one by at most the factor `passes_within` and, in the logarithm,
-nearer to it than to 1. Of a range the nearer end counts. A row cannot pass where 1 is itself off the claim by at most
-that factor, for any factor on the claimed side would do, nor where the claim rests on a mistake of the paper's own
-simulator. Of whatever does not pass only the side of 1, the sign, counts.
+A regime counts as published if model, GPUs, lengths and limit stand in the paper or its artifact and the row plays
+them; `class_reason` of each row says why it is one or is not. A published row passes if the simulated factor, the
+geometric mean over replicates, differs from the claimed one by at most the factor `passes_within` and, in the
+logarithm, is nearer to it than to 1. For a range the nearer end counts. A row cannot pass if 1 itself differs from the
+claim by at most that factor, since any factor on the claimed side would do. Nor can it if the claim rests on a mistake
+of the paper's own simulator. For a row that does not pass only the side of 1, the sign, counts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ROUNDING = 1e-12  # rounding of a logarithm
 
 
 def has_sign(claim: Claim, factor: float) -> bool:
-    """Whether a simulated factor lies on the side of 1 that is claimed."""
+    """Whether a simulated factor lies on the claimed side of 1."""
     return (factor - 1) * (claim.range[0] - 1) > 0
 
 
 def off_by(claim: Claim, factor: float) -> float:
-    """The factor, at least 1, by which it is off what is claimed; infinite where it is not positive."""
+    """The factor, at least 1, by which it differs from the claim; infinite if it is not positive."""
     low, high = claim.range
     if not 0 < factor < math.inf:
         return math.inf
@@ -39,7 +39,7 @@ def can_pass(claim: Claim, passes_within: float) -> bool:
 
 
 def verdict(claim: Claim, factor: float, passes_within: float) -> str:
-    """`pass` of a row that can; else `sign` or `no sign`."""
+    """`pass` for a row that can and does; else `sign` or `no sign`."""
     if not has_sign(claim, factor):
         return NO_SIGN
     off = off_by(claim, factor)

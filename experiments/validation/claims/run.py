@@ -33,7 +33,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and what was found: in its regime, with what was chosen there chosen otherwise, in the common regime."""
+    """A claim and its result: in its regime, with other choices, or in the common regime."""
 
     claim: Claim
     effect: Effect
@@ -53,12 +53,12 @@ class _Comparison:
         return (*self.overrides[arm], f"trace.seed={replicate}")
 
 
-def put_to_test(claims: Sequence[Claim], common: Common, *, is_fast: bool, directory: Path) -> list[Finding]:
+def put_to_test(claims: Sequence[Claim], common: Common, directory: Path) -> list[Finding]:
     """Run what is not in the store, on all cores, and compare.
 
     Raises InputError, naming the row, for a run that is refused and for a metric that summaries lack.
     """
-    comparisons = [one for claim in claims for one in _comparisons(claim, common, is_fast=is_fast)]
+    comparisons = [one for claim in claims for one in _comparisons(claim, common)]
     jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(one.replicates))
     launched = Sweep(["hydra/launcher=joblib"], directory).run(list(jobs))
     outcomes = {outcome.overrides: outcome for outcome in launched}
@@ -76,15 +76,15 @@ def put_to_test(claims: Sequence[Claim], common: Common, *, is_fast: bool, direc
     ]
 
 
-def _comparisons(claim: Claim, common: Common, *, is_fast: bool) -> Iterator[_Comparison]:
-    fast = tuple(claim.fast) if is_fast else ()
+def _comparisons(claim: Claim, common: Common) -> Iterator[_Comparison]:
+    fast = tuple(claim.fast) if common.is_fast else ()
     for kind, further in {_MAIN: (), **claim.sensitivity}.items():
         arms = {arm: (*claim.settings, *claim.arms[arm], *further, *fast) for arm in ARMS}
-        most = common.replicates if kind == _MAIN and not is_fast else common.fast_replicates
+        most = common.replicates if kind == _MAIN else common.fast_replicates
         yield _Comparison(claim, kind, claim.metric, arms, min(most, claim.replicates or most))
     if claim.common_arms:
         for trace, own in common.traces.items():
-            shared = (*common.settings, *own, *(common.fast if is_fast else ()))
+            shared = (*common.settings, *own, *(common.fast if common.is_fast else ()))
             arms = {arm: (*shared, *claim.common_arms[arm]) for arm in ARMS}
             yield _Comparison(claim, trace, common.metric, arms, common.fast_replicates)
 

@@ -20,8 +20,8 @@ def verdict_of(tested: Finding, common: Common) -> str:
     return verdict(tested.claim, tested.effect.factor, common.passes_within)
 
 
-def lay_out(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Sheet:
-    """One row a claim; published regimes first."""
+def lay_out(rows: Sequence[Finding], common: Common) -> Sheet:
+    """One row for each claim; published regimes first."""
     traces = _traces(rows, common)
     parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
     sections = []
@@ -30,12 +30,12 @@ def lay_out(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Sheet:
         if own:
             sections.append(Section(heading, own))
     return Sheet(
-        title="What papers claim, and what the simulator shows" + (" (fast mode)" if is_fast else ""),
+        title="What papers claim, and what the simulator shows" + (" (fast mode)" if common.is_fast else ""),
         row_headings=("system", "claim"),
         columns=("claimed", "simulated", "off by", "verdict", *traces),
         sections=tuple(sections),
         best="",
-        notes=tuple(_notes(rows, common, is_fast=is_fast)),
+        notes=tuple(_notes(rows, common)),
         is_fitted=bool(rows) and all(one.effect.source == "twin" for one in rows),
     )
 
@@ -64,7 +64,7 @@ def _claimed(claim: Claim) -> str:
 
 
 def shown_effect(effect: Effect) -> str:
-    """A factor and its interval, where there is one."""
+    """A factor and its interval, if there is one."""
     if not math.isfinite(effect.factor):
         return _NONE
     if math.isnan(effect.low):
@@ -76,11 +76,10 @@ def _factor(value: float) -> str:
     return f"× {value:.2f}" if value < 9.995 else f"× {value:.3g}"
 
 
-def _notes(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Iterator[str]:
-    replicates = common.fast_replicates if is_fast else common.replicates
+def _notes(rows: Sequence[Finding], common: Common) -> Iterator[str]:
     yield (
-        f"× f: the system's figure is f times the baseline's, the geometric mean over {replicates} replicates and its"
-        " 95 % interval. Off by: the factor between that and what is claimed, or the nearer end of the range."
+        f"× f: the system's figure is f times the baseline's, the geometric mean over {common.replicates} replicates"
+        " and its 95 % interval. Off by: the factor between that and what is claimed, or the nearer end of the range."
     )
     yield (
         "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
@@ -97,7 +96,7 @@ def _notes(rows: Sequence[Finding], common: Common, *, is_fast: bool) -> Iterato
         yield f"Where something is chosen otherwise there are {common.fast_replicates} replicates."
     if any(one.effect.source == "twin" for one in rows):
         yield "† on a fitted synthetic trace, not the recording."
-    if is_fast:
+    if common.is_fast:
         yield "Fast mode: fewer replicates, shorter traces."
 
 
@@ -113,7 +112,7 @@ def _count(rows: Sequence[Finding], common: Common) -> str:
 
 
 def as_csv(rows: Sequence[Finding], common: Common) -> str:
-    """One line a claim and regime; `regime`: empty for the own one, else what was chosen otherwise, or a trace."""
+    """One line for each claim and regime; `regime`: empty for the own one, else the changed choice, or a trace."""
     lines = []
     for one in rows:
         found = {"": one.effect, **one.sensitivity, **one.common}

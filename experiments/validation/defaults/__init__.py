@@ -1,1 +1,1 @@
-"""How far a policy's own defaults are from the best that a short search finds for it."""
+"""How far a policy's own defaults are from the best of a short search."""

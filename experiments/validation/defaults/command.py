@@ -1,9 +1,9 @@
-"""Whether a policy's own defaults do it justice: their capacity against the best of a short search.
+"""A policy's own defaults against the best of a short search, by capacity.
 
     python -m experiments.validation.defaults azure_code only=chunked,distserve
 
-study.yaml names policies, spaces and traces. A cell is `untuned / tuned` requests/s and what share that is; `!` marks
-less than half. All runs go through the results store: what it has is not run again.
+study.yaml names policies, spaces and traces. A cell is `untuned / tuned` requests/s and their ratio; `!` marks less
+than half. All runs go through the results store, and stored ones are not run again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from framework.cli.terminal import results_console
 from framework.errors import InputError
 
 _KEYS = {
-    "only": "policies, joined by commas; all of study.yaml if nothing is said",
+    "only": "policies, joined by commas; all of study.yaml by default",
     "out": "a file that the table is written to, too",
 }
 _LEAST = 0.5  # least share of the tuned capacity
@@ -30,7 +30,7 @@ _LEAST = 0.5  # least share of the tuned capacity
 
 @command(__doc__, operands="[TRACE ...]", keys=_KEYS)
 def main(arguments: Arguments) -> None:
-    """Search cell by cell and print the table. Raises InputError for what study.yaml does not name."""
+    """Search cell by cell and print the table. Raises InputError for names that study.yaml lacks."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study, out = read_study(), arguments.path("out")
     traces, policies = arguments.operands or list(study.traces), arguments.several("only") or list(study.policies)

@@ -8,7 +8,7 @@ from experiments.validation.defaults.run import Found
 
 
 def table(found: Sequence[Found], least: float) -> str:
-    """`untuned / tuned` requests/s, with a mark where the defaults reach less than the share `least`."""
+    """`untuned / tuned` requests/s, with a mark if the defaults reach less than the share `least`."""
     traces = list(dict.fromkeys(one.trace for one in found))
     cells = {(one.policy, one.trace): _words(one, least) for one in found}
     lines = [f"| policy | {' | '.join(traces)} |", f"|---|{'---:|' * len(traces)}"]

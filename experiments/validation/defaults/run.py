@@ -1,4 +1,4 @@
-"""One short search: the policy's own defaults first, then what the sampler draws."""
+"""One short search: the policy's own defaults first, then the sampler's draws."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Found:
 
     @property
     def share(self) -> float | None:
-        """What the defaults reach of the tuned capacity, None where the policy sustains no rate at all."""
+        """The share of the tuned capacity that the defaults reach, None if the policy sustains no rate at all."""
         return self.untuned_rps / self.tuned_rps if self.tuned_rps > 0 else None
 
 
 def search(study: Study, trace: str, policy: str, out: Path) -> Found:
-    """Run the trials. What the results store has is not run again. Raises InputError where the defaults do not run."""
+    """Run the trials. Stored results are not run again. Raises InputError if the defaults do not run."""
     overrides = study.overrides(trace, policy)
     base = Configuration(overrides)
     given = [word.partition("=")[0] for word in overrides]
@@ -57,5 +57,5 @@ def search(study: Study, trace: str, policy: str, out: Path) -> Found:
 
 
 def changed(first: Row, best: Row) -> tuple[str, ...]:
-    """The settings of the best trial that are not those of the first."""
+    """The settings of the best trial that differ from those of the first."""
     return tuple(word for word in best.point.overrides if word not in first.point.overrides)

@@ -1,4 +1,4 @@
-"""Which policies are searched for on which traces: the contents of study.yaml beside this file."""
+"""Which policies are searched on which traces: the contents of study.yaml next to this file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Study:
 
 
 def read_study(path: Path = _FILE) -> Study:
-    """The study in a file. Raises InputError for keys that it should not have, or lacks."""
+    """The study in a file. Raises InputError for unknown or missing keys."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     if not isinstance(content, dict) or set(content) != {item.name for item in fields(Study)}:
         raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Study))}")

@@ -1,7 +1,7 @@
-"""What a fit is worth beyond the loads that it saw: fitted to one side of an axis, tested on the other.
+"""The accuracy of a fit beyond its loads: fitted to one side of an axis, tested on the other.
 
-Rows of each GPU and backend are divided at the median of what they have in flight, and of their prompts. In addition to
-it stand kernels with the server's terms where nothing is fitted, which is what a run takes outside of its calibration.
+Rows of each GPU and backend are divided at the median of their requests in flight, and of their prompts. For
+comparison, kernels with the server's terms are shown without a fit, as a run uses them outside of its calibration.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the study fitted to all measured deployments, as calibrations that timing=measured finds with its profiles."""
+"""The fits of the study to all measured deployments, as calibrations that timing=measured finds with its profiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from framework.timing.shipped.shipped_setups import GPUS
 _SOURCE = f"silicon_sample.csv of aiconfigurator-core {VERSION} (NVIDIA), most of it measured by InferenceX"
 _LICENCE = "Apache-2.0"
 STAGES_OF = ("vllm", "h100")  # backend and GPU of the stages in online.csv
-_FEWEST = 20  # deployments of a GPU and backend that are worth a calibration
+_FEWEST = 20  # least deployments of a GPU and backend for a calibration
 
 
 def write_fitted(
@@ -28,11 +28,11 @@ def write_fitted(
     with_stages: Mapping[str, Calibration] | None = None,
     fewest: int = _FEWEST,
 ) -> list[Path]:
-    """Write `directory`/<gpu>/<backend>/calibration.json of each GPU that profiles ship for; the files.
+    """Write `directory`/<gpu>/<backend>/calibration.json of each GPU with shipped profiles; returns the files.
 
-    `with_stages`: by kind, the terms of the stages' GPU and backend that were fitted to these too. A GPU and backend
-    with fewer than `fewest` deployments of a kind has none. Entries: dense and mixture-of-experts models as a whole,
-    and each model and data type that was measured. Only aggregated deployments count: their terms are those of one kind
+    `with_stages`: by kind, the terms of the stages' GPU and backend that were also fitted to the stages. A GPU and
+    backend with fewer than `fewest` deployments of a kind has none. Entries: dense and mixture-of-experts models as a
+    whole, and each measured model and data type. Only aggregated deployments count: their terms are those of one kind
     of instance.
     """
     found: dict[tuple[str, str], list[Fit]] = defaultdict(list)
@@ -55,7 +55,7 @@ def write_fitted(
 
 
 def _fits(one: Study, fewest: int) -> Iterator[tuple[Cell, Fit]]:
-    """The cells of one GPU and backend, or narrower, that terms were fitted to, and their entries."""
+    """The fitted cells of one GPU and backend, or narrower, and their entries."""
     for cell, terms in one.terms.items():
         if len(cell) == 2:
             selector = Selector(kind=one.rows[0].kind)

@@ -1,7 +1,7 @@
 """Two campaigns against each other: closed loops of full-size prompts, and stages in open loop of cached prompts.
 
-Each is predicted by what was fitted to the other alone. A fit to stages moves the terms of all models together, from
-where they were, by one step in each term (`Step`): a campaign of one GPU and backend tells no more.
+Each is predicted by a fit to the other alone. A fit to stages moves the terms of all models together, from their
+present values, by one step in each term (`Step`): a campaign of one GPU and backend cannot say more.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from experiments.validation.fidelity.online import Figures, Stage, replayed
 from framework.timing.calibration_terms import Calibration
 
 KINDS = ("dense", "moe")
-_REQUESTS = 1200  # of a stage that terms are fitted to; its other requests come as these do
+_REQUESTS = 1200  # requests of a stage that terms are fitted to; its other requests are like these
 _NOISE = np.array([0.05, 0.03])  # of the median TTFT and the mean TPOT of a stage
 METRICS = ("ttft_ms_p50", "ttft_ms_mean", "tpot_ms_mean")
 _KERNELS_ALONE = ("timing.calibrated=false", "server=none")
-_NARROWER = 0.5  # widths of the prior, where other measurements have determined the terms
+_NARROWER = 0.5  # widths of the prior, if other measurements have determined the terms
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class StageSurfaces:
         return cls(centre, coefficients)
 
     def fitted(self, stages: Sequence[Stage], narrower: float = _NARROWER) -> Mapping[str, Floats]:
-        """The terms of each kind, moved together to where these stages are met best."""
+        """The terms of each kind, moved together to the best fit of these stages."""
         coefficients = np.stack([self.coefficients[stage] for stage in stages], axis=2)
         moved = best_terms(
             lambda terms: errors_at(coefficients, (terms - CENTRE) / WIDTH), _NOISE, CENTRE, narrower * WIDTH
@@ -63,7 +63,7 @@ def compared(stages: Sequence[Stage], closed: Mapping[str, Floats]) -> tuple[pl.
     """Stages by fits that saw more and more of them, and the terms by kind that were fitted to everything.
 
     `closed`: the terms of each kind that were fitted to closed loops. The frame has a line for each stage and fit:
-    stage, fit, and of each of METRICS measured_<metric> and predicted_<metric>, in milliseconds.
+    stage, fit, and for each of METRICS measured_<metric> and predicted_<metric>, in milliseconds.
     """
     surfaces = StageSurfaces.laid(stages, closed)
     lines = []
@@ -79,12 +79,12 @@ def compared(stages: Sequence[Stage], closed: Mapping[str, Floats]) -> tuple[pl.
 
 
 def shipped(stages: Sequence[Stage]) -> pl.DataFrame:
-    """The same lines of stages as a run finds its calibration now."""
+    """The same lines for stages with the shipped calibration."""
     return pl.DataFrame([_line(stage, "as shipped", replayed(stage, None)) for stage in stages])
 
 
 def from_stages(stages: Sequence[Stage]) -> Mapping[str, Calibration]:
-    """What the stages alone tell, by kind."""
+    """The terms from the stages alone, by kind."""
     found = StageSurfaces.laid(stages, dict.fromkeys(KINDS, CENTRE)).fitted(stages, narrower=1.0)
     return {kind: calibration(terms) for kind, terms in found.items()}
 
@@ -98,7 +98,7 @@ def _line(stage: Stage, fit: str, predicted: Figures) -> dict[str, object]:
 
 
 def _least() -> Floats:
-    """Seconds do not fall below zero; logarithms may."""
+    """Seconds have a least value of 0; logarithms have none."""
     return np.where(CENTRE == 0.0, -np.inf, 0.0)
 
 

@@ -1,15 +1,15 @@
-"""How far from silicon: measured deployments replayed by the simulator, next to the vendor's own predictor.
+"""Measured deployments replayed by the simulator, next to the vendor's own predictor.
 
     python -m experiments.validation.fidelity                                # everything: half an hour of one process
     python -m experiments.validation.fidelity kinds=dense backends=vllm
 
-Needs `pip install '.[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables
-and the measurements. Each row is replayed as it was measured: a closed loop with as many requests in flight. Fitted
+It needs `pip install '.[fidelity]'`: the package aiconfigurator-core (NVIDIA, Apache-2.0) holds the kernel tables and
+the measurements. Each row is replayed as it was measured: a closed loop with as many requests in flight. Fitted
 predictions are cross-validated in five folds by deployment: the same model, system, backend, parallelism and precision
 are never on both sides, and all that is fitted or chosen comes from the other side. Predictors are compared on the rows
-that all of them predict. Writes errors.csv (every row), scores.csv, scatter.png and scatter.svg into out= (default
-outputs/fidelity). With both kinds and vLLM, stages of load tests in open loop (online.csv) are predicted by what was
-fitted to closed loops, and closed loops by what was fitted to the stages alone: stages.csv, stages.png and stages.svg.
+that all of them predict. It writes errors.csv (every row), scores.csv, scatter.png and scatter.svg into out= (default
+outputs/fidelity). With both kinds and vLLM, stages of load tests in open loop (online.csv) are predicted by a fit to
+closed loops, and closed loops by a fit to the stages alone: stages.csv, stages.png and stages.svg.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ _MOST_PROCESSES = 8
 
 
 _KEYS = {
-    "kinds": "of models: dense, moe, or both, joined by a comma, if nothing is said",
-    "backends": f"servers: some of {', '.join(BACKENDS)}; all if nothing is said",
+    "kinds": "of models: dense, moe, or both, joined by a comma, by default",
+    "backends": f"servers: some of {', '.join(BACKENDS)}; all by default",
     "calibrations": "a directory: the terms fitted to all rows are written there, too, for timing=measured",
-    "out": "directory of the results, outputs/fidelity if nothing is said",
+    "out": "directory of the results, outputs/fidelity by default",
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to study, where the results go, and where fitted terms go (None: nowhere)."""
+    """The subjects of the study, the directory of its results, and that of fitted terms (None: not written)."""
 
     kinds: tuple[str, ...]
     backends: tuple[str, ...]
@@ -121,7 +121,7 @@ def main(arguments: Arguments) -> None:
 
 
 def parse(arguments: Arguments) -> Options:
-    """Options of the command line; InputError for what is not understood."""
+    """Options of the command line. Raises InputError for wrong ones."""
     kinds = tuple(arguments.several("kinds") or ("dense", "moe"))
     if not set(kinds) <= {"dense", "moe"}:
         raise InputError(f"kinds must be dense, moe or dense,moe; got {arguments.own['kinds']!r}")
@@ -132,7 +132,7 @@ def parse(arguments: Arguments) -> Options:
 
 
 def campaigns(studies: Sequence[Study], run: Replays) -> Record:
-    """Closed loops and stages in open loop, each predicted by what was fitted to the other."""
+    """Closed loops and stages in open loop, each predicted by a fit to the other."""
     both = {one.rows[0].kind: one for one in studies if one.rows[0].mode == "agg"}
     closed = {kind: vector(one.terms[STAGES_OF]) for kind, one in both.items()}
     stages = read_stages()
@@ -149,12 +149,12 @@ def campaigns(studies: Sequence[Study], run: Replays) -> Record:
 
 
 def own(one: Study) -> pl.DataFrame:
-    """Our predictions of every row that can be replayed, without and with a fit."""
+    """This project's predictions of every row that can be replayed, without and with a fit."""
     return pl.concat([compare(one.rows, one.raw, OURS), compare(one.rows, one.validated, OURS, fitted=True)])
 
 
 def shared(one: Study) -> pl.DataFrame | None:
-    """Both predictors, without and with a fit, on the rows that both predict; None where there are none."""
+    """Both predictors, without and with a fit, on the rows that both predict; None if there are none."""
     stored = stored_predictions()
     theirs = {row.key: stored[row.key] for row in one.rows if row.key in stored and not stored[row.key].failure}
     if not theirs:

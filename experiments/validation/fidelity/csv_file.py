@@ -3,8 +3,8 @@
 `silicon_sample.csv` lists 5,221 closed-loop load tests: a client kept `silicon_concurrency` requests in flight. Nearly
 all come from InferenceX (https://github.com/SemiAnalysisAI/InferenceX; the scripts under its benchmarks/ give the
 client's settings: 10 x concurrency prompts sent as fast as the concurrency allows, ends of sequence ignored, lengths
-uniform in [0.8, 1] x nominal), many of them up to three times. What is left out, and why, is decided here, before any
-prediction; `Reading.excluded` counts it.
+uniform in [0.8, 1] x nominal), many of them up to three times. Rows are left out here, with reasons, before any
+prediction; `Reading.excluded` counts them.
 
 Conventions of the csv that its header does not state, each checked on measurements that several of its sources list:
 
@@ -50,7 +50,7 @@ _MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax_m25",
     "moonshotai/Kimi-K2.5": "kimi_k25",
 }
-# Checkpoints released with fp8 weights scaled in blocks of 128 x 128, whatever the csv calls them.
+# Checkpoints released with fp8 weights scaled in blocks of 128 x 128, under any name in the csv.
 _BLOCK_SCALED = ("deepseek_v3", "minimax_m25", "qwen3_235b")
 # A bf16 checkpoint: its fp8 rows were quantised online. Those of Llama-70B ran nvidia's fp8 checkpoint, whose scales of
 # activations are fixed.
@@ -79,7 +79,7 @@ class Reading:
 
 
 def silicon_csv() -> Path:
-    """The csv of the installed package; InputError where it is not installed."""
+    """The csv of the installed package. Raises InputError if it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise InputError("the measured deployments are part of aiconfigurator-core: pip install '.[fidelity]'")
@@ -90,7 +90,9 @@ def silicon_csv() -> Path:
 
 
 def read_rows(path: Path | None = None) -> Reading:
-    """Rows that can be used, in the order of the csv, and what was left out; InputError if columns are missing."""
+    """Rows that can be used, in the order of the csv, and what was left out. Raises InputError if columns are
+    missing.
+    """
     table = _load(silicon_csv() if path is None else path)
     excluded: Counter[str] = Counter()
     once = table.unique(subset=[name for name in table.columns if name != "id"], keep="first", maintain_order=True)
@@ -107,7 +109,7 @@ def read_rows(path: Path | None = None) -> Reading:
 
 
 def write_keys(reading: Reading, path: Path) -> None:
-    """Write the keys of the rows used, one a line, under a header of what was left out."""
+    """Write the keys of the rows used, one a line, under a header that names the omitted rows."""
     lines = [*(f"# {line}" for line in reading.header()), *sorted(row.key for row in reading.rows)]
     write_whole(path, ("\n".join(lines) + "\n").encode())
 
@@ -118,7 +120,7 @@ def read_keys(path: Path) -> frozenset[str]:
 
 
 def key_difference(rows: Iterable[Row], path: Path) -> str:
-    """A line that says how `rows` differ from the keys at `path`; empty where they are the same."""
+    """A line on the differences between `rows` and the keys at `path`; empty if they are the same."""
     present, expected = frozenset(row.key for row in rows), read_keys(path)
     if present == expected:
         return ""
@@ -169,7 +171,7 @@ def _digest(content: str) -> str:
 
 
 def _one_listing_each(table: pl.DataFrame) -> pl.DataFrame:
-    """Of the lines that list one measurement, the one that says most about it; order kept."""
+    """One of the lines that list one measurement, the most complete one; order kept."""
     # The same times to 0.01 ms under the same load are one measurement; _MODELS joins the names of one architecture.
     same = [
         pl.col("model_path").replace(_MODELS).alias("_model"),
@@ -191,7 +193,7 @@ _Line = Mapping[str, object]
 
 
 def _row(line: _Line) -> Row:
-    """The row of one line; _UnusableError says why there is none."""
+    """The row of one line. Raises _UnusableError, with the reason, if there is none."""
     model = _MODELS.get(str(line["model_path"]))
     if model is None:
         raise _UnusableError("of models whose attention is not composed (Qwen3.5 gated linear, GLM-5 sparse)")
@@ -230,19 +232,19 @@ def _row(line: _Line) -> Row:
 
 
 def _number(line: _Line, name: str) -> int:
-    """An integer field, 0 where it is empty."""
+    """An integer field, 0 if it is empty."""
     value = line[name]
     return value if isinstance(value, int) else 0
 
 
 def _sizes(line: _Line, prefix: str) -> tuple[int, int, int, int]:
-    """The csv's attention tp and dp, expert tp and ep; what is empty counts as 1."""
+    """The csv's attention tp and dp, expert tp and ep; empty fields count as 1."""
     tp, dp, expert_tp, ep = (max(1, _number(line, prefix + size)) for size in _SIZES)
     return tp, dp, expert_tp, ep
 
 
 def _aggregated(line: _Line, model: str) -> Parallelism:
-    """The parallelism of an aggregated row, whichever way its source writes it (see the module)."""
+    """The parallelism of an aggregated row, in whichever form its source writes it (see the module)."""
     tp, dp, expert_tp, ep = _sizes(line, "")
     if model in DENSE:
         expert_tp, ep = tp, 1
@@ -275,7 +277,7 @@ def _checked(tp: int, dp: int, expert_tp: int, ep: int, largest: int = _LARGEST_
 
 
 def _dtypes(line: _Line, model: str) -> tuple[str, str]:
-    """Types of the weights outside and inside the experts, by checkpoint where the csv is coarser than it."""
+    """Types of the weights outside and inside the experts, by checkpoint if the csv is less precise."""
     if model == "gpt_oss_120b":  # released in one form only
         return "bf16", "mxfp4"
     if line["precision"] is None or line["precision"] == "bf16":  # unset: the checkpoint's own, and that is bf16

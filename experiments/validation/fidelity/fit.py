@@ -1,10 +1,10 @@
-"""The few terms that kernel tables lack, fitted to measured deployments; and clients whose settings were not reported.
+"""The few terms that kernel tables lack, fitted to measured deployments; and unreported settings of clients.
 
-A replay is cheap but not smooth in its terms, so each row is replayed at a few points around the prior, and a surface
-without cross terms is laid through the logarithms of its two latencies: quadratic in factors, affine in seconds, and
-piecewise affine in the time to launch a layer, which kernels hide until it is the longer one. On these surfaces the
-terms are fitted: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of
-each GPU's, and that the prior of each model's and data type's on it, so that few deployments move terms little.
+A replay is cheap but not smooth in its terms. So each row is replayed at a few points around the prior, and a surface
+without cross terms is fitted to the logarithms of its two latencies: quadratic in factors, affine in seconds, and
+piecewise affine in the time to launch a layer, which kernels hide until it is the longer one. The terms are fitted on
+these surfaces: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of each
+GPU's, and that the prior of each model's and data type's on it, so few deployments move terms little.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Term:
     highest: float
 
 
-# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, communication
-# is less sure; what each of the server's terms is made of, framework.timing.server says.
+# Assumptions, wide enough for the data to overrule them: kernels run nearly as they were measured alone, and
+# communication is less certain; framework.timing.server explains each of the server's terms.
 TERMS = (
     Term("log kernel", 0.0, 0.06, -0.5, 0.6),
     Term("log compute", 0.0, 0.12, -0.5, 0.6),
@@ -89,9 +89,9 @@ CENTRE, WIDTH = AGGREGATED.centre, AGGREGATED.width
 _FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
 _HIDDEN = [k for k, term in enumerate(TERMS) if term.name == "eager_layer_s"]
 _REACH = 1.5  # of a point of the design, in widths
-_FARTHER = (3.0, 5.0)  # further points of what kernels hide
+_FARTHER = (3.0, 5.0)  # further points for terms that kernels hide
 _KNOTS = (_REACH, *_FARTHER[:-1])  # where such a surface bends
-# Standard deviations of relative errors, of TTFT and TPOT: what repeated measurements of one deployment differ by, and
+# Standard deviations of relative errors, of TTFT and TPOT: the spread of repeated measurements of one deployment, and
 # what a step model leaves out.
 NOISE = np.array([0.15, 0.05])
 _NARROWER = (1.0, 0.7, 0.5)  # widths of the priors, by level: backend, GPU, model and data type
@@ -155,10 +155,10 @@ def log_errors(row: Row, outcome: Replayed | str) -> Floats | None:
 
 
 def choose_clients(rows: Sequence[Row], training: Sequence[Row], run: Run) -> Mapping[str, Client]:
-    """The client of each row, by key: stated, or that which suits the other rows of its campaign best.
+    """The client of each row, by key: the stated one, or the one that suits the other rows of its campaign best.
 
-    A campaign is one model, GPU, backend and data type of one source. Only `training` rows are looked at, before
-    anything is fitted to them; a campaign without any has the client that is assumed.
+    A campaign is one model, GPU, backend and data type of one source. Only `training` rows are used, before anything is
+    fitted to them; a campaign without any has the assumed client.
     """
     clients = {row.key: stated(row) for row in rows}
     campaigns: dict[Cell, list[Row]] = defaultdict(list)
@@ -190,12 +190,12 @@ def fit_all(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfac
 
 
 def terms_of(row: Row, found: Mapping[Cell, Floats]) -> Floats:
-    """The most specific terms that there are for a row."""
+    """The most specific terms for a row."""
     return next(found[cell] for cell in reversed(cells(row)) if cell in found)
 
 
 def cells(row: Row) -> tuple[Cell, Cell, Cell, Cell]:
-    """What a row's terms are fitted over, from wide to narrow."""
+    """The cells of a row's terms, from wide to narrow."""
     return (), (row.backend,), (row.backend, row.gpu), (row.backend, row.gpu, row.model, row.dtype)
 
 
@@ -204,12 +204,12 @@ def _campaign(row: Row) -> Cell:
 
 
 def _best_reader(rows: Sequence[Row], client: Client, run: Run) -> Client:
-    """The client with the speed of reading that suits the rows best."""
+    """The client with the reading speed that suits the rows best."""
     return _best_client(rows, [replace(client, token_s=seconds) for seconds in READING_S], run)
 
 
 def _best_client(rows: Sequence[Row], candidates: Sequence[Client], run: Run) -> Client:
-    """The candidate whose TTFT is closest in the mean, before anything is fitted; the first of equals."""
+    """The candidate with the closest mean TTFT, before anything is fitted; the first of equals."""
     outcomes = run([Replay(row, client, calibration(CENTRE)) for client in candidates for row in rows])
     losses = []
     for at in range(len(candidates)):
@@ -233,7 +233,7 @@ def design(centre: Floats, prior: Prior = AGGREGATED) -> Floats:
 
 
 def _sides(k: int) -> tuple[float, ...]:
-    """Where the design moves term number k to, in widths from the centre."""
+    """The moves of term number k in the design, in widths from the centre."""
     if k in _FACTORS:
         return -_REACH, _REACH
     return (_REACH, *_FARTHER) if k in _HIDDEN else (_REACH,)
@@ -245,12 +245,12 @@ def surface(steps: Floats, errors: Floats) -> Floats:
 
 
 def errors_at(coefficients: Floats, steps: Floats) -> Floats:
-    """What surfaces of `coefficients` (C, ...) say at `steps` (K,) from their centre."""
+    """The values of surfaces of `coefficients` (C, ...) at `steps` (K,) from their centre."""
     return np.asarray(np.tensordot(_basis(steps[None])[0], coefficients, axes=(0, 0)))
 
 
 def _basis(steps: Floats) -> Floats:
-    """Constant, slopes, curvatures of factors, bends of what is hidden at `steps` (P, K) from the centre; (P, C)."""
+    """Constant, slopes, curvatures of factors, bends of hidden terms at `steps` (P, K) from the centre; (P, C)."""
     bends = [np.maximum(steps[:, _HIDDEN] - knot, 0.0) for knot in _KNOTS]
     return np.hstack([np.ones((len(steps), 1)), steps, steps[:, _FACTORS] ** 2, *bends])
 
@@ -260,8 +260,7 @@ def best_terms(
 ) -> Floats:
     """The terms (K,) at which log errors (2, R) and the distance from `start`, by that width, cost least together.
 
-    What kernels hide has no slope where it is hidden, so that the search also begins where it may not be.
-    """
+    A hidden term has no slope while kernels hide it, so the search also begins at values beyond them."""
 
     def residuals(terms: Floats) -> Floats:
         scaled = np.expm1(np.clip(errors(terms), -_FARTHEST, _FARTHEST)) / noise[:, None]

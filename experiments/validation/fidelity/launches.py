@@ -1,12 +1,13 @@
-"""The time to launch a layer kernel by kernel (`eager_layer_s`), all other terms of a shipped fit kept.
+"""The time to launch a layer kernel by kernel (`eager_layer_s`), with all other terms of a shipped fit kept.
 
     python -m experiments.validation.fidelity.launches kind=dense
     python -m experiments.validation.fidelity.launches kind=moe write=framework/timing/profiles
 
-It shows in closed loops of short prompts, whose means hold many other things, and alone in the tail of first stages:
-44 of 3,000 requests compute a whole prompt there, in steps larger than any graph, and the P99 of TTFT is one of them.
-Both are replayed for each of a few times; losses are those of fits (`fit.py`), a P99 counts with 5 %. A stage that
-holds a server's cold start says nothing of launches and does not count (`_COLD`). Needs `pip install '.[fidelity]'`.
+Two data sets show it. One is closed loops of short prompts, whose means also hold many other effects. The other is the
+tail of first stages: 44 of 3,000 requests compute a whole prompt there, in steps larger than any graph, and the P99 of
+TTFT is one of them. Both are replayed for each of a few times; losses are those of fits (`fit.py`), a P99 counts with 5
+%. A stage that contains a server's cold start says nothing of launches and does not count (`_COLD`). It needs `pip
+install '.[fidelity]'`.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from framework.timing.calibration_terms import (
 from framework.timing.shipped.profile_files import shipped_directory
 
 SECONDS = (1e-4, 5e-4, 6e-4, 7e-4, 8e-4, 9e-4, 1e-3)
-_COLD = ("mixtral_8x7b",)  # whose first requests waited for half a second and longer
+_COLD = ("mixtral_8x7b",)  # first requests waited for half a second and longer
 _TAIL_NOISE = 0.05  # standard deviation of the relative error of a P99, as of the median of a stage (campaigns.py)
 _NOTE = "; eager_layer_s by experiments/validation/fidelity/launches.py"
 _KEYS = {
-    "kind": "dense or moe; dense if nothing is said",
+    "kind": "dense or moe; dense by default",
     "write": "a directory of profiles, in whose calibration of the kind the best is written",
 }
 
@@ -96,7 +97,7 @@ def of_tails(stages: Sequence[Stage], terms: Calibration) -> Mapping[Stage, Floa
 
 
 def best(closed: Floats, tails: Mapping[Stage, Floats]) -> float:
-    """The one of SECONDS whose loss over closed loops and tails is least."""
+    """The one of SECONDS with the least loss over closed loops and tails."""
     of_tails = [[soft_l1(error / _TAIL_NOISE) for error in errors] for errors in tails.values()]
     losses = closed + np.sum(of_tails, axis=0) if tails else closed
     return SECONDS[int(np.argmin(losses))]

@@ -1,10 +1,10 @@
 """Load tests of servers in open loop, replayed stage by stage: the rows of online.csv.
 
-A stage sends requests at a constant rate, as the client that measured them does (kubernetes-sigs/inference-perf): gaps
-are exponential, scaled to the length of the stage (`ConstantLoadTimer`), and a few prompts, each a system prompt and a
+A stage sends requests at a constant rate, as the measuring client does (kubernetes-sigs/inference-perf): gaps are
+exponential, scaled to the length of the stage (`ConstantLoadTimer`), and a few prompts, each a system prompt and a
 question, come in turn (`SharedPrefixDataGenerator`). So a prompt is computed at its first use in the first stage of a
-run, and from then on it is in the prefix cache but for its last block. The published figures are aggregates of a stage,
-so prompts are drawn anew: their lengths are normal, with the published tenth and ninetieth percentiles.
+run, and from then on the prefix cache has it except its last block. The published figures are aggregates of a stage, so
+prompts are drawn: their lengths are normal, with the published tenth and ninetieth percentiles.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from framework.workload import Workload, consecutive
 STAGES = Path(__file__).with_name("online.csv")
 _MOE = ("mixtral_8x7b",)
 _BLOCK = 16  # tokens of a block of the prefix cache
-_BETWEEN_S = 60.0  # from the last prompt of an earlier stage to a later one
+_BETWEEN_S = 60.0  # seconds from the last prompt of an earlier stage to a later one
 _TENTH = 1.2816  # standard deviations from the median of a normal distribution to its tenth percentile
-# Groups of conf that say what a server is.
+# Groups of conf that describe a server.
 GROUPS = ("model", "gpu", "timing", "engine", "cluster", "policy")
 
 
@@ -80,12 +80,12 @@ class Stage:
 
     @property
     def prompts(self) -> int:
-        """How many there are."""
+        """The number of prompts."""
         return self.system_prompts * self.users
 
     @property
     def earlier(self) -> int:
-        """Requests of earlier stages that are sent before it, so that its prompts are in the cache: one of each."""
+        """Requests of earlier stages that are sent before it, so that its prompts are cached: one of each."""
         return self.prompts if self.stage > 0 else 0
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a stage came to, in milliseconds."""
+    """The results of a stage, in milliseconds."""
 
     ttft_ms_mean: float
     ttft_ms_p50: float
@@ -110,7 +110,7 @@ class Figures:
 
 
 def read_stages(path: Path = STAGES) -> tuple[Stage, ...]:
-    """All stages in a file with the columns of `Stage`; InputError where it is no such file."""
+    """All stages in a file with the columns of `Stage`. Raises InputError for another file."""
     try:
         table = pl.read_csv(path, comment_prefix="#", schema_overrides={"version": pl.String, "run": pl.String})
         return tuple(Stage(**line) for line in table.iter_rows(named=True))
@@ -142,7 +142,7 @@ def workload(stage: Stage, most: int | None = None) -> Workload:
 
 
 def place_of(stage: Stage) -> Place:
-    """What its requests are like, of the one instance."""
+    """The place of its requests, on the one instance."""
     return Place.of(workload(stage), Open(), 1, prefix_cache=True)
 
 
@@ -155,7 +155,7 @@ def _ids(kind: int, blocks: int, stage: Stage) -> np.ndarray[Any, np.dtype[np.in
 
 
 def parts_of(stage: Stage, *overrides: str) -> Mapping[str, Any]:
-    """The parts of run.py's configuration for the stage's server, everything not stated as run.py has it."""
+    """The parts of run.py's configuration for the stage's server; unstated ones are run.py's defaults."""
     return configured(
         [
             *(f"model={stage.model}", f"gpu={stage.gpu}", f"timing.backend={stage.backend}", "policy=vllm_v1"),
@@ -170,7 +170,7 @@ def parts_of(stage: Stage, *overrides: str) -> Mapping[str, Any]:
 def replayed(
     stage: Stage, calibration: Calibration | None, overrides: Sequence[str] = (), most: int | None = None
 ) -> Figures:
-    """The stage on the simulated server, as a run with `overrides` has it. `calibration` None: what a run finds."""
+    """The stage on the simulated server, as in a run with `overrides`. `calibration` None: the one that a run finds."""
     parts = parts_of(stage, *overrides)
     timing: Timing = placed(parts["timing"], place_of(stage))
     times = (lambda _: timing) if calibration is None else calibrations_of(timing)

@@ -1,8 +1,8 @@
-"""What published start files gave the servers of disaggregated deployments: `recipes.csv`, whose head names the source.
+"""Servers of disaggregated deployments by published start files: `recipes.csv`, whose head names the source.
 
-The csv of the measurements lists some of these deployments under a layout that they did not have; the recipe's counts.
-How many sequences a decode instance runs at once decides how long a request waits for a seat there: of 39 measurements
-with more requests in flight than seats the first token comes after 0.9 to 1.2 times the wait for a seat in 28.
+The csv of the measurements lists some of these deployments under a wrong layout; the recipe's counts. The number of
+sequences that a decode instance runs at once decides how long a request waits for a seat there: of 39 measurements with
+more requests in flight than seats the first token comes after 0.9 to 1.2 times the wait for a seat in 28.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _KEY = ("gpu", "backend", "model", "dtype", "isl", "osl", "concurrency", "date",
 
 @dataclass(frozen=True)
 class Recipe:
-    """Of each instance: how its GPUs share the model, its seats and the tokens of a prefill step; None: not known.
+    """For each instance: how its GPUs share the model, its seats and the tokens of a prefill step; None: unknown.
 
-    `frontends`: "one", "several", or "" where that is not known.
+    `frontends`: "one", "several", or "" if unknown.
     """
 
     prefill: Parallelism
@@ -41,17 +41,17 @@ class Recipe:
 
 
 def recipe_of(row: Row) -> Recipe | None:
-    """The recipe of a disaggregated row, None where none was found."""
+    """The recipe of a disaggregated row, None if none was found."""
     return None if row.mode == "agg" else _recipes().get(_key(row, row.listed or row.layout))
 
 
 def as_they_were(rows: Iterable[Row]) -> list[Row]:
-    """The rows, disaggregated ones with the layouts of their recipes; `listed` keeps what the csv says."""
+    """The rows, disaggregated ones with the layouts of their recipes; `listed` keeps the csv's."""
     return [_corrected(row) for row in rows]
 
 
 class _Dealt(Disaggregated):
-    """Requests are dealt to the instances of a role, whatever these have to do."""
+    """Requests are dealt to the instances of a role in turn, independently of load."""
 
     def prepare(self, cluster: Cluster) -> None:
         self._prefill, self._decode = (part.ids.tolist() for part in (cluster.prefill, cluster.decode))
@@ -73,7 +73,7 @@ class InTurn(_Dealt):
 
 
 class AtRandom(_Dealt):
-    """Anywhere: several front ends, each of which deals its own requests in turn, do nearly that."""
+    """At random: several front ends, each of which deals its own requests in turn, come close to that."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -86,8 +86,8 @@ class AtRandom(_Dealt):
 
 
 def router_of(row: Row) -> type[Disaggregated]:
-    """The policy that deals a row's requests as its recipe's front ends do; the default where they are not known, or
-    have no choice.
+    """The policy that deals a row's requests as its recipe's front ends do; the default if they are unknown, or have no
+    choice.
     """
     recipe = recipe_of(row)
     if recipe is None or row.prefill.workers == row.decode.workers == 1:
@@ -120,5 +120,5 @@ def _recipe(line: dict[str, object]) -> Recipe:
 
 
 def _parallelism(text: str) -> Parallelism:
-    """A layout as `Parallelism` prints it."""
+    """A layout in the form in which `Parallelism` prints it."""
     return Parallelism(**{name: int(value) for name, value in re.findall(r"(tp|pp|ep|dp)(\d+)", text)})

@@ -18,7 +18,7 @@ from framework.timing.calibration_terms import Calibration
 from framework.workload import Workload
 
 _ROWS_A_TASK = 8
-_MOST_WAITS = 8  # that are tried until requests last as long as their reading
+_MOST_WAITS = 8  # attempts until requests last as long as their reading
 _CLOSE = 0.01
 
 
@@ -33,7 +33,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Means over the requests, in seconds, and the share of busy time in steps beyond what was measured."""
+    """Means over the requests, in seconds, and the share of busy time in steps beyond the measured range."""
 
     ttft_s: float
     tpot_s: float
@@ -41,7 +41,7 @@ class Replayed:
 
 
 def replay(task: Replay) -> Replayed | str:
-    """The deployment as the simulator sees it; or why it cannot be simulated, in one line."""
+    """The simulated deployment; or why it cannot be simulated, in one line."""
     row = task.row
     sent = requests.Sent(workload(row, task.client), Closed(row.concurrency), "closed")
     try:
@@ -55,16 +55,16 @@ def replay(task: Replay) -> Replayed | str:
 
 
 def _served(sent: requests.Sent, task: Replay, wait_s: float = 0.0) -> requests.Served:
-    """What the requests take of which each waits so long before it is sent; the wait counts as theirs."""
+    """The times of requests that each wait `wait_s` before they are sent; the wait is included."""
     waiting = replace(task.calibration, request_s=task.calibration.request_s + wait_s)
     return requests.replay(sent, server(task.row, task.client), waiting)
 
 
 def _read(sent: requests.Sent, task: Replay) -> requests.Served:
-    """What requests take whose clients share a process that reads one token after another.
+    """The times of requests whose clients share a process that reads one token after another.
 
-    It cannot end more requests a second than it reads: with C in flight, one lasts C times the reading of its own
-    tokens or longer (Little's law). What the server does not take of that is the wait until the request is sent.
+    It cannot end more requests a second than it reads: with C in flight, one lasts at least C times the reading of its
+    own tokens (Little's law). The part beyond the server's time is a wait before the request is sent.
     """
     least_s = task.row.concurrency * float(sent.workload.output_tokens.mean()) * task.client.token_s
     wait_s, served = 0.0, _served(sent, task)
@@ -91,6 +91,6 @@ def replay_all(tasks: Sequence[Replay], processes: int) -> Iterable[Replayed | s
     if processes == 1:
         yield from map(replay, tasks)
         return
-    # a forked child of a process with threads may never come back: polars has some
+    # a forked child of a process with threads, as polars starts, may never return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(replay, tasks, chunksize=_ROWS_A_TASK)

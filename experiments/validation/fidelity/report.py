@@ -19,7 +19,7 @@ from experiments.validation.fidelity.score import METRICS, errors, scores
 from framework.cli.files import write_whole
 from framework.errors import InputError
 
-_Axes = Any  # matplotlib comes with an extra: without it there is no picture, and nothing to check types with
+_Axes = Any  # matplotlib is an extra: without it there is no picture, and nothing to check types with
 BAND = 0.25  # the shaded band of the picture: predictions within this of the measurement
 _TITLES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "tokens_s_gpu": "throughput"}
 _UNITS = {
@@ -38,7 +38,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Section:
-    """A table: a title, the columns that a line is named by, and the comparison it sums up."""
+    """A table: a title, the columns that name a line, and the comparison that it summarizes."""
 
     title: str
     by: tuple[str, ...]
@@ -52,7 +52,7 @@ def overview(comparison: pl.DataFrame) -> Iterator[Section]:
 
 
 def sections(comparison: pl.DataFrame) -> Iterator[Section]:
-    """What the study reports: by class, system, model, load, at saturation, and without the doubtful rows."""
+    """The tables of the study: by class, system, model, load, at saturation, and without the doubtful rows."""
     aggregated = comparison.filter(pl.col("mode") == "agg")
     yield Section("Rows that all predictors predict", ("mode", "kind"), comparison)
     yield Section("The same without doubtful rows", ("mode", "kind"), comparison.filter(~pl.col("doubtful")))
@@ -65,7 +65,7 @@ def sections(comparison: pl.DataFrame) -> Iterator[Section]:
 
 
 def beyond(comparison: pl.DataFrame) -> Section:
-    """What a fit is worth on loads that it has not seen."""
+    """The accuracy of a fit on loads that it has not seen."""
     title = "Aggregated, fitted to one half of the loads and tested on the other"
     return Section(title, ("kind", "axis", "tested"), comparison.filter(~pl.col("doubtful")))
 
@@ -109,7 +109,7 @@ def write_scores(shown: Iterable[Section], folder: Path) -> Path:
 
 
 def require_matplotlib() -> None:
-    """InputError without the library that `draw` needs."""
+    """Raise InputError without the library that `draw` needs."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("the picture needs matplotlib: pip install '.[fidelity]'")
 
@@ -191,7 +191,7 @@ def _score_note(axes: _Axes, part: pl.DataFrame, metric: str) -> None:
 
 
 def _limits(comparison: pl.DataFrame, metric: str) -> tuple[float, float]:
-    """Of both axes: all points of every predictor, with a little room."""
+    """The limits of both axes: all points of every predictor, with a little room."""
     factor = _UNITS[metric][2]
     values = pl.concat([comparison[f"measured_{metric}"], comparison[f"predicted_{metric}"]]) * factor
     values = values.filter(values > 0)
@@ -209,7 +209,7 @@ def _legend(panels: Iterable[_Axes]) -> tuple[list[Any], list[str]]:
 
 
 def save(figure: Any, path: Path, suffix: str) -> Path:
-    """Write a picture, the same one as the same bytes; the path."""
+    """Write a picture, equal bytes for equal pictures; returns the path."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if suffix == "svg" else {}
     figure.savefig(buffer, format=suffix, dpi=160, metadata=metadata)

@@ -1,4 +1,4 @@
-"""Measured deployments to hold the simulator against, each under one load, and reasons to doubt some of them."""
+"""Measured deployments for comparison with the simulator, each under one load, and reasons to doubt some of them."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Pool:
 class Row:
     """One measurement of one deployment under one load.
 
-    `mode`: agg (one instance, `prefill` and `decode` are the same pool) or disagg. `prompts` sequences of
-    `shortest` x nominal to nominal length, drawn uniformly, `concurrency` in flight over the whole deployment.
-    `ttft_s`, `tpot_s`: means as published. `doubts`: reasons to report scores without this row too. `listed`: the
-    layout that the source states, where the deployment had another.
+    `mode`: agg (one instance, `prefill` and `decode` are the same pool) or disagg. `prompts` sequences of `shortest` x
+    nominal to nominal length, drawn uniformly, `concurrency` in flight over the whole deployment. `ttft_s`, `tpot_s`:
+    means as published. `doubts`: reasons to report scores also without this row. `listed`: the layout that the source
+    states, if the deployment had another.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def parallelism(self) -> Parallelism:
-        """Of the instance that generates."""
+        """That of the instance that generates."""
         return self.decode.parallelism
 
     @property
@@ -130,7 +130,7 @@ def _doubts(row: Row, slowest_s: float) -> tuple[str, ...]:
     ) and row.ttft_s > 5:
         doubts.append("stalled at its start? (DeepSeek nvfp4 on B200 of 2025-11-10: TTFT 5-9 s whatever the load)")
     # perf-changelog.yaml of InferenceX: pull requests 632 and 642 move the servers with MTP to 1.2.0rc6.post3 while the
-    # others stay on rc6.post2 (594, 620); 392 adds MTP in January 2026 to plain servers of 1.1.0rc2.post2.
+    # others stay on rc6.post2 (594, 620); 392 adds MTP in January 2026 to servers of 1.1.0rc2.post2 without it.
     if (row.model, row.backend, row.mode) == ("deepseek_v3", "trtllm", "agg") and (
         row.version == "1.2.0rc6.post3" or (row.version == "1.1.0rc2.post2" and row.date.startswith("2026-01"))
     ):

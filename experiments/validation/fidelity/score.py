@@ -1,4 +1,4 @@
-"""How far predictions are from measurements: errors, folds that no deployment straddles, a calibration of two numbers.
+"""Errors of predictions: scores, folds that no deployment straddles, a calibration of two numbers.
 
 A comparison is a frame with one line for each row and predictor; `compare` makes it, everything else reads it:
 
@@ -24,12 +24,12 @@ from framework.errors import InputError
 
 METRICS = ("ttft_s", "tpot_s", "tokens_s_gpu")
 FOLDS = 5
-_QUEUEING = 0.25  # a request that waits for its first token this share of its decoding time
-_FEWEST = 8  # rows that two numbers are fitted to
+_QUEUEING = 0.25  # least share of its decoding time that a request waits for its first token
+_FEWEST = 8  # least rows to which two numbers are fitted
 
 
 class Latencies(Protocol):
-    """What a predictor says about one row: mean seconds to the first token and between tokens."""
+    """A prediction for one row: mean seconds to the first token and between tokens."""
 
     @property
     def ttft_s(self) -> float: ...
@@ -98,7 +98,7 @@ def common(comparisons: Iterable[pl.DataFrame]) -> pl.DataFrame:
 def folds(rows: Sequence[Row], count: int = FOLDS, seed: int = 0) -> Mapping[str, int]:
     """A fold for each row's key. Rows of one deployment share it; each system and backend is spread over all of them.
 
-    Depends on the rows and the seed alone. Raises InputError for fewer than two folds.
+    It depends on the rows and the seed alone. Raises InputError for fewer than two folds.
     """
     if count < 2:
         raise InputError(f"folds: at least 2 are needed to fit and test apart, got {count}")
@@ -128,8 +128,8 @@ def splits(rows: Sequence[Row], count: int = FOLDS, seed: int = 0) -> Iterator[t
 def scaled(rows: Sequence[Row], predictions: Mapping[str, Latencies], seed: int = 0) -> Mapping[str, Means]:
     """Predictions after two numbers per metric, class, system and backend, fitted on the other folds' deployments.
 
-    Doubtful rows are not fitted to. Where the other folds have too few rows of a system and backend, the prediction
-    stays as it is.
+    Doubtful rows are not fitted to. If the other folds have too few rows of a system and backend, the prediction stays
+    as it is.
     """
     usable = [row for row in rows if row.key in predictions]
     found: dict[str, Means] = {}
@@ -145,7 +145,7 @@ def scaled(rows: Sequence[Row], predictions: Mapping[str, Latencies], seed: int 
 def least_relative(predicted_s: NDArray[np.float64], measured_s: NDArray[np.float64]) -> Scaling:
     """The scaling with scale, offset >= 0 of the least mean absolute relative error: a linear program.
 
-    minimise sum e_i subject to -e_i <= (scale x_i + offset - y_i) / y_i <= e_i. Few far-off rows hardly move it.
+    It minimises sum e_i subject to -e_i <= (scale x_i + offset - y_i) / y_i <= e_i. A few outliers hardly move it.
     """
     count = len(predicted_s)
     terms = np.column_stack([predicted_s / measured_s, 1 / measured_s])

@@ -1,8 +1,8 @@
-"""Settings of the servers that were measured, as their published start scripts give them.
+"""Settings of the measured servers, from their published start scripts.
 
 InferenceX (https://github.com/SemiAnalysisAI/InferenceX) keeps a script for each model, precision, GPU and engine under
-benchmarks/, and lists what changed between versions of the engines in perf-changelog.yaml. Where a row is of another
-campaign, or a script leaves a setting open, the engine's default holds. Nothing here is fitted.
+benchmarks/, and lists the changes between versions of the engines in perf-changelog.yaml. For a row of another
+campaign, or a setting that a script leaves open, the engine's default applies. Nothing here is fitted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def kv_dtype_of(row: Row) -> str:
     """Type of the cached keys and values.
 
     TensorRT-LLM's quantised checkpoints cache fp8, as do the scripts' servers of Llama-70B on H200 and later, of
-    DeepSeek with SGLang on Blackwell and of gpt-oss there. Nvidia's nvfp4 checkpoints ask for it, which vLLM follows
+    DeepSeek with SGLang on Blackwell and of gpt-oss there. Nvidia's nvfp4 checkpoints request it, which vLLM follows
     since December 2025 (vllm-project/vllm pull request 29980), and so do the scripts of MiniMax on Blackwell from vLLM
-    0.19 on. How many requests ran at once where memory was short confirms it.
+    0.19 on. The number of concurrent requests under short memory confirms it.
     """
     if row.backend == "trtllm":
         return "fp8" if row.dtype != "bf16" or (row.model == "gpt_oss_120b" and row.gpu not in _HOPPER) else "bf16"
@@ -51,11 +51,11 @@ def expert_dtype_of(row: Row) -> str:
 def token_budget_of(row: Row) -> int:
     """Most tokens of a step of the whole instance."""
     if row.backend == "vllm":
-        # Scripts of MiniMax for Blackwell come to ask for 2 x isl; the heaviest loads of short prompts show more.
+        # Scripts of MiniMax for Blackwell later request 2 x isl; the heaviest loads of short prompts show more.
         recent = row.model == "minimax_m25" and row.gpu not in _HOPPER and not _before(row, 0, 19)
         return max(_VLLM_TOKENS, 2 * row.isl) if recent else _VLLM_TOKENS
     if row.backend == "sglang":
-        # --max-prefill-tokens for DeepSeek in fp8 on eight GPUs; of the others the default holds
+        # --max-prefill-tokens for DeepSeek in fp8 on eight GPUs; others have the default
         wide = row.model == "deepseek_v3" and row.dtype == "fp8_block" and row.parallelism.gpus == 8
         if wide and row.family == "InferenceX":
             return 2 * _SGLANG_LARGE_TOKENS
@@ -66,13 +66,13 @@ def token_budget_of(row: Row) -> int:
         return row.isl + row.osl + 200  # max_model_len
     if row.model == "gpt_oss_120b":
         return 20_000 * aggregated(row).parallelism.dp
-    # Of each dp group; scripts of 1.2 ask for no less than the default.
+    # Of each dp group; scripts of 1.2 request at least the default.
     each = row.isl + row.concurrency + 127
     return (each if _before(row, 1, 2) else max(_TRTLLM_TOKENS, each)) * aggregated(row).parallelism.dp
 
 
 def admission_wait_steps_of(row: Row) -> int:
-    """Decode steps that a server lets requests wait for others (`engine.admission_wait_steps`)."""
+    """Decode steps for which a server lets requests wait for others (`engine.admission_wait_steps`)."""
     if row.family != "InferenceX" or row.mode != "agg":
         return 0
     equal = (row.isl, row.osl) == (1024, 1024)
@@ -89,10 +89,10 @@ def admission_wait_steps_of(row: Row) -> int:
 
 
 def is_asynchronous(row: Row) -> bool:
-    """Whether the server forms a step while the one before it runs.
+    """Whether the server forms a step while the previous one runs.
 
     TensorRT-LLM (overlap scheduler) and SGLang (overlap schedule) do by default, vLLM from 0.14 on; the scripts of
-    InferenceX asked older versions for it (--async-scheduling).
+    InferenceX set it for older versions (--async-scheduling).
     """
     return row.backend != "vllm" or row.family == "InferenceX" or not _before(row, 0, 14)
 
@@ -102,7 +102,7 @@ def aggregated(row: Row) -> Pool:
 
     Until December 2025 the scripts of TensorRT-LLM chose expert parallelism and data-parallel attention themselves, by
     the load; the csv lists these rows under their number of GPUs alone. Later rows, listed in full, agree with it.
-    Experts of 1536 values in blocks of 128 cannot be split eight ways, so that MiniMax in fp8 spreads them.
+    Experts of 1536 values in blocks of 128 cannot be split eight ways, so MiniMax in fp8 spreads them.
     """
     if (row.model, row.dtype, row.parallelism.expert_tp) == ("minimax_m25", "fp8_block", 8):
         return Pool(1, replace(row.parallelism, ep=8))
@@ -123,7 +123,7 @@ def aggregated(row: Row) -> Pool:
 def disaggregated(row: Row, pool: Pool) -> Pool:
     """The instances of one role of a disaggregated row.
 
-    SGLang's data-parallel attention around DeepEP spreads experts over all GPUs (its documentation: ep_size becomes
+    SGLang's data-parallel attention with DeepEP spreads experts over all GPUs (its documentation: ep_size becomes
     tp_size), whatever the csv says.
     """
     layout = pool.parallelism
@@ -133,7 +133,7 @@ def disaggregated(row: Row, pool: Pool) -> Pool:
 
 
 def _chosen_for_deepseek(row: Row, gpus: int, load: int) -> tuple[bool, bool]:
-    """Whether experts are spread over the GPUs, and whether each GPU attends to sequences of its own."""
+    """Whether experts are spread over the GPUs, and whether each GPU attends to its own sequences."""
     long_prompts, long_outputs = row.isl > row.osl, row.osl > row.isl
     if row.dtype == "nvfp4":
         spread = load > (32 if gpus == 4 or long_prompts else 16 if long_outputs else 8)

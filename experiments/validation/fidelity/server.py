@@ -1,8 +1,8 @@
-"""How a measured server was set up: what its published start script says, or else what its engine does by default.
+"""The settings of a measured server: from its published start script, else its engine's defaults.
 
-Settings are those of the InferenceX scripts (https://github.com/SemiAnalysisAI/InferenceX, benchmarks/) where a row is
-from there, and those of the engines' documentation elsewhere. None of them is fitted here; `Client` alone holds what is
-not known of the clients and is chosen on deployments other than those it is tested on.
+Rows of InferenceX have the settings of its scripts (https://github.com/SemiAnalysisAI/InferenceX, benchmarks/), other
+rows those of the engines' documentation. None of them is fitted here; only `Client` holds unknown properties of the
+clients, which are chosen on deployments other than the tested ones.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _MOST_SEQUENCES = 2048
 # Share of a GPU's memory for weights and KV (vLLM: gpu_memory_utilization less activations; SGLang: mem_fraction_static
 # less the same), or of what the weights leave for KV (TensorRT-LLM: free_gpu_memory_fraction less buffers).
 _SHARES = {"vllm": 0.9, "sglang": 0.83}
-_GRAPH_TOKENS = 512  # of the largest step whose kernels a CUDA graph launches (vLLM: max_cudagraph_capture_size)
+_GRAPH_TOKENS = 512  # tokens of the largest step whose kernels a CUDA graph launches (vLLM: max_cudagraph_capture_size)
 _VLLM_OTHER_BYTES = 5.5e9  # of a GPU: activations, CUDA graphs, communication
 _FREE_SHARE = 0.8
-# SGLang and TensorRT-LLM send the first token with the KV: the decode server has it once there is a seat. vLLM's
-# decode server computes the last prompt token itself.
+# SGLang and TensorRT-LLM send the first token with the KV: the decode server has it once there is a seat. vLLM's decode
+# server computes the last prompt token itself.
 _FIRST_TOKEN: dict[str, FirstToken] = {"vllm": "recomputed", "trtllm": "join", "sglang": "join"}
 _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sglang": "chunks_first"}
 
@@ -62,11 +62,11 @@ _BATCHING: dict[str, Batching] = {"vllm": "decode_first", "trtllm": "mixed", "sg
 class Client:
     """What a row does not state about the client: lengths are uniform in [shortest, 1] x nominal.
 
-    Clients that ask for equal lengths keep requests in step, in waves that end and begin together; a little
-    inequality disperses them. `token_budget`: of a step, where the server's is not published; None: its default.
-    `spare`: how many more requests are in flight than the server runs at once. `token_s`: how long the one process
-    that reads all answers takes for a token; a request waits until it comes to send it. `rounds`: how many requests
-    it sends for each that is in flight, the first of which come at once; None: as many as the row says.
+    Clients that request equal lengths keep requests in step, in waves that start and end together; a little inequality
+    disperses them. `token_budget`: of a step, if the server's is not published; None: its default. `spare`: how many
+    more requests are in flight than the server runs at once. `token_s`: how long the one process that reads all answers
+    takes for a token; a request waits until that process sends it. `rounds`: how many requests it sends for each one in
+    flight, the first of which come at once; None: as many as the row says.
     """
 
     shortest: float
@@ -76,14 +76,15 @@ class Client:
     rounds: int | None = None
 
 
-_INFERENCEX = Client(0.8)  # its scripts say so
-_UNKNOWN = Client(0.98)  # before anything is fitted: hardly any inequality, yet not none
-# Two campaigns whose latencies tell of their clients before anything is fitted or predicted: TTFT in proportion to the
-# requests in flight, as half the time to prefill them all, means waves of equal requests; TTFT that grows with the
-# length of outputs, by the time a request lasts over their number, that one request always waits for a seat.
+_INFERENCEX = Client(0.8)  # from its scripts
+_UNKNOWN = Client(0.98)  # before anything is fitted: almost equal lengths
+# Two campaigns whose latencies describe their clients before anything is fitted or predicted. TTFT in proportion to the
+# requests in flight, as half the time to prefill them all, means waves of equal requests. TTFT that grows with the
+# length of outputs, by the time a request lasts divided by their number, means that one request always waits for a
+# seat.
 _IN_STEP = ("qwen3_32b", "h100", "sglang")
 _ONE_WAITS = ("llama3_8b", "h100", "trtllm")
-# What the clients of campaigns other than InferenceX may have been; how fast they read is chosen after the rest.
+# Possible clients of campaigns other than InferenceX; their reading speed is chosen after the rest.
 READING_S = (0.0, 3e-5, 4e-5, 5e-5, 6e-5, 7e-5, 8e-5, 9e-5, 1e-4, 1.1e-4, 1.2e-4, 1.3e-4)
 CANDIDATES = tuple(
     Client(shortest, token_budget, spare, rounds=rounds)
@@ -95,12 +96,12 @@ CANDIDATES = tuple(
 
 
 def stated(row: Row) -> Client | None:
-    """The client as the source of a row describes it, None where it does not."""
+    """The client as the source of a row describes it, None if it does not."""
     return _INFERENCEX if row.family == "InferenceX" else None
 
 
 def assumed(row: Row) -> Client:
-    """The client of a row where nothing is fitted."""
+    """The client of a row if nothing is fitted."""
     campaign = (row.model, row.gpu, row.backend)
     if campaign == _IN_STEP:
         return Client(1.0)
@@ -121,14 +122,14 @@ def model_of(name: str, dtype: str, expert_dtype: str, kv_dtype: str) -> Model:
 
 
 def served(row: Row) -> Model:
-    """The row's model in the types that its server used."""
+    """The row's model in the types of its server."""
     return model_of(row.model, row.dtype, expert_dtype_of(row), kv_dtype_of(row))
 
 
 def server(row: Row, client: Client) -> Deployment:
     """The deployment of a row, with step times from the full kernel tables.
 
-    Raises InputError where its weights leave no room for KV.
+    Raises InputError if its weights leave no room for KV.
     """
     model, apart = served(row), row.mode == "disagg"
     pools = _apart(row, model) if apart else (_pool("mixed", aggregated(row), row, model),)
@@ -150,7 +151,7 @@ def server(row: Row, client: Client) -> Deployment:
 
 
 def software_of(row: Row) -> Server:
-    """What the row's server does in addition to its kernels; the costs of that are those of a calibration."""
+    """The work of the row's server in addition to its kernels; a calibration gives its costs."""
     return Server(row.backend, asynchronous=is_asynchronous(row), graph_tokens=_GRAPH_TOKENS)
 
 
@@ -167,7 +168,7 @@ def unsupported(row: Row) -> str:
 
 
 def _timing(row: Row) -> Callable[[Calibration], Timing]:
-    """What makes the step times of a row's GPU and backend under any calibration."""
+    """A function that makes the step times of a row's GPU and backend under any calibration."""
 
     software = software_of(row)
 
@@ -192,7 +193,7 @@ def _parts(gpu: str, backend: str, model: Model, parallelism: Parallelism) -> St
     return tabulate(_kernels(gpu, backend), model, package_gpu(gpu), parallelism)
 
 
-@lru_cache(maxsize=256)  # loads of one deployment follow each other, each replayed with the same few calibrations
+@lru_cache(maxsize=256)  # loads of one deployment are adjacent, each replayed with the same few calibrations
 def _step_row(
     software: Server, calibration: Calibration, gpu: str, backend: str, model: Model, parallelism: Parallelism
 ) -> StepRow:
@@ -201,16 +202,16 @@ def _step_row(
 
 
 def _pool(role: Literal["mixed", "prefill", "decode"], pool: Pool, row: Row, model: Model) -> PoolSpec:
-    """Instances of a role; their GPUs have the memory that is left to weights and KV."""
+    """Instances of a role; their GPUs have the memory for weights and KV only."""
     gpu, gpus = gpu_of(row), pool.parallelism.gpus
     left = replace(gpu, memory_bytes=_usable_bytes(row.backend, model, gpu, pool.parallelism))
     return PoolSpec(role, role, pool.workers, left, pool.parallelism, link_bytes_s=gpu.nic_bytes_s * gpus)
 
 
 def _apart(row: Row, model: Model) -> tuple[PoolSpec, ...]:
-    """The instances of a disaggregated row, with the seats and prefill steps of its recipe, where there is one.
+    """The instances of a disaggregated row, with the seats and prefill steps of its recipe, if there is one.
 
-    Each data-parallel rank attends to requests of its own, so that a lone prompt keeps one of them busy.
+    Each data-parallel rank attends to its own requests, so a lone prompt keeps one of them busy.
     """
     prefill = _pool("prefill", disaggregated(row, row.prefill), row, model)
     decode = _pool("decode", disaggregated(row, row.decode), row, model)
@@ -223,7 +224,7 @@ def _apart(row: Row, model: Model) -> tuple[PoolSpec, ...]:
 
 
 def _by_rank(pool: PoolSpec, seats: int, tokens: int) -> PoolSpec:
-    """The pool, whose instances have so many seats and tokens in a step where it does not say how many, by rank."""
+    """The pool with these seats and tokens of a step, by rank, unless it states its own."""
     seats, tokens = pool.max_batch or seats, pool.token_budget or tokens
     return replace(pool, max_batch=-(-seats // pool.ranks), token_budget=-(-tokens // pool.ranks))
 
@@ -240,7 +241,7 @@ def _usable_bytes(backend: str, model: Model, gpu: Gpu, parallelism: Parallelism
 
 
 def _most_sequences(row: Row, kv_tokens: int) -> int:
-    """TensorRT-LLM admits a request only when its whole length fits (GUARANTEED_NO_EVICT)."""
+    """The most sequences; TensorRT-LLM admits a request only when its whole length fits (GUARANTEED_NO_EVICT)."""
     if row.backend != "trtllm" or row.mode != "agg":
         return _MOST_SEQUENCES
     return max(1, int(kv_tokens / ((row.isl + row.osl) * (1 + row.shortest) / 2)))

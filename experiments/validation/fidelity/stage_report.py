@@ -27,8 +27,8 @@ _LOOKS = (("#999999", "x"), ("#56B4E9", "s"), ("#0072B2", "o"), ("#D55E00", "D")
 class Record:
     """Both directions between the campaigns.
 
-    `stages`: as `campaigns.compared` has it; `closed_loops`: a comparison of the rows of the stages' GPU and backend,
-    without a fit and by what was fitted to the stages alone; `terms`: those fitted to everything, by kind.
+    `stages`: as in `campaigns.compared`; `closed_loops`: a comparison of the rows of the stages' GPU and backend,
+    without a fit and by a fit to the stages alone; `terms`: those fitted to everything, by kind.
     """
 
     stages: pl.DataFrame
@@ -37,7 +37,7 @@ class Record:
 
 
 def stage_tables(record: Record) -> Iterator[Table]:
-    """The terminal's tables: each stage by each fit, their means, and the way back."""
+    """The terminal's tables: each stage by each fit, their means, and closed loops by the fit to stages."""
     shown = with_errors(record.stages)
     table = _table("Stages in open loop that a fit has not seen, by what it has: errors in percent", ("stage", "fit"))
     for line in shown.iter_rows(named=True):

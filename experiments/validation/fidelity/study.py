@@ -49,11 +49,11 @@ class Replays:
 
 @dataclass(frozen=True)
 class Study:
-    """What came of the rows of one mode and kind.
+    """The results for the rows of one mode and kind.
 
     `raw`: predictions with nothing fitted; `validated`: with terms and clients from other folds' deployments; both by
-    key. `failures`: why the other rows could not be replayed. `terms`: fitted to all `rows`, by cell.
-    `beyond`: what terms fitted to one side of an axis of load say on the other, as `beyond.py` has it.
+    key. `failures`: why the other rows could not be replayed. `terms`: fitted to all `rows`, by cell. `beyond`: tests
+    of terms on the other side of an axis of load (`beyond.py`).
     """
 
     rows: tuple[Row, ...]
@@ -95,12 +95,12 @@ def study(rows: Sequence[Row], run: Replays) -> Study:
 
 
 def _held_out(fold: _Fold, surfaces: Surfaces) -> list[Replay]:
-    """The test rows with what the training rows say."""
+    """The test rows with predictions from the training rows."""
     found = fit_all(fold.training, fold.clients, surfaces)
     return [Replay(row, fold.clients[row.key], calibration(terms_of(row, found))) for row in fold.test]
 
 
 def _shared_tables(task: Replay) -> tuple[str, ...]:
-    """Tasks that read the same tables lie together."""
+    """A sort key that groups tasks which read the same tables."""
     row, client = task.row, task.client
     return (row.gpu, row.backend, row.deployment, row.key, repr(client), repr(task.calibration))

@@ -1,11 +1,11 @@
-"""What the vendor's own predictor (NVIDIA aiconfigurator, Apache-2.0) says about the measured deployments.
+"""Predictions of the measured deployments by the vendor's own predictor (NVIDIA aiconfigurator, Apache-2.0).
 
     python -m experiments.validation.fidelity.vendor        # in an environment with aiconfigurator; writes vendor.csv
 
-The predictor composes the tables that our profiles come from into a closed form, without a simulation. Its answers,
-for the package version in the file's header, lie next to this module, so that the study runs without it. It is asked
-about the fixed deployment of every row, at the nominal lengths, uncalibrated, with its default options; where it has
-no table of the measured version of a backend it uses its newest one.
+The predictor composes the tables of our profiles into a closed form, without a simulation. Its answers, for the package
+version in the file's header, lie next to this module, so the study runs without it. It is asked about the fixed
+deployment of every row, at the nominal lengths, uncalibrated, with its default options; without a table of the measured
+version of a backend it uses its newest one.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SYSTEMS = {"h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "b300": 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Mean latencies of the row `key`; where `failure` tells why there are none they are NaN."""
+    """Mean latencies of the row `key`; with a `failure` they are NaN."""
 
     key: str
     ttft_s: float
@@ -75,7 +75,7 @@ class Prediction:
 
 
 def stored_predictions(path: Path = STORED) -> Mapping[str, Prediction]:
-    """The predictions that lie next to this module, by key; InputError if the file cannot be read."""
+    """The predictions stored next to this module, by key. Raises InputError if the file cannot be read."""
     try:
         table = pl.read_csv(path, comment_prefix="#", schema_overrides=dict.fromkeys(("key", "failure"), pl.String))
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -99,11 +99,11 @@ def write_predictions(predictions: Iterable[Prediction], version: str, path: Pat
 def predict(rows: Sequence[Row]) -> list[Prediction]:
     """Ask the installed predictor, in `_PROCESSES` processes; answers are kept in the user's cache.
 
-    Raises InputError where aiconfigurator is not installed.
+    Raises InputError if aiconfigurator is not installed.
     """
     known = {one.key: one for one in _cached()}
     missing = [row for row in rows if row.key not in known]
-    # Rows of one model and system share tables that take seconds to load: a process gets them together.
+    # Rows of one model and system share tables that take seconds to load, so one process gets them all.
     missing.sort(key=lambda row: (row.gpu, row.backend, row.model, row.deployment))
     with progress_bar("vendor's predictions") as progress:
         for done, one in enumerate(_answers(missing), start=1):
@@ -116,7 +116,7 @@ def predict(rows: Sequence[Row]) -> list[Prediction]:
 
 
 def installed_version() -> str:
-    """Version of the installed predictor; InputError without one."""
+    """Version of the installed predictor. Raises InputError without one."""
     if importlib.util.find_spec(PACKAGE) is None:
         raise InputError(f"{PACKAGE} is not installed: pip install {PACKAGE}=={VERSION}")
     return importlib.metadata.version(PACKAGE)
@@ -147,7 +147,7 @@ def _path(row: Row) -> str:
 
 
 def _precision(row: Row) -> dict[str, str]:
-    """Types by the predictor's names; none where its checkpoint's own configuration tells them."""
+    """Types by the predictor's names; none if its checkpoint's own configuration states them."""
     if row.model == "gpt_oss_120b" and row.backend == "trtllm" and row.gpu not in ("h100", "h200"):
         return {"moe_quant_mode": "w4a8_mxfp4_mxfp8"}  # what TensorRT-LLM computes on Blackwell
     if row.model in ("gpt_oss_120b", "kimi_k25") or (row.expert_dtype == "nvfp4" and row.model in _NVFP4_PATHS):
@@ -185,7 +185,7 @@ def _answer(row: Row) -> Prediction:
         newest = _newest(arguments["system_name"], row.backend)
         answer = estimate(**arguments, backend_version=newest)
         ttft_ms, tpot_ms = float(answer.ttft), float(answer.tpot)
-    except Exception as error:  # whatever it raises: it cannot run this row
+    except Exception as error:  # any error means that it cannot run this row
         return Prediction(row.key, float("nan"), float("nan"), _reason(error))
     if not (ttft_ms > 0 and tpot_ms > 0):
         return Prediction(row.key, float("nan"), float("nan"), "no positive latency")
@@ -193,7 +193,7 @@ def _answer(row: Row) -> Prediction:
 
 
 def _reason(error: Exception) -> str:
-    """A few words that rows with the same obstacle share."""
+    """A few words, equal for rows with the same obstacle."""
     text = str(error)
     for sign, reason in _REASONS.items():
         if sign in text:
@@ -203,7 +203,7 @@ def _reason(error: Exception) -> str:
 
 @cache
 def _newest(system: str, backend: str) -> str | None:
-    """The predictor's newest tables; it would look them up for every call, most of a second each."""
+    """The predictor's newest tables. It would look them up for every call, which takes most of a second."""
     databases = importlib.import_module(f"{PACKAGE}.sdk.perf_database")
     return databases.get_latest_database_version(system=system, backend=backend)
 
@@ -219,7 +219,7 @@ def _cached() -> list[Prediction]:
     try:
         kept = parquet_of(path.read_bytes(), _MOST_KEPT).select(*_SCHEMA)
         return [Prediction(**line) for line in kept.iter_rows(named=True)]
-    except (OSError, ValueError, pl.exceptions.PolarsError):  # damaged: as good as none
+    except (OSError, ValueError, pl.exceptions.PolarsError):  # damaged: as if there were none
         return []
 
 
@@ -231,7 +231,7 @@ def _keep(predictions: Iterable[Prediction]) -> None:
 
 
 def main(given: Sequence[str]) -> None:
-    """Make the stored predictions again and say how many there are; InputError for any word but --help."""
+    """Make the stored predictions again and print their number. Raises InputError for any word but --help."""
     if {"-h", "--help"} & set(given):
         print(__doc__)
         return

@@ -1,1 +1,1 @@
-"""Measured rows that files hold, next to what a run with default settings says of them."""
+"""Measured rows of a user's files, next to what a run with default settings predicts."""

@@ -1,11 +1,11 @@
-"""Measured rows that files hold, next to what a run with default settings says of them.
+"""Measured rows of a user's files, next to what a run with default settings predicts.
 
     python -m experiments.validation.given stages.json offline.csv
     python -m experiments.validation.given stages/ timing.calibrated=false
 
-A JSON file has stages in open loop (`experiments/validation/given/stage_file.py` says what of them), a CSV file runs
-whose requests all come at once (`experiments/validation/given/offline_file.py`). Of a directory all such files are
-read. A server gets what a row says of it, and the defaults of run.py otherwise; settings on the command line come last.
+A JSON file has stages in open loop (`experiments/validation/given/stage_file.py` describes it), a CSV file runs whose
+requests all come at once (`experiments/validation/given/offline_file.py`). In a directory all such files are read. A
+server has the settings that a row states, and the defaults of run.py otherwise; settings on the command line come last.
 TPOT is (E2E - TTFT) / (output tokens - 1).
 """
 
@@ -32,7 +32,7 @@ _KEYS = {
 
 @command(__doc__, operands="FILE ...", keys=_KEYS, settings=(*GROUPS, "server"))
 def main(arguments: Arguments) -> None:
-    """Replay the rows of the files and print both figures. Raises InputError for files and rows that cannot be."""
+    """Replay the rows of the files and print both figures. Raises InputError for wrong files and rows."""
     out = arguments.path("out")
     if out is not None:
         require_writable(out.absolute().parent)

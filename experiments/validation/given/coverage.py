@@ -1,11 +1,11 @@
-"""How many measured deployments lie in the ranges of `output.sensitivity`, of terms that have not seen them.
+"""How many measured deployments lie in the ranges of `output.sensitivity`, with terms that have not seen them.
 
     python -m experiments.validation.given.coverage kind=dense every=2
     python -m experiments.validation.given.coverage kind=moe every=6
 
 A deployment is replayed with the terms that were fitted on another GPU, and with none, each with steps as they are,
 shorter and longer by the width of its class. Rows whose requests wait long (TTFT over a quarter of the decoding time)
-are counted apart, too. Needs `pip install '.[fidelity]'`.
+are also counted separately. It needs `pip install '.[fidelity]'`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from framework.timing.uncertainty.widths import OTHERS, WIDTHS, Width
 _OTHER = {"h100": "h200", "h200": "h100", "b200": "h200", "b300": "b200", "gb200": "b200", "gb300": "b200"}
 _QUEUEING = 0.25  # of the decoding time
 _KEYS = {
-    "kind": "dense or moe; dense if nothing is said",
-    "backend": "vllm, sglang or trtllm; vllm if nothing is said",
-    "every": "of how many deployments one is replayed; each if nothing is said",
+    "kind": "dense or moe; dense by default",
+    "backend": "vllm, sglang or trtllm; vllm by default",
+    "every": "of how many deployments one is replayed; each by default",
 }
 
 
@@ -60,7 +60,7 @@ def main(arguments: Arguments) -> None:
 
 
 def held(rows: list[Row], terms: Mapping[str, Calibration], width: Width) -> Iterator[Held]:
-    """What came of each row that has terms, by its GPU, and can be replayed."""
+    """The result for each row that has terms, by its GPU, and can be replayed."""
     for row in rows:
         known = terms.get(row.gpu)
         factors = (1 - width.steps, 1.0, 1 + width.steps)
@@ -77,7 +77,7 @@ def held(rows: list[Row], terms: Mapping[str, Calibration], width: Width) -> Ite
 
 
 def longer(terms: Calibration, factor: float) -> Calibration:
-    """The terms of a server on which everything takes so many times as long."""
+    """The terms of a server on which everything takes `factor` times as long."""
     own = {name: factor * getattr(terms, name) for name in SERVER_TERMS}
     return replace(terms, kernel=factor * terms.kernel, communication=factor * terms.communication, **own)
 

@@ -1,9 +1,9 @@
 """Files of measured offline runs, CSV: all requests of a row are sent at once.
 
-Columns: `server` (vllm, sglang, trtllm), `model`, `gpu` and `tp` as run.py has them, `settings` (further ones, between
+Columns: `server` (vllm, sglang, trtllm), `model`, `gpu` and `tp` as in run.py, `settings` (further ones, separated by
 spaces, as `model.dtype=fp8 engine.max_batch=2048`), `input_tokens` and `output_tokens` of every request, `requests`,
-`figure` and `measured`, which is that figure: `tokens_per_s_gpu` (output tokens a second and GPU, from the first
-sending to the last token) or `e2e_s` (mean seconds of a request). Lines that begin with # are not read.
+`figure` and `measured`, its value: `tokens_per_s_gpu` (output tokens a second and GPU, from the first sending to the
+last token) or `e2e_s` (mean seconds of a request). Lines that begin with # are not read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SERVERS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Offline:
-    """One row; see the module. Raises InputError for values that cannot be."""
+    """One row; see the module. Raises InputError for invalid values."""
 
     server: Annotated[str, one_of(tuple(SERVERS))]
     model: str
@@ -55,7 +55,7 @@ class Offline:
 
 
 def read_offline_file(path: Path) -> list[Offline]:
-    """The rows of a file. Raises InputError for what is no such file."""
+    """The rows of a file. Raises InputError for another file."""
     try:
         table = pl.read_csv(path, comment_prefix="#", schema_overrides={"settings": pl.String})
     except (OSError, pl.exceptions.PolarsError) as error:

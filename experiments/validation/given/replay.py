@@ -1,4 +1,4 @@
-"""What runs with default settings say of measured rows."""
+"""Predictions of runs with default settings for measured rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Judged:
 
     @property
     def error(self) -> float:
-        """In percent of what was measured."""
+        """The error in percent of the measured value."""
         return 100 * (self.predicted / self.measured - 1)
 
 
@@ -38,13 +38,13 @@ _FIGURES = ("ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p90", "ttft_ms_p99", "tpot_m
 
 
 def judge_stage(stage: Stage, overrides: Sequence[str]) -> list[Judged]:
-    """The figures of a stage. Raises InputError where it cannot be simulated."""
+    """The figures of a stage. Raises InputError if it cannot be simulated."""
     predicted, measured = replayed(stage, None, overrides), Figures.measured(stage)
     return [Judged(str(stage), name, getattr(predicted, name), getattr(measured, name)) for name in _FIGURES]
 
 
 def judge_offline(row: Offline, overrides: Sequence[str]) -> Judged:
-    """The figure of an offline row. Raises InputError where it cannot be simulated."""
+    """The figure of an offline row. Raises InputError if it cannot be simulated."""
     parts = configured([*row.overrides, "cluster=mixed", "cluster.instances=1", *overrides], GROUPS)
     sent = Workload(
         arrival_s=np.zeros(row.requests),

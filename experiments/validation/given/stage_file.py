@@ -35,9 +35,9 @@ _BACKENDS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm", "trtl
 
 
 def read_stage_file(path: Path, models: Mapping[str, str]) -> list[Stage]:
-    """The stages of a file. `models`: names of models here by names in the file, where these are not alike.
+    """The stages of a file. `models`: names of models here by names in the file, if these differ.
 
-    Raises InputError for what is no such file.
+    Raises InputError for another file.
     """
     try:
         content = parsed_json(read_text(path, "file of stages"))
@@ -76,9 +76,10 @@ def _stage(entry: Mapping[str, Any], models: Mapping[str, str]) -> Stage:
 
 
 def known_model(name: str) -> str:
-    """The model of conf/model that a measurement calls `name`: theirs begins like ours, but for case and signs.
+    """The model of conf/model that a measurement calls `name`: its name begins like ours, except for case and
+    punctuation.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is none.
     """
     known = {_letters(path.stem): path.stem for path in CONF.glob("model/*.yaml")}
     alike = [letters for letters in known if _letters(name).startswith(letters)]

@@ -1,9 +1,9 @@
-"""Do short searches find the best? Every point of a space is run, then searches with few trials are held against it.
+"""Tests whether short searches find the best: every point of a space is run, then short searches are compared with it.
 
     python -m experiments.validation.optimum only=chunked
 
-scenarios.yaml names the scenarios. All points go through the results store: what it has is not run again.
-Searches draw from the same points, and take their figures from there.
+scenarios.yaml names the scenarios. All points go through the results store, and stored ones are not run again. Searches
+draw from the same points, and take their figures from there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from framework.cli.terminal import results_console, tell
 
 _KEYS = {
     "only": "scenarios of this policy, model or trace; of all that are named, joined by commas",
-    "out": "directory of the results, outputs/optimum if nothing is said",
+    "out": "directory of the results, outputs/optimum by default",
 }
 
 
 @command(__doc__, keys=_KEYS, settings=ANY)
 def main(arguments: Arguments) -> None:
-    """Solve the scenarios and print what was found."""
+    """Solve the scenarios and print the result."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     out = arguments.path("out") or Path("outputs/optimum")
     require_writable(out)

@@ -32,7 +32,7 @@ _HEADINGS = {
 
 
 def rows(solved: Sequence[Optimum], near: float) -> list[dict[str, Any]]:
-    """One row a scenario: the best of all points, and how searches did (medians)."""
+    """One row for each scenario: the best of all points, and the searches' results (medians)."""
     found = []
     for one in solved:
         settings, summary = one.points[one.best].settings, one.summaries[one.best]
@@ -130,7 +130,7 @@ def draw(out: Path, solved: Sequence[Optimum]) -> None:
 
 
 def _grid(one: Optimum) -> tuple[list[int], list[int], np.ndarray]:
-    """Best goodput by (GPUs that prefill or TP, chunk size), as a share of the best of all; NaN where nothing is."""
+    """Best goodput by (GPUs that prefill or TP, chunk size), as a share of the best of all; NaN for an empty cell."""
     best: dict[tuple[int, int], float] = {}
     for key, value in one.values.items():
         settings = one.points[key].settings

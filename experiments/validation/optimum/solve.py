@@ -25,7 +25,7 @@ from framework.run.sweep import Outcome, Sweep
 
 @dataclass(frozen=True)
 class Optimum:
-    """What became of a scenario.
+    """The results of a scenario.
 
     `values`: the goodput of every point that can be run, by its overrides; `records` their summaries. `found[k]`: the
     best of each trial so far in search k, shape (trials,).
@@ -52,7 +52,7 @@ class Optimum:
         return np.array([1 - found[-1] / best for found in self.found])
 
     def trials_to(self, near: float) -> np.ndarray:
-        """The trial at which each search came within `near` of the best; inf where it did not, shape (searches,)."""
+        """The trial at which each search came within `near` of the best; inf if it did not, shape (searches,)."""
         target = (1 - near) * self.values[self.best]
         first = [np.flatnonzero(found >= target)[:1] + 1 for found in self.found]
         return np.array([float(at[0]) if len(at) else np.inf for at in first])

@@ -3,7 +3,7 @@
 The tables are of llama3_8b on one GPU, as `python -m framework.timing.microbench` writes them: `layer.steps.csv` has
 whole layers, `fa3` and `fa2` the attention of FlashAttention 3 (fa3-fwd 0.0.3) and of PyTorch, `streams.steps.csv` two
 streams on one GPU, `launch` launches. The JSON next to each names card, driver, versions, date and clocks. A layer here
-is its matrix products and its attention. Its time, times the layers, stands against those parts of a step.
+is its matrix products and its attention. Its time, times the layers, is compared with those parts of a step.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MODEL = "llama3_8b"
 GPUS = ("h100", "h200")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KEYS = {
-    "gpu": "h100 or h200, whose tables lie next to this module; h100 if nothing is said",
-    "backend": "of the profile that is compared: vllm, trtllm or sglang; vllm if nothing is said",
+    "gpu": "h100 or h200, whose tables lie next to this module; h100 by default",
+    "backend": "of the profile that is compared: vllm, trtllm or sglang; vllm by default",
 }
 _PARTS = ("gemm", "prefill_attention", "decode_attention")
 _HERE = Path(__file__).parent
@@ -35,20 +35,20 @@ _KINDS = ("decodes", "prompt", "chunk behind prefix", "mixed")
 
 
 def step_arguments(row: Mapping[str, Any]) -> list[str]:
-    """The arguments that ask `show_step` for the step of a row."""
+    """The arguments of `show_step` for the step of a row."""
     arguments = [f"prefill={row['tokens']}@{row['prefix']}"] if row["tokens"] else []
     return arguments + ([f"decode={row['decodes']}x{row['context']}"] if row["decodes"] else [])
 
 
 def kind(row: Mapping[str, Any]) -> str:
-    """What sort of step a row is."""
+    """The kind of step of a row."""
     if not row["tokens"]:
         return _KINDS[0]
     return _KINDS[3] if row["decodes"] else _KINDS[2] if row["prefix"] else _KINDS[1]
 
 
 def layers(gpu: str, backend: str, layer_count: int) -> pl.DataFrame:
-    """Each layer that was measured: `measured_ms` and `profile_ms` of all layers, and their `ratio`."""
+    """Each measured layer: `measured_ms` and `profile_ms` of all layers, and their `ratio`."""
     rows = []
     for row in _table(gpu, "layer.steps").iter_rows(named=True):
         arguments = show_step.main.read([f"model={MODEL}", f"gpu={gpu}", f"backend={backend}", *step_arguments(row)])
@@ -75,9 +75,10 @@ def one_kernel(gpu: str) -> pl.DataFrame:
 
 
 def slowdowns(gpu: str) -> pl.DataFrame:
-    """How many times as long a layer takes on `percent` of the SMs as on all: `alone`, or `concurrent` with another.
+    """The factor by which a layer takes longer on `percent` of the SMs than on all: `alone`, or `concurrent` with
+    another.
 
-    `ratio` is `concurrent` over `alone`: what the other stream costs beyond the multiprocessors that it has.
+    `ratio` is `concurrent` over `alone`: the cost of the other stream beyond its multiprocessors.
     """
     own = pl.when(stream="prefill")
     rows = _table(gpu, "streams.steps").select(*_WORK, "stream", "percent", "latency_us")
@@ -94,7 +95,7 @@ def slowdowns(gpu: str) -> pl.DataFrame:
 
 
 def spread(name: str, ratios: pl.Series) -> str:
-    """A line: how many ratios there are, their median, the 90th percentile of how far they are off, and the worst."""
+    """A line: the number of ratios, their median, the 90th percentile of their errors, and the worst."""
     known = ratios.to_numpy()
     off = np.exp(np.abs(np.log(known)))
     figures = f"{np.median(known):8.2f}{np.percentile(off, 90):9.2f}x{off.max():9.2f}x"
@@ -136,7 +137,7 @@ def _layers() -> int:
 
 @command(__doc__, keys=_KEYS)
 def main(arguments: Arguments) -> None:
-    """Run the command line. Raises InputError for what its user can fix."""
+    """Run the command line. Raises InputError for a user's mistake."""
     gpu, backend = arguments.own.get("gpu", GPUS[0]), arguments.own.get("backend", BACKENDS[0])
     require_choice("gpu", gpu, GPUS)
     require_choice("backend", backend, BACKENDS)

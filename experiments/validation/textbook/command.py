@@ -89,7 +89,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ChunkSize:
-    """Latencies in seconds where a step holds `tokens` tokens; `stall_s` is the mean over requests of the worst gap."""
+    """Latencies in seconds if a step holds `tokens` tokens; `stall_s` is the mean over requests of the worst gap."""
 
     tokens: int
     ttft_p50_s: float
@@ -101,7 +101,7 @@ class ChunkSize:
 
 
 def held_out() -> list[HeldOut]:
-    """Each point by the least-squares line through the other three."""
+    """Each point, predicted by the least-squares line through the other three."""
     found = []
     for batch, measured_s in BATCH_POINTS:
         others = np.array([point for point in BATCH_POINTS if point[0] != batch])
@@ -111,7 +111,9 @@ def held_out() -> list[HeldOut]:
 
 
 def spread(cv: float, requests: int) -> Spread:
-    """All requests wait from the start, at most 32 are served at once, and memory is enough for that."""
+    """The throughput if all requests wait from the start, at most 32 are served at once, and memory suffices
+    for that.
+    """
     lengths = (
         Distribution("fixed", mean=_OUTPUT_TOKENS) if cv == 0 else Distribution("lognormal", mean=_OUTPUT_TOKENS, cv=cv)
     )
@@ -125,7 +127,9 @@ def spread(cv: float, requests: int) -> Spread:
 
 
 def chunk_size(tokens: int, requests: int) -> ChunkSize:
-    """Prompts of 2000 tokens and outputs of 256 on average, four a second, in steps of at most `tokens` tokens."""
+    """The latencies of prompts of 2000 tokens and outputs of 256 on average, four a second, in steps of at most
+    `tokens` tokens.
+    """
     gaps_s = np.random.default_rng(2).exponential(1 / _RATE, requests)
     prompts = _tokens(Distribution("lognormal", mean=_LONG_PROMPT_TOKENS, cv=1.0, high=32768), requests, seed=3)
     outputs = _tokens(Distribution("lognormal", mean=_OUTPUT_TOKENS, cv=1.0, high=4096), requests, seed=4)
@@ -194,7 +198,7 @@ def spread_table(spreads: Sequence[Spread]) -> Table:
 
 
 def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
-    """Latencies by the tokens of a step; where they balance is marked."""
+    """Latencies by the tokens of a step, with the balance marked."""
     best = balance(sizes)
     waits, gaps = ("TTFT s\nP50", "\nP99"), ("TBT ms\nP50", " \nP99", "worst gap\nmean ms")
     table = _table(("tokens\nof a step", *waits, *gaps, "out\ntok/s"))
@@ -206,7 +210,7 @@ def chunk_table(sizes: Sequence[ChunkSize]) -> Table:
     return table
 
 
-@command(__doc__, keys={"requests": "of each run, 2000 if nothing is said"})
+@command(__doc__, keys={"requests": "of each run, 2000 by default"})
 def main(arguments: Arguments) -> None:
     """Measure and print."""
     requests = arguments.whole("requests", 2000)

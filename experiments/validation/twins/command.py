@@ -1,10 +1,10 @@
-"""Whether a fitted trace tells what its recording tells: the same runs on both, cell by cell.
+"""Whether a fitted trace gives the results of its recording: the same runs on both, cell by cell.
 
     python -m experiments.validation.twins azure_conv samples=3 resamples=12 capacity_resamples=3
 
-study.yaml names the cells: policies, memories and rates. Each is played on the whole trace and on each third
-of it. A figure is near if it is off by at most what `judge.py` allows; else it may lie in the
-interval that resampled blocks of the recording span.
+study.yaml names the cells: policies, memories and rates. Each is played on the whole trace and on each third of it. A
+figure is near if it differs by at most what `judge.py` allows; else it may lie in the interval of resampled blocks of
+the recording.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from framework.cli.terminal import results_console
 from framework.errors import InputError
 
 _KEYS = {
-    "samples": f"of the fitted trace, seeds 0, 1, ..., {Extent.samples} if nothing is said",
-    "resamples": f"of the recording, for cells, {Extent.resamples} if nothing is said",
-    "capacity_resamples": f"of the recording, for capacities, {Extent.capacity_resamples} if nothing is said",
+    "samples": f"of the fitted trace, seeds 0, 1, ..., {Extent.samples} by default",
+    "resamples": f"of the recording, for cells, {Extent.resamples} by default",
+    "capacity_resamples": f"of the recording, for capacities, {Extent.capacity_resamples} by default",
     "out": "a file that the tables are written to, too",
 }
 
@@ -34,7 +34,7 @@ _KEYS = {
 def main(arguments: Arguments) -> None:
     """Run the comparison and print it in Markdown.
 
-    Raises InputError for an unknown trace and where a recording is not at hand.
+    Raises InputError for an unknown trace and for a missing recording.
     """
     study, out = read_study(), arguments.path("out")
     for name in arguments.operands:

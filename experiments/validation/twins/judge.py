@@ -1,4 +1,4 @@
-"""What is held against a fitted trace, figure by figure: near enough, or within what the recording varies by itself."""
+"""The tests of a fitted trace, figure by figure: near enough, or within the recording's own variation."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Error = Callable[[Pair, float], float]
 
 
 def absolute(pair: Pair, fitted: float) -> float:
-    """The difference by which a share is off."""
+    """The difference of a share."""
     return fitted - pair.recorded
 
 
 def relative(pair: Pair, fitted: float) -> float:
-    """The share of the recorded figure by which another is off; 0 where both are 0, as no sustained rate is."""
+    """The relative error of the recorded figure; 0 if both are 0, as without a sustained rate."""
     return fitted / pair.recorded - 1 if pair.recorded else 0.0 if fitted == 0 else float("inf")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How errors of a figure are measured, and how large they may be."""
+    """The measure of a figure's errors, and how large they may be."""
 
     error: Error
     most: float
 
     def is_near(self, pair: Pair, seed: int = 0) -> bool:
-        """Whether the sample of that seed, 0 in a run if nothing is said, is off by no more than it may be."""
+        """Whether the sample of that seed, by default 0, differs by no more than it may."""
         return abs(self.error(pair, pair.fitted[seed])) <= self.most
 
     def holds(self, pair: Pair, seed: int = 0) -> bool:
@@ -59,7 +59,9 @@ class Rule:
 
 @dataclass(frozen=True)
 class Scores:
-    """Errors over `cells`: of seed 0 the mean and the largest, how many are near and how many hold; all seeds' mean."""
+    """Errors over `cells`: for seed 0 the mean and the largest, how many are near and how many hold; the mean over all
+    seeds.
+    """
 
     cells: int
     mean: float
@@ -77,7 +79,7 @@ RULES = {
 
 
 def outside(study: Study, found: Found) -> list[int]:
-    """How many shares and P99 TTFT of the cells of the fitting neither are near nor in the interval, by sample."""
+    """How many shares and P99 TTFT of the cells of the fitting are neither near nor in the interval, by sample."""
     judged = [
         (RULES[figure], pair)
         for figure in ("attainment", "p99_ttft_s")

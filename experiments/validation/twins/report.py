@@ -15,7 +15,7 @@ _SHORT_SPANS = ("whole", "1st third", "2nd third", "3rd third")
 
 
 def summary(study: Study, found: Sequence[Found]) -> str:
-    """A row for each trace and figure, cells that were kept out of the fitting apart."""
+    """A row for each trace and figure, with cells that were kept out of the fitting in separate columns."""
     lines = [
         "| fitted trace | cells | figure | number | off by, on average | at most | near | near or in interval |",
         "|---|---|---|---:|---:|---:|---:|---:|",

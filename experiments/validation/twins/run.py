@@ -78,7 +78,7 @@ class Extent:
 
 
 def measure(study: Study, trace: str, extent: Extent, progress: Callable[[str], None]) -> Found:
-    """Run every cell of a trace. Raises InputError where the recording is not at hand."""
+    """Run every cell of a trace. Raises InputError for a missing recording."""
     played = _played(study, trace, extent)
     recorded = played[0][SPANS[0]]
     found = Found(trace, {}, {}, {})

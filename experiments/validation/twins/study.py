@@ -1,4 +1,4 @@
-"""The cells in which fitted traces are compared with recordings: the contents of study.yaml beside this file."""
+"""The cells in which fitted traces are compared with recordings: the contents of study.yaml next to this file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Memory:
 class Compared:
     """A fitted trace: what `traces.load.load` takes for its recording, settings of every run, and memories by name.
 
-    `resamples`: what the recording is compared with itself by, its blocks in another order, or other draws from the
-    distributions that it was drawn from.
+    `resamples`: what the recording is compared with itself by, its blocks in another order, or other draws from its
+    distributions.
     """
 
     recording: Mapping[str, str]
@@ -38,7 +38,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Study:
-    """`base`, `policies`: overrides of conf/config.yaml. No decision about the fit looks at the policy `held_out`."""
+    """`base`, `policies`: overrides of conf/config.yaml. No decision about the fit uses the policy `held_out`."""
 
     base: Sequence[str]
     policies: Mapping[str, Sequence[str]]
@@ -52,7 +52,7 @@ class Study:
 
 
 def read_study(path: Path = _FILE) -> Study:
-    """The study in a file. Raises InputError for keys that it should not have, or lacks."""
+    """The study in a file. Raises InputError for unknown or missing keys."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     if not isinstance(content, dict) or set(content) != {item.name for item in fields(Study)}:
         raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Study))}")

@@ -1,1 +1,1 @@
-"""KV between instances: transfers, their shares of links, live migration."""
+"""Copies of KV between instances: transfers, link sharing, live migration."""

@@ -1,9 +1,9 @@
-"""Link sharing: all copies flow concurrently, each at its max-min fair share of sender, receiver and fabric.
+"""Link sharing: each copy flows at its max-min fair share of its sender's, its receiver's and the fabric's bandwidth.
 
-Copies between the same two instances have the same rate: together they are a channel, which counts the bytes that each
-of them has been sent since it opened. A channel's copies are in the order in which they end, and only the first one's
-end is announced; the others are in the heap of copies at time inf. Links have numbers: the sending side of instance i
-is i, its receiving side `instances + i`, and the fabric, if its bandwidth is limited, `2 * instances`.
+Copies between the same two instances have the same rate and form one channel. A channel counts the bytes that each of
+its copies has been sent since it opened. It keeps its copies in the order of their ends and announces the end of the
+first one only; the heap of copies holds the others at time inf. Link i is the sending side of instance i, link
+`instances + i` is its receiving side, and link `2 * instances` is the fabric if its bandwidth is limited.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.memory.queues import copy_move, copy_push, copy_withdraw
 from framework.engine.memory.state import State
 
-_TICKS_S = 2.0**30  # the time that a copy still takes is a whole number of these, to a second
+_TICKS_S = 2.0**30  # the remaining time of a copy is rounded to a multiple of 1 / _TICKS_S seconds
 
 # --- a copy ----------------------------------------------------------------------------------------------------------
 
 
 @inner
 def start_flow(s: State, r: int, source: int, target: int, bytes_: float) -> None:
-    """Let r's bytes flow; its rate is set, and the end of the copy announced, once the event is over."""
+    """Start the flow of r's bytes. Its rate is set, and the end of the copy announced, once the event is over."""
     c = _channel(s, source, target)
     q, channel = s.requests[r], s.channels[c]
     _count_sent(s, c)
@@ -49,7 +49,7 @@ def start_flow(s: State, r: int, source: int, target: int, bytes_: float) -> Non
 
 @inner
 def end_flow(s: State, r: int) -> bool:
-    """r's bytes have all been sent; False where its copy ends later, which is announced."""
+    """End the flow of r, all bytes of which have been sent. False if its copy ends later, at an announced time."""
     q, now_s = s.requests[r], s.sim.now_s
     _leave(s, r)
     end_s = max(now_s, q.complete_s) + q.landing_s
@@ -61,7 +61,7 @@ def end_flow(s: State, r: int) -> bool:
 
 @inner
 def withdraw_copy(s: State, r: int) -> None:
-    """r's copy is given up: what has not been sent is not sent, and not counted as sent."""
+    """Give up r's copy: the bytes that have not been sent are neither sent nor counted."""
     q = s.requests[r]
     if q.channel >= 0:
         _count_sent(s, q.channel)
@@ -98,7 +98,7 @@ def _leave(s: State, r: int) -> None:
 
 @inner
 def _count_sent(s: State, c: int) -> None:
-    """Count what each copy of a channel has been sent up to now, at the rate that it has had."""
+    """Count the bytes that each copy of a channel has been sent up to now, at its present rate."""
     channel = s.channels[c]
     channel.sent_bytes += channel.rate_bytes_s * (s.sim.now_s - channel.since_s)
     channel.since_s = s.sim.now_s
@@ -106,7 +106,7 @@ def _count_sent(s: State, c: int) -> None:
 
 @inner
 def _change(s: State, c: int, flows: int) -> None:
-    """Add `flows` copies to a channel: the rates on its links are to be set anew."""
+    """Add `flows` copies to a channel, and mark its links for new rates."""
     channel = s.channels[c]
     channel.flows += flows
     channel.changed = True
@@ -117,7 +117,7 @@ def _change(s: State, c: int, flows: int) -> None:
 
 @inner
 def note_change(s: State, link: int) -> None:
-    """The rates of copies on this link are to be set anew."""
+    """Mark a link: the rates of the copies on it must be set again."""
     if not s.links[link].changed:
         s.links[link].changed = True
         s.lists[s.options.changed_links_at + s.sim.changed_links] = link
@@ -129,9 +129,9 @@ def note_change(s: State, link: int) -> None:
 
 @inner
 def share_links(s: State) -> None:
-    """Set the rates of all copies that share a link, or links in a row, with those that have begun or ended.
+    """Set new rates for all copies that share a link, directly or not, with one that has begun or ended.
 
-    Progressive filling gives other copies the rates that they have, from the same operations.
+    Progressive filling repeats the same operations for all other copies, so their rates do not depend on these.
     """
     sim = s.sim
     sim.sharings += 1
@@ -147,7 +147,7 @@ def share_links(s: State) -> None:
 
 @inner
 def _reach(s: State, link: int) -> int:
-    """List all links that copies join to this one; how many there are."""
+    """List all links that copies connect to this one, and return their number."""
     at, sharing = s.options.reached_links_at, s.sim.sharings
     s.lists[at] = link
     s.links[link].reached = sharing
@@ -168,7 +168,7 @@ def _reach(s: State, link: int) -> int:
 
 @inner
 def _reach_all(s: State) -> int:
-    """All links that have copies, the fabric last."""
+    """List all links that have copies, the fabric last, and return their number."""
     count, fabric = 0, 2 * s.options.instances
     s.links[fabric].flows = 0
     for link in range(fabric):
@@ -184,7 +184,7 @@ def _reach_all(s: State) -> int:
 
 @inner
 def _fill(s: State, count: int) -> None:
-    """Progressive filling: the link with the least bandwidth for each of its copies fixes their rates; repeat."""
+    """Fill progressively: fix the rates on the link with the least bandwidth for each of its copies, and repeat."""
     at, fabric = s.options.reached_links_at, 2 * s.options.instances
     for k in range(count):
         link = s.links[s.lists[at + k]]
@@ -206,7 +206,7 @@ def _fill(s: State, count: int) -> None:
 
 @inner
 def _tightest(s: State, count: int) -> int:
-    """The listed link with the least bandwidth for each copy without a rate; -1 if all copies have theirs."""
+    """The listed link with the least bandwidth for each copy without a rate; -1 if all copies have a rate."""
     found, least = -1, np.inf
     for k in range(count):
         number = s.lists[s.options.reached_links_at + k]
@@ -220,7 +220,7 @@ def _tightest(s: State, count: int) -> int:
 
 @inner
 def _serve(s: State, link: int, rate: float) -> None:
-    """Each copy on a link that has no rate yet gets this one."""
+    """Give this rate to each copy on a link that has no rate yet."""
     c = s.links[link].first
     while c >= 0:
         channel = s.channels[c]
@@ -236,13 +236,13 @@ def _serve(s: State, link: int, rate: float) -> None:
 
 @inner
 def _set_rate(s: State, c: int, rate: float) -> None:
-    """From now on each copy of a channel has this rate: the first one's end is announced."""
+    """Set the rate of each copy of a channel from now on, and announce the end of the first copy."""
     channel = s.channels[c]
     _count_sent(s, c)
     channel.rate_bytes_s = rate
     channel.changed = False
     left_bytes = max(0.0, s.requests[channel.first].sent_until - channel.sent_bytes)
-    if unlikely(rate == 0.0):  # a network is parted
+    if unlikely(rate == 0.0):  # a partition has cut the network
         copy_move(s, channel.first, np.inf if left_bytes > 0.0 else s.sim.now_s)
         return
     left_s = left_bytes / rate
@@ -254,7 +254,7 @@ def _set_rate(s: State, c: int, rate: float) -> None:
 
 @inner
 def _channel(s: State, source: int, target: int) -> int:
-    """The channel between two instances, which is opened where there is none."""
+    """The channel between two instances; opens one if there is none."""
     receiver = s.options.instances + target
     c = s.links[source].first
     while c >= 0 and s.channels[c].receiver != receiver:

@@ -1,4 +1,4 @@
-"""Live migration: a decoding request is copied while it goes on, and switched over at a boundary."""
+"""Live migration: a decoding request is copied while it decodes, and switches instances at a boundary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framework.engine.memory.state import State
 
 @inner
 def kv_now(s: State, r: int) -> int:
-    """KV tokens of a decoding request."""
+    """KV tokens that a decoding request holds."""
     q = s.requests[r]
     if unlikely(q.state == PAUSED):
         return q.kv
@@ -24,7 +24,7 @@ def kv_now(s: State, r: int) -> int:
 
 @inner
 def migrate(s: State, r: int, target: int) -> None:
-    """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
+    """Begin to copy a decoding request to another instance; do nothing if it cannot be migrated now."""
     q, dst = s.requests[r], s.instances[target]
     if (
         (q.state != DECODING and q.state != PAUSED)
@@ -48,7 +48,7 @@ def migrate(s: State, r: int, target: int) -> None:
 
 @inner
 def copy_done(s: State, r: int) -> None:
-    """The background copy has ended: the switch is due at the source's next boundary."""
+    """Note that the background copy has ended: the request switches at the source's next boundary."""
     s.requests[r].migration = COPIED
     s.instances[s.requests[r].instance].switching = True
     wake(s, s.requests[r].instance)
@@ -56,7 +56,7 @@ def copy_done(s: State, r: int) -> None:
 
 @inner
 def switch_over(s: State, r: int) -> bool:
-    """At a boundary of its instance: send the tail of r's KV, which stops decoding here; False if there is no room."""
+    """Stop r's decoding at a boundary and send the tail of its KV; False if the destination has no room."""
     q = s.requests[r]
     target = q.destination
     dst = s.instances[target]
@@ -76,7 +76,7 @@ def switch_over(s: State, r: int) -> bool:
 
 @inner
 def cancel_migration(s: State, r: int) -> None:
-    """Give back what r had reserved at its destination."""
+    """Free what r had reserved at its destination."""
     target = withdraw_migration(s, r)
     start_transfers(s, target)
     wake(s, target)
@@ -84,7 +84,7 @@ def cancel_migration(s: State, r: int) -> None:
 
 @inner
 def withdraw_migration(s: State, r: int) -> int:
-    """Forget the migration of r and let nobody else come yet; returns the destination."""
+    """Forget the migration of r and return its destination, to which no other request comes yet."""
     q = s.requests[r]
     target = q.destination
     if q.migration == COPYING:

@@ -1,4 +1,4 @@
-"""KV that comes from another instance where a part of its prefix is cached: that part is shared, and not copied."""
+"""Transfers to an instance that caches a part of the request's prefix: that part is shared, not copied."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from framework.engine.memory.state import State
 
 @inner
 def reserve_for(s: State, i: int, r: int, tokens: int, kv: int, kept: int) -> bool:
-    """Reserve a seat and blocks for `tokens` tokens of r on i, and reference those of the `kv` sent ones that i caches.
+    """Reserve a seat and blocks for `tokens` tokens of r on i; reference those of `kv` sent tokens that i caches.
 
-    False: there is no room that leaves `kept` blocks available.
+    Returns False if this would leave fewer than `kept` blocks available.
     """
     inst, q = s.instances[i], s.requests[r]
     run = _cached_run(s, i, r, kv)
@@ -32,7 +32,7 @@ def reserve_for(s: State, i: int, r: int, tokens: int, kv: int, kept: int) -> bo
 
 @inner
 def _cached_run(s: State, i: int, r: int, kv: int) -> int:
-    """Leading trace blocks of r, all within its first `kv` tokens, that i has in its cache."""
+    """The number of leading trace blocks of r that i caches, all within r's first `kv` tokens."""
     q = s.requests[r]
     if s.options.hash_blocks == 0:
         return 0
@@ -45,13 +45,13 @@ def _cached_run(s: State, i: int, r: int, kv: int) -> int:
 
 @inner
 def tokens_to_copy(s: State, r: int, kv: int) -> int:
-    """The tokens of so many that the instance to which r goes lacks."""
+    """The number of r's first `kv` tokens that its destination lacks."""
     return kv - s.requests[r].shared_there * s.options.hash_blocks * s.options.block_tokens
 
 
 @inner
 def release(s: State, i: int, r: int, tokens: int) -> None:
-    """Give back what `reserve_for` reserved and referenced, except the seat."""
+    """Free everything that `reserve_for` reserved and referenced, except the seat."""
     q = s.requests[r]
     free(s, i, blocks_of(s, i, tokens) - q.shared_there * s.options.hash_blocks)
     for j in range(q.shared_there - 1, -1, -1):
@@ -61,11 +61,11 @@ def release(s: State, i: int, r: int, tokens: int) -> None:
 
 @inner
 def settle_prefix(s: State, i: int, r: int) -> None:
-    """r's KV has come to i: the shared blocks become its prefix there, and its other trace blocks enter the cache."""
+    """Make the shared blocks r's prefix on i, where its KV has arrived, and cache its other trace blocks there."""
     q = s.requests[r]
     if s.options.hash_blocks == 0:
         return
-    catch_up_one(s, i)  # what its running leap has evicted by now is not cached any more
+    catch_up_one(s, i)  # blocks that its running leap has evicted by now are not cached
     if q.shared_there > 0:
         open_list(s, r)
     for j in range(q.shared_there):

@@ -1,4 +1,4 @@
-"""Transfers of KV from prefill to decode instances: waiting for room, the cost of a copy, its end."""
+"""Transfers of KV from prefill to decode instances: the wait for room, the cost of a copy, its end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from framework.engine.memory.state import State
 
 @inner
 def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
-    """Send so many tokens of KV over the link."""
+    """Start a copy of `tokens` tokens of KV over the link."""
     _copy(s, r, source, target, tokens, s.sim.now_s)
 
 
 @inner
 def _copy(s: State, r: int, source: int, target: int, tokens: int, complete_s: float) -> None:
-    """The same, where the last byte cannot have come before `complete_s`: over a shared link or when its turn comes."""
+    """Start a copy whose last byte cannot arrive before `complete_s`: over a shared link, or when its turn comes."""
     q, src, dst = s.requests[r], s.instances[source], s.instances[target]
     bytes_ = tokens * s.options.copy_bytes_per_token
     landing_s = s.options.latency_s + tokens * dst.unpack_s
@@ -40,7 +40,7 @@ def _copy(s: State, r: int, source: int, target: int, tokens: int, complete_s: f
 
 @inner
 def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
-    """Claim both ends of the link, first come first served, for a copy of so many bytes; when they are free again."""
+    """Claim both ends of the link for a copy, first come first served; returns when they are free again."""
     sim, src, dst = s.sim, s.instances[source], s.instances[target]
     start_s = max(sim.now_s, max(src.egress_free_s, dst.ingress_free_s))
     end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)
@@ -51,7 +51,7 @@ def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
 
 @inner
 def send(s: State, r: int, target: int) -> None:
-    """Let r, its KV held where it was computed, or to be once the step under way ends, wait for room on the target."""
+    """Let r wait for room on the target; its KV is held where it is computed, maybe in the present step."""
     q, dst = s.requests[r], s.instances[target]
     q.destination = target
     load_changed(s, target)
@@ -64,7 +64,7 @@ def send(s: State, r: int, target: int) -> None:
 
 @inner
 def start_transfers(s: State, i: int) -> None:
-    """Start the copies of those waiting for i that now find room, in order, or let i see to that as it schedules."""
+    """Start copies of requests that wait for i and now find room, in order; with pulled KV, let i schedule."""
     inst = s.instances[i]
     if inst.incoming_head < 0 or inst.hung:
         return
@@ -83,10 +83,10 @@ def start_transfers(s: State, i: int) -> None:
 
 @inner
 def sent_kv(s: State, r: int) -> int:
-    """KV tokens of r, held, that are copied to its destination.
+    """KV tokens of the held request r that are copied to its destination.
 
-    The last token of a prompt is left out if the destination emits token 1. A prompt that is being computed counts the
-    tokens that it will have.
+    The last token of a prompt is left out if the destination emits token 1. A prompt still being computed counts as
+    whole.
     """
     q = s.requests[r]
     if unlikely(q.state == PREFILLING):
@@ -96,14 +96,14 @@ def sent_kv(s: State, r: int) -> int:
 
 @inner
 def _kv_there(s: State, r: int) -> int:
-    """KV tokens that r, held, has where it goes: split in its prompt, those of the whole prompt."""
+    """KV tokens that the held request r has at its destination; those of the whole prompt if split within it."""
     q = s.requests[r]
     return q.prefill_until if q.prefilled < q.prefill_until else sent_kv(s, r)
 
 
 @inner
 def room_for(s: State, r: int) -> int:
-    """KV tokens that r, held, has blocks for where it goes: pulled, also what its first step there stores at most."""
+    """KV tokens for which r has blocks at its destination; if pulled, with what its first step there may store."""
     if left_there(s, r) > 0:
         return s.requests[r].prefill_until
     kv = sent_kv(s, r)
@@ -112,31 +112,31 @@ def room_for(s: State, r: int) -> int:
 
 @inner
 def kv_of_first_step(s: State, r: int, kv: int) -> int:
-    """KV tokens that r, which comes with `kv`, holds at most during its first decode step, drafts included."""
+    """KV tokens that r, which arrives with `kv`, holds at most during its first decode step, drafts included."""
     last = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
     return min(kv + 1 + s.options.depth, last)
 
 
 @inner
 def free_ahead(s: State, i: int, r: int) -> None:
-    """Give back the room for what r's first step on i stores: it grows like any other request."""
+    """Free the blocks for the KV of r's first step on i: from now on r takes blocks like any other request."""
     kv = s.requests[r].kv
     free(s, i, blocks_of(s, i, kv_of_first_step(s, r, kv)) - blocks_of(s, i, kv))
 
 
 @inner
 def left_there(s: State, r: int) -> int:
-    """Tokens of its prompt that r, held, has to be computed where it goes: what is behind a split."""
+    """Prompt tokens that the held request r must compute at its destination: those behind its split."""
     q = s.requests[r]
     return 0 if unlikely(q.state == PREFILLING) else q.prefill_until - q.prefilled
 
 
 @inner
 def arrive_with_kv(s: State, r: int) -> None:
-    """r's copy has ended: its KV leaves the source, r joins the destination at that one's next boundary."""
+    """Free r's KV at the source, since its copy has ended; r joins the destination at that instance's next boundary."""
     q, sim = s.requests[r], s.sim
     source, target = q.instance, q.destination
-    catch_up_one(s, source)  # what it has taken since goes before what it gets back
+    catch_up_one(s, source)  # count the blocks that its leap has taken before it gets these back
     free_kv(s, source, r)
     start_transfers(s, source)
     wake(s, source)
@@ -161,7 +161,7 @@ def arrive_with_kv(s: State, r: int) -> None:
 
 @inner
 def withdraw_transfer(s: State, r: int) -> None:
-    """r, on its way from one instance to another, loses its KV on both."""
+    """Free the KV of r, which is on its way between two instances, on both of them."""
     q = s.requests[r]
     target, room, sent = q.destination, room_for(s, r), sent_kv(s, r)
     withdraw_copy(s, r)
@@ -174,7 +174,7 @@ def withdraw_transfer(s: State, r: int) -> None:
 
 @inner
 def join(s: State, i: int, r: int) -> None:
-    """Let r, its KV on i, decode there from the next boundary on, or go on with its prefill."""
+    """Let r, whose KV is on i, decode there from the next boundary on, or continue its prefill."""
     inst = s.instances[i]
     inst.joining_head = append(s, inst.joining_head, inst.joining_tail, r)
     inst.joining_tail = r
@@ -187,9 +187,9 @@ def join(s: State, i: int, r: int) -> None:
 
 @inner
 def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
-    """Begin to copy r's KV layer by layer if there is room now; its last layer is computed at `computed_s`.
+    """Begin to copy r's KV layer by layer if there is room now; `computed_s` is when its last layer is computed.
 
-    A target that pulls KV fetches it instead.
+    An instance that pulls KV fetches it itself.
     """
     q, dst = s.requests[r], s.instances[target]
     if unlikely(s.options.pulls):
@@ -208,7 +208,7 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
 
 @inner
 def start_copy_by_layer(s: State, r: int, target: int, tokens: int, computed_s: float) -> None:
-    """Send so many tokens of r's KV, the last layer of which is computed at `computed_s`."""
+    """Start a copy of `tokens` tokens of r's KV, the last layer of which is computed at `computed_s`."""
     source, dst = s.requests[r].instance, s.instances[target]
     last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
     last_layer_s = last_layer_bytes / min(s.instances[source].bandwidth_bytes_s, dst.bandwidth_bytes_s)
@@ -217,13 +217,13 @@ def start_copy_by_layer(s: State, r: int, target: int, tokens: int, computed_s: 
 
 @inner
 def call_back(s: State, r: int) -> None:
-    """r's prompt is computed, and its KV does not go to its destination after all.
+    """Call back r, whose prompt is computed but whose KV does not go to its destination after all.
 
-    Withdraw the copy and give back what it reserved, or take r out of the incoming list.
+    Withdraws the copy and frees its reservation, or takes r out of the incoming list.
     """
     q = s.requests[r]
     target = q.destination
-    if q.heap_index < 0:  # no copy of it has begun
+    if q.heap_index < 0:  # its copy has not begun
         _drop_from_incoming(s, target, r)
         return
     withdraw_copy(s, r)
@@ -233,7 +233,7 @@ def call_back(s: State, r: int) -> None:
 
 @inner
 def _drop_from_incoming(s: State, i: int, r: int) -> None:
-    """Let r, which waits for room on i, wait no more."""
+    """Take r, which waits for room on i, out of the incoming list."""
     inst = s.instances[i]
     before, other = -1, inst.incoming_head
     while other != r:
@@ -249,7 +249,7 @@ def _drop_from_incoming(s: State, i: int, r: int) -> None:
 
 @inner
 def free_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
-    """Give back the seat and the blocks, for `room` tokens, of `kv` tokens of KV that will not come."""
+    """Free the seat of r and its blocks for `room` tokens, `kv` of which were on their way."""
     drop_reservation(s, target, r, room, kv)
     start_transfers(s, target)
     wake(s, target)
@@ -257,7 +257,7 @@ def free_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
 
 @inner
 def drop_reservation(s: State, target: int, r: int, room: int, kv: int) -> None:
-    """The same, which lets nobody else come yet."""
+    """Do the same as `free_reservation`, but let no other request use that room yet."""
     dst = s.instances[target]
     dst.reserved -= 1
     dst.incoming -= 1

@@ -1,1 +1,1 @@
-"""How long a step takes, and how many decode steps have one closed form."""
+"""How long a step takes, and how many decode steps one closed form covers."""

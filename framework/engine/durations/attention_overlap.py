@@ -1,6 +1,7 @@
-"""How an instance runs the attention of a step that prefills and decodes.
+"""Attention of a step that both prefills and decodes.
 
-Decodes in one kernel with chunks: its tiles hold several rows, and each decode takes up a whole one.
+Where decodes share one kernel with chunks, a tile of that kernel holds several rows, and each decode takes a whole
+tile.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from framework.timing.step_row import StepRow
 
 @dataclass(frozen=True)
 class Attention:
-    """With prefill attention of T_p seconds and decode attention of T_d, a step with both spends on them
+    """Given prefill attention of T_p seconds and decode attention of T_d seconds, a step with both spends
 
         max(T_p, T_d) + (1 - overlap) * min(T_p, T_d)
 
-    0: one after the other; 1: the shorter is hidden wholly. A step with one of them alone takes what it takes.
+    With overlap 0 they run one after the other; with 1 the longer hides the shorter entirely. A step with only one of
+    them is unaffected.
 
-    With `decode_rows` both are one kernel for chunks, the tiles of which hold so many rows of queries: with chunks
-    each decode computes a whole tile, so that T_d is at least that of a chunk of so many tokens for each. 0: decodes
-    have a kernel of their own; None: as the step times have it, which know the GPU. Raises InputError for an overlap
-    that is not from 0 to 1, and for rows below 0.
+    With `decode_rows` both share one kernel whose tiles hold that many rows of queries. In a step with chunks each
+    decode then computes a whole tile, so T_d is at least that of a chunk of `decode_rows` tokens for each decode. 0:
+    decodes have their own kernel; None: as the step times state, which know the GPU. Raises InputError for an overlap
+    outside 0 to 1, and for negative rows.
     """
 
     overlap: Annotated[NotNegative, at_most(1)] = 0.0
@@ -39,13 +41,13 @@ class Attention:
         return {"attention_overlap": self.overlap}
 
     def step_row(self, row: StepRow) -> StepRow:
-        """The step times of an instance with this attention, from those that its source states."""
+        """The step times of an instance with this attention, made from those of the source."""
         if self.decode_rows is None or self.decode_rows == row.decode_rows:
             return row
         return replace(row, decode_rows=float(self.decode_rows))
 
     def chosen(self, rows: Iterable[StepRow]) -> str:
-        """What was chosen for the user, as text that follows the source of the times; "" if nothing was."""
+        """The choice that was made for the user, as text that follows the source of the times; "" if there was none."""
         if self.decode_rows is not None or not any(row.decode_rows for row in rows):
             return ""
         return JOINT

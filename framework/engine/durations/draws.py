@@ -1,7 +1,7 @@
 """Accepted drafts: draws from the run's seed, the request and the token, made many at a time.
 
-Draft t of a request is the token of that index, from 0. Its draw is the same in whatever step, on whatever instance
-and after whatever preemption it comes, so draws may be made ahead.
+Draft t of a request is its token number t, from 0. Its draw does not depend on the step, the instance or earlier
+preemptions, so draws may be made ahead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_AT_ONCE = MANY // 2  # drafts whose draws are looked up together
 
 def _scattered(x: int) -> int:
     """A hash of 32 bits: lowbias32 (C. Wellons, "Prospecting for hash functions", 2018). The low half of a product is
-    that of int64, which wraps, and of Python's int alike.
+    the same for int64, which wraps, and for Python's int.
     """
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _WORD
@@ -37,7 +37,7 @@ _right_of_many = bits_of(_draw)
 
 @inner
 def right_drafts(s: State, r: int, token: int, depth: int) -> int:
-    """The drafts before the first wrong one, of `depth` drafts of r from `token` on."""
+    """The number of right drafts before the first wrong one, among `depth` drafts of r from `token` on."""
     right = 0
     while right < depth:
         count = min(depth - right, MOST_AT_ONCE)
@@ -50,9 +50,9 @@ def right_drafts(s: State, r: int, token: int, depth: int) -> int:
 
 @inner
 def right_of_few(s: State, r: int, token: int, depth: int) -> int:
-    """The right drafts of r, as above, of at most MOST_AT_ONCE."""
+    """The same as `right_drafts`, for a depth of at most MOST_AT_ONCE."""
     at = s.options.draws_at + 2 * r
-    until = s.lists[at]  # draws of the MANY tokens before this one are known
+    until = s.lists[at]  # the MANY tokens before this one have known draws
     if unlikely(token + depth > until):
         until = token + MANY
         s.lists[at] = until
@@ -63,7 +63,7 @@ def right_of_few(s: State, r: int, token: int, depth: int) -> int:
 @inner
 def _known_from(s: State, r: int, token: int) -> int:
     """Whether each of the MANY drafts of r from `token` on is right, as bits."""
-    most = math.ceil(s.options.acceptance * 2.0**32) - 1  # a draw is right where it is no larger
+    most = math.ceil(s.options.acceptance * 2.0**32) - 1  # a draft is right if its draw is at most this
     if most < 0:
         return 0
     return _right_of_many(_hash(_hash(int(s.options.seed) & _WORD) ^ int(r)), token, most)

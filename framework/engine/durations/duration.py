@@ -1,4 +1,4 @@
-"""What a step costs: its seconds, and how those of the steps after it grow. Each optional mechanism adds one line."""
+"""Seconds of a step, and their growth over the following steps. Each optional mechanism adds one line."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _NEVER = np.iinfo(np.int64).max
 
 @inner
 def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
-    """Seconds of the step just formed, seconds by which each further one is longer, and the steps for which that holds.
+    """Seconds of the step just formed, seconds added by each further step, and for how many steps this holds.
 
-    The step has `decodes` running requests (all or none) and the chunks that are noted in the prefilling order.
+    The step has `decodes` running requests (all or none) and the chunks listed in the prefilling order.
     """
     inst, step = s.instances[i], s.step[i]
     value_s, slope_s, straight = _decode_attention(s, i, decodes)
@@ -49,7 +49,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         if hidden < straight:
             straight = int(hidden) + 1
         first_s, increment_s = least_s, 0.0
-    elif unlikely(increment_s < 0.0):  # Beyond what was measured, attention may seem to fall with the context.
+    elif unlikely(increment_s < 0.0):  # Beyond the measured range, attention may seem to fall with the context.
         straight = min(straight, int((first_s - least_s) / -increment_s) + 1)
     slowdown = inst.slowness
     if unlikely(inst.mode == CONCURRENT or streaming(s, i)):
@@ -68,7 +68,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
 
 @inner
 def note_even_parts(s: State, i: int) -> None:
-    """Note what all steps of i's decodes alone have in common whatever their contexts."""
+    """Store the parts of the time that all decode-only steps of i share, independent of contexts."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
@@ -83,13 +83,13 @@ def note_even_parts(s: State, i: int) -> None:
 
 @inner
 def look_ahead(s: State, i: int, context: int) -> None:
-    """Note the first two of `step_duration` for a step of which `note_even_parts` has noted the rest."""
+    """Note the first two results of `step_duration` for a step whose even parts `note_even_parts` has noted."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
     value_s, slope_s, _ = decode_s(tables, inst.pool, decodes, context)
     if unlikely(s.timing_rows[inst.pool]["skew_s"] > 0.0):
-        # The same for all contexts.
+        # These are the same for all contexts.
         value_s += uneven_s(tables, inst.pool, decodes, step.context, _longest_context(s, i))
     first_s, increment_s = step.even_s + value_s, slope_s * decodes
     if unlikely(first_s < step.least_s):
@@ -107,13 +107,13 @@ def look_ahead(s: State, i: int, context: int) -> None:
 
 @inner
 def _slowdown(s: State, i: int) -> float:
-    """Slowdown of i's decodes on their part of the SMs, relative to all of them."""
+    """Slowdown of i's decodes on their share of the SMs, relative to all SMs."""
     return decode_slowdown(s, WHOLE - s.instances[i].prefill_percent)
 
 
 @inner
 def _decode_attention(s: State, i: int, decodes: int) -> tuple[float, float, int]:
-    """Seconds of the decodes' attention, of each further token of context, and the steps for which that holds."""
+    """Seconds of the decodes' attention, seconds for each further token of context, and steps for which this holds."""
     if decodes == 0:
         return 0.0, 0.0, _NEVER
     inst, step = s.instances[i], s.step[i]
@@ -140,7 +140,7 @@ def _longest_context(s: State, i: int) -> int:
 
 @inner
 def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_attention_s: float) -> float:
-    """Seconds of the step where all ranks and stages have equal parts of it; notes what its chunks come to."""
+    """Seconds of the step if all ranks and stages have equal parts of it; also notes the sums over its chunks."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     decode_tokens = decodes * (1 + step.depth)
@@ -167,7 +167,7 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
 
 @inner
 def _completing(s: State, i: int) -> int:
-    """Prompts that the step being formed completes, and so samples a token of."""
+    """The number of prompts that the step being formed completes; the step samples one token for each."""
     inst = s.instances[i]
     count = 0
     for j in range(inst.prefilling):

@@ -21,14 +21,14 @@ from framework.engine.parallel.data_parallel import steps_of_choice
 
 @inner
 def boundary_s(s: State, i: int, steps: int) -> float:
-    """End of the leap's step number `steps` (from 1)."""
+    """End of step number `steps` (from 1) of the leap."""
     step = s.step[i]
     return step.start_s + (steps * step.first_s + step.increment_s * (steps * (steps - 1) // 2))
 
 
 @inner
 def steps_passed(s: State, i: int) -> int:
-    """Steps of the running leap whose end comes before the present event, or is it."""
+    """Steps of the running leap that end before the present event or with it."""
     sim, step = s.sim, s.step[i]
     elapsed_s = sim.now_s - step.start_s
     slope = 0.5 * step.increment_s
@@ -37,7 +37,7 @@ def steps_passed(s: State, i: int) -> int:
     steps = step.steps
     if 2.0 * elapsed_s < steps * denominator:
         steps = int(2.0 * elapsed_s / denominator)
-    # Where an instance has scheduled at this time, what ends now is a step of no length: all that ended before is past.
+    # If an instance has scheduled at this time, the step that ends now has no length, and all earlier steps have ended.
     included = sim.scheduled >= 0 or sim.kind > STEP_END or i <= sim.id
     while steps < step.steps and _passed(boundary_s(s, i, steps + 1), sim.now_s, included):
         steps += 1
@@ -48,9 +48,9 @@ def steps_passed(s: State, i: int) -> int:
 
 @inner
 def steps_begun(s: State, i: int, passed: int) -> int:
-    """Steps of the running leap that have been formed by the present event, where so many have ended.
+    """Steps of the running leap that have been formed by the present event, given that `passed` steps have ended.
 
-    The step behind a boundary of the present time is formed when it is the turn of i to schedule, after all events.
+    The step that follows a boundary at the present time is formed when i's turn to schedule comes, after all events.
     """
     if passed > 0 and s.sim.scheduled < i and boundary_s(s, i, passed) == s.sim.now_s:
         return passed
@@ -64,7 +64,7 @@ def _passed(boundary: float, now_s: float, included: bool) -> bool:
 
 @inner
 def growth(s: State, i: int, from_step: int, steps: int) -> int:
-    """New blocks that the running requests need in `steps` decode steps from i's step number `from_step` on."""
+    """New blocks that the running requests need for `steps` decode steps of i, from its step number `from_step` on."""
     inst, block = s.instances[i], s.options.block_tokens
     if inst.reserve_blocks > 0:
         return 0
@@ -81,7 +81,7 @@ def growth(s: State, i: int, from_step: int, steps: int) -> int:
 
 @inner
 def boundaries_s(s: State, i: int, first: int, stride: int, count: int) -> float:
-    """Sum of the ends of `count` steps of the leap, from its step number `first` on, every `stride`-th."""
+    """Sum of the ends of `count` steps of the leap: every `stride`-th, from step number `first` on."""
     step = s.step[i]
     pairs = count * (count - 1) // 2
     numbers = count * first + stride * pairs
@@ -91,7 +91,7 @@ def boundaries_s(s: State, i: int, first: int, stride: int, count: int) -> float
 
 @inner
 def _grow(s: State, i: int, begun: int) -> None:
-    """Allocate the new blocks of i's leap up to its step number `begun`, each as of the start of the step it is for."""
+    """Allocate the new blocks of i's leap up to its step number `begun`, each as of the start of its step."""
     inst, step, block = s.instances[i], s.step[i], s.options.block_tokens
     count = begun - step.grown
     blocks, taken_s = 0, 0.0
@@ -115,8 +115,9 @@ def _grow(s: State, i: int, begun: int) -> None:
 
 @inner
 def _grown_once(s: State, i: int, phase: int, count: int) -> tuple[int, float]:
-    """The blocks that i's leap takes in its next `count` steps, no more than a block has tokens, and the sum of the
-    times at which it does; as the sums of `boundary_s` of one number after the other, in integers."""
+    """The blocks that i's leap takes in its next `count` steps, at most one block's tokens, and the sum of the times at
+    which it takes them. The sum uses integers and equals the sum of single `boundary_s` values.
+    """
     inst, step = s.instances[i], s.step[i]
     blocks, numbers, pairs = 0, 0, 0
     for number in range(step.grown, step.grown + count):
@@ -132,7 +133,7 @@ def _grown_once(s: State, i: int, phase: int, count: int) -> tuple[int, float]:
 
 @inner
 def advance(s: State, i: int, steps: int, begun: int) -> None:
-    """Bring i's counters to where `steps` steps of its leap have ended and `begun` have been formed."""
+    """Advance i's counters to the point where `steps` steps of its leap have ended and `begun` have been formed."""
     inst, step = s.instances[i], s.step[i]
     fresh = steps - step.done
     if begun > step.grown:
@@ -147,14 +148,14 @@ def advance(s: State, i: int, steps: int, begun: int) -> None:
 
 @inner
 def catch_up(s: State) -> None:
-    """Make every instance's record show what has passed before the present event: called before a hook looks."""
+    """Bring every instance's record up to the present event, before a hook looks at it."""
     for k in range(s.sim.leaping):
         catch_up_one(s, s.lists[s.options.leaping_at + k])
 
 
 @inner
 def catch_up_one(s: State, i: int) -> None:
-    """Bring i's record up to date with what happened before the present event."""
+    """Bring i's record up to the present event."""
     inst, step = s.instances[i], s.step[i]
     if inst.busy and step.steps > 1:
         passed = steps_passed(s, i)
@@ -163,7 +164,7 @@ def catch_up_one(s: State, i: int) -> None:
 
 @inner
 def end_leap_early(s: State, i: int) -> None:
-    """End i's leap at its first boundary at which no step has been formed yet, which may be now."""
+    """End i's leap at its first boundary, now or later, at which the next step is not formed yet."""
     step = s.step[i]
     if step.steps > 1:
         begun = steps_begun(s, i, steps_passed(s, i))
@@ -176,7 +177,7 @@ def end_leap_early(s: State, i: int) -> None:
 
 @inner
 def _end_group_early(s: State, i: int, steps: int) -> None:
-    """End the leaps of those that step together with i with as many steps as i's."""
+    """End the leaps of all instances that step together with i after the same number of steps as i's."""
     inst = s.instances[i]
     for k in range(inst.group_first, inst.group_first + inst.group):
         if s.instances[k].busy and s.step[k].steps > steps:
@@ -186,7 +187,7 @@ def _end_group_early(s: State, i: int, steps: int) -> None:
 
 @inner
 def reserve(s: State, i: int, blocks: int) -> None:
-    """Take available blocks for KV that comes from elsewhere; a leap that counted on them ends earlier."""
+    """Take available blocks for KV that arrives from elsewhere; a leap that counted on them ends earlier."""
     inst, step = s.instances[i], s.step[i]
     evictable = inst.evictable_blocks
     allocate(s, i, blocks)
@@ -199,7 +200,7 @@ def reserve(s: State, i: int, blocks: int) -> None:
 
 @inner
 def steps_until_decision(s: State, i: int) -> int:
-    """Steps of i's decodes alone up to the first decision: a finish, the admission of a queue, the end of KV memory."""
+    """Decode-only steps of i up to the first decision: a finish, the admission of a queue, or the end of KV memory."""
     inst, step = s.instances[i], s.step[i]
     steps = step.next_finish - inst.decode_steps
     if inst.admission_opens > inst.decode_steps:
@@ -208,7 +209,7 @@ def steps_until_decision(s: State, i: int) -> int:
         steps = min(steps, steps_of_choice(s, i))
     room = _room_of_leap(s, i)
     if ((steps - 1) // s.options.block_tokens + 1) * step.decodes > room:
-        low, high = 1, steps  # the first step's blocks have been taken
+        low, high = 1, steps  # the first step has its blocks already
         while low < high:
             middle = (low + high + 1) // 2
             if growth(s, i, inst.decode_steps + 1, middle - 1) <= room:
@@ -221,11 +222,11 @@ def steps_until_decision(s: State, i: int) -> int:
 
 @inner
 def _room_of_leap(s: State, i: int) -> int:
-    """Blocks that i's decodes may take without a decision.
+    """Blocks that i's decodes may take before a decision is due.
 
-    Evicting a cached block is one where it may be of the prefix of a prompt that waits. If that waits for room for its
-    first chunk alone, the rest of this prefix becomes room for it. If its chunks follow a schedule, its first one may
-    become larger.
+    Evicting a cached block is a decision if the block may belong to the prefix of a waiting prompt. If that prompt
+    waits for room for its first chunk alone, the rest of its prefix then becomes room for it. If its chunks follow a
+    schedule, its first chunk may become larger.
     """
     return s.instances[i].free_blocks if unlikely(_waits_for_chunk(s, i)) else available(s, i)
 
@@ -238,7 +239,7 @@ def _waits_for_chunk(s: State, i: int) -> bool:
 
 @inner
 def begin_leap(s: State, i: int, steps: int) -> None:
-    """The present step of i is the first of so many."""
+    """Begin a leap of `steps` steps with the present step of i."""
     step = s.step[i]
     steps = steps_to_mark(s, i, steps)
     step.steps = steps
@@ -253,7 +254,7 @@ def begin_leap(s: State, i: int, steps: int) -> None:
 
 @inner
 def steps_to_mark(s: State, i: int, steps: int) -> int:
-    """At most so many steps of i's leap that the one which runs at the mark is its last: others are counted by then."""
+    """Limit i's leap so that its last step is the one that runs at the mark: all earlier steps are counted by then."""
     mark_s = s.sim.mark_s
     if boundary_s(s, i, steps) <= mark_s:
         return steps
@@ -269,7 +270,7 @@ def steps_to_mark(s: State, i: int, steps: int) -> int:
 
 @inner
 def end_leap(s: State, i: int) -> None:
-    """The leap of i is over."""
+    """Note that i's leap is over."""
     step = s.step[i]
     set_time(s, STEP_END, i, np.inf)
     if step.leaping_index >= 0:

@@ -1,7 +1,7 @@
-"""Ranks in lockstep: instances with their own queue, seats, KV and budget, whose steps last equally long.
+"""Ranks in lockstep: instances with their own queues, seats, KV and budgets whose steps take equally long.
 
-The ranks of a group follow each other. All of them form their steps at one time, one after the other, and these end
-together, when the longest does. A rank that finds nothing to do waits for that end too.
+The ranks of a group have consecutive numbers. They form their steps at one time, one after the other, and all of these
+steps end when the longest does. A rank without work waits for that end too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ _NEVER = np.iinfo(np.int64).max
 
 
 @inner
+def group_of(s: State, i: int) -> tuple[int, int]:
+    """The first instance of i's group, and the number of its instances: i alone if it steps alone."""
+    inst = s.instances[i]
+    return (inst.group_first, inst.group) if inst.group > 0 else (i, 1)
+
+
+@inner
 def rank_in_step(s: State, i: int) -> int:
-    """The first rank of i's group that is in a step; -1: the group is in none."""
+    """The first rank of i's group that is in a step; -1 if none is."""
     inst = s.instances[i]
     for k in range(inst.group_first, inst.group_first + inst.group):
         if s.instances[k].busy:
@@ -52,10 +59,10 @@ def end_together(s: State, first: int, count: int) -> None:
 
 @inner
 def _steps_together(s: State, first: int, count: int, first_s: float, increment_s: float) -> int:
-    """Steps until a rank has a decision to take, or another one becomes the slowest, which begins with `first_s`."""
+    """Steps until a rank has a decision to take, or until a rank other than the slowest of now becomes the slowest."""
     steps = _NEVER
     for k in range(first, first + count):
-        if s.instances[k].changed:  # it schedules anew at the next boundary, in a step or not
+        if s.instances[k].changed:  # it schedules again at the next boundary, whether it is in a step or not
             return 1
         if s.instances[k].busy:
             step = s.step[k]

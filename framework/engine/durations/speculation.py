@@ -1,8 +1,8 @@
-"""Speculative decoding: tokens drafted for each decode of a step, tokens accepted, and their cost.
+"""Speculative decoding: drafted tokens, accepted tokens, and their cost.
 
-Y. Leviathan et al., "Fast inference from transformers via speculative decoding", arXiv 2211.17192. Draft number t of a
-request (the token of that index, from 0) is right or wrong by a draw of its own: of the run's seed, the request and t.
-So it does not depend on how steps are formed, where the request decodes or how often it is preempted.
+Source: Y. Leviathan et al., "Fast inference from transformers via speculative decoding", arXiv 2211.17192. A draw from
+the run's seed, the request and t decides whether draft t of a request (its token number t, from 0) is right. So the
+draw does not depend on how steps are formed, where the request decodes or how often it is preempted.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Depth = int | Literal["adaptive"]
 
 @dataclass(frozen=True)
 class Speculation:
-    """A decode step drafts `depth` tokens for each decode and has the model verify them; 0: none.
+    """Speculation with `depth` tokens drafted for each decode of a step, which the model verifies; 0: none.
 
-    `acceptance`: probability that a draft is right where those before it are. `depth` may be `adaptive`: at each step
-    as many, up to `max_depth`, as give most tokens a second. `draft_cost`: seconds to draft one token for each of a
-    batch, as a share of a decode step of that batch; None: one layer of the model. Raises InputError for a value out
-    of range.
+    `acceptance`: probability that a draft is right if those before it are. `depth=adaptive` picks at each step the
+    depth, up to `max_depth`, that gives the most tokens a second. `draft_cost`: seconds to draft one token for each
+    request of a batch, as a share of a decode step of that batch; None: one layer of the model. Raises InputError for a
+    value out of range.
     """
 
     depth: Depth = 0
@@ -51,12 +51,12 @@ class Speculation:
 
     @property
     def most(self) -> int:
-        """Tokens drafted for a decode in one step, at most."""
+        """The most tokens drafted for a decode in one step."""
         return self.max_depth if isinstance(self.depth, str) else self.depth
 
     @property
     def adaptive(self) -> bool:
-        """Whether each step has a depth of its own."""
+        """Whether the depth is chosen at each step."""
         return isinstance(self.depth, str)
 
 
@@ -71,20 +71,20 @@ _NEVER = np.iinfo(np.int64).max
 
 @inner
 def draft_s(s: State, i: int, decodes: int, kv: int) -> float:
-    """Seconds to draft one token for each of so many of i's decodes, which have `kv` KV tokens together."""
+    """Seconds to draft one token for each of `decodes` decodes of i, which together have `kv` KV tokens."""
     return draft_after_s(s, i, decodes, kv, even_s(s, i, decodes, 0))
 
 
 @inner
 def draft_after_s(s: State, i: int, decodes: int, kv: int, even_s: float) -> float:
-    """The same, of which `even_s` are known of a step of these decodes."""
+    """The same as `draft_s`, given the `even_s` seconds of a step of these decodes."""
     cost_s: float = s.options.draft_cost * (even_s + _attention_s(s, i, decodes, kv + decodes))
     return cost_s
 
 
 @inner
 def even_s(s: State, i: int, decodes: int, depth: int) -> float:
-    """Seconds of a step of so many decodes that passes `depth` drafts of each through the model, without attention."""
+    """Seconds, without attention, of a step that verifies `depth` drafts for each of `decodes` decodes."""
     tokens = decodes * (1 + depth)
     return base_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, 0, tokens, tokens, tokens - decodes)
 
@@ -97,13 +97,13 @@ def _attention_s(s: State, i: int, decodes: int, context: int) -> float:
 
 @inner
 def _verify_s(s: State, i: int, decodes: int, kv: int, depth: int) -> float:
-    """Seconds of a step of so many decodes that passes `depth` drafts of each through the model, KV read once."""
+    """Seconds of a step that verifies `depth` drafts for each of `decodes` decodes and reads their KV once."""
     return even_s(s, i, decodes, depth) + _attention_s(s, i, decodes, kv + decodes * (1 + depth))
 
 
 @inner
 def decode_step_s(s: State, i: int, depth: int) -> float:
-    """Seconds of a step of i's decodes, contexts taken as even, with `depth` drafts for each."""
+    """Seconds of a step of i's decodes with `depth` drafts for each, all contexts taken as equal."""
     inst = s.instances[i]
     time_s = _verify_s(s, i, inst.running, inst.decode_kv, depth)
     if depth > 0:
@@ -113,7 +113,7 @@ def decode_step_s(s: State, i: int, depth: int) -> float:
 
 @inner
 def choose_depth(s: State, i: int) -> int:
-    """Drafts for each decode of i's next step; where that is adaptive, so many as give most tokens a second."""
+    """Drafts for each decode of i's next step; an adaptive depth is the one with the most tokens a second."""
     if not s.options.adaptive_depth:
         return s.options.depth
     inst = s.instances[i]
@@ -133,7 +133,7 @@ def choose_depth(s: State, i: int) -> int:
 
 @inner
 def kv_of_next_step(s: State, i: int, r: int, kv: int) -> int:
-    """KV tokens that r, which has `kv`, holds during i's next step: drafts beyond its last token store nothing."""
+    """KV tokens that r, which has `kv`, holds during i's next step; drafts beyond r's last token store nothing."""
     last = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
     return min(kv + 1 + s.step[i].depth, last)
 
@@ -158,7 +158,7 @@ def _blocks_with_drafts(s: State, i: int) -> int:
 
 @inner
 def growth_of(s: State, i: int, r: int) -> int:
-    """New blocks that r, which decodes on i, needs for its next step."""
+    """New blocks that r, which decodes on i, needs for i's next step."""
     kv = s.requests[r].offset + s.instances[i].decode_steps
     return blocks_of(s, i, kv_of_next_step(s, i, r, kv)) - blocks_of(s, i, kv)
 
@@ -168,9 +168,9 @@ def growth_of(s: State, i: int, r: int) -> int:
 
 @inner
 def emit_accepted(s: State, i: int) -> int:
-    """A step has ended and each decode emitted a token: emit the drafts that it accepted, drop the KV of the others.
+    """Emit the drafts that each decode accepted in the step that has ended, and drop the KV of the rejected ones.
 
-    The blocks that the next step takes if it is of the same requests and drafts as much.
+    Returns the blocks that the next step takes if it has the same requests and depth.
     """
     inst, step, sim = s.instances[i], s.step[i], s.sim
     if step.decodes == 0:
@@ -207,7 +207,7 @@ def emit_accepted(s: State, i: int) -> int:
 
 @inner
 def _blocks_beyond(tokens: int, block: int) -> int:
-    """Blocks for so many tokens beyond those that full blocks have room for."""
+    """Blocks that `tokens` further tokens need when all present blocks are full."""
     if unlikely(tokens > block):
         return (tokens + block - 1) // block
     return 1 if tokens > 0 else 0

@@ -1,4 +1,4 @@
-"""What steps that have ended add to the step log and to the totals of their instance."""
+"""What steps that have ended add to the step log and to their instance's totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.timing.table import StepTables, extrapolation
 
 @inner
 def count_steps(s: State, i: int, end_s: float) -> None:
-    """Write the steps of i's leap, the last of which ended at `end_s`, to the step log, and add them to the totals."""
+    """Add the steps of i's leap, the last of which ended at `end_s`, to the step log and to the totals."""
     sim, inst, step = s.sim, s.instances[i], s.step[i]
     steps, decodes = step.steps, step.decodes
     duration_s = end_s - step.start_s
@@ -58,7 +58,7 @@ def write_row(s: State, i: int) -> None:
 
 @inner
 def _extrapolation(s: State, i: int) -> float:
-    """How far the last step of the leap that has ended lies past what was measured, as `extrapolation`."""
+    """How far the last step of the ended leap lies past the measured range, as the ratio `extrapolation`."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     context = step.context + (step.steps - 1) * step.decodes
@@ -68,7 +68,7 @@ def _extrapolation(s: State, i: int) -> float:
 
 @inner
 def count_fixed_depth(s: State, i: int) -> None:
-    """The run of fixed-depth steps of i is over: add the totals that follow from their number."""
+    """Add the totals of a run of fixed-depth steps of i, which is over; they follow from the number of steps."""
     sim, inst, step = s.sim, s.instances[i], s.step[i]
     steps = inst.decode_steps - step.fixed_from
     emitted = inst.decode_kv - step.fixed_kv

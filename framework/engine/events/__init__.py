@@ -1,1 +1,1 @@
-"""What happens next, and what the policy is asked at it."""
+"""The order of events, and the questions to the policy."""

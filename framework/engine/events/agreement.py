@@ -1,4 +1,4 @@
-"""Counts and lists agree at every question to a policy. Checked where the engine runs as plain Python."""
+"""A check, in plain Python only, that counts and lists agree at every question to a policy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.engine.memory.state import State
 if numba_config.DISABLE_JIT:
 
     def require_agreement(s: State) -> None:
-        """Raise AssertionError where the lists of an instance are not what its counts, and the requests, say."""
+        """Raise AssertionError if the lists of an instance do not match its counts and its requests."""
         for i in range(s.options.instances):
             inst = s.instances[i]
             running = [s.lists[inst.running_at + j] for j in range(inst.running)]
@@ -34,7 +34,7 @@ if numba_config.DISABLE_JIT:
 
     def _queue(s: State, root: int) -> list[int]:
         found = [root] if root >= 0 else []
-        for r in found:  # The list grows meanwhile.
+        for r in found:  # The loop extends the list that it goes through.
             found += _chain(s, s.requests[r].child)
         return found
 
@@ -53,4 +53,4 @@ else:
 
     @inner
     def require_agreement(s: State) -> None:
-        """Nothing is checked in compiled code."""
+        """Check nothing, in compiled code."""

@@ -1,4 +1,4 @@
-"""Asking the policy: every question to a hook passes through `ask`."""
+"""Questions to the policy: every hook is called through `ask`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ decode_plan = inner(_decode_plan)
 
 @inner
 def fail(s: State, status: int, hook: int, argument: int, value: int) -> None:
-    """Stop the run because of what a hook did; the first such event is kept."""
+    """Stop the run because of a hook's failure; only the first failure is kept."""
     error = s.error
     if error.status == 0:
         error.status = status
@@ -65,14 +65,14 @@ def is_asked(s: State, hook: int) -> bool:
 
 @inner
 def bring_up_to_date(s: State, hook: int) -> None:
-    """Before a hook is asked that may look at what changes within a leap, bring all records up to date."""
+    """Bring all records up to date before a hook that may look at what changes within a leap."""
     if s.hooks[hook].looks:
         catch_up(s)
 
 
 @inner
 def ask(s: State, hook: int, argument: int) -> int:
-    """What a hook answers about a request, an instance or a tick; RAISED, after stopping the run, where it raised."""
+    """A hook's answer about a request, an instance or a tick; RAISED, with the run stopped, if the hook raised."""
     asked = s.hooks[hook]
     bring_up_to_date(s, hook)
     require_agreement(s)
@@ -87,9 +87,9 @@ def ask(s: State, hook: int, argument: int) -> int:
 
 @inner
 def ask_route(s: State, hook: int, r: int) -> int:
-    """Ask a routing hook for r's instance; -1 after stopping the run where the answer cannot be used.
+    """Ask a routing hook for r's instance; -1, with the run stopped, if the answer is invalid.
 
-    `route_decode` may refuse: the answer, REFUSED or less, is then handed on.
+    `route_decode` may also refuse; a refusal (REFUSED or less) is returned as it is.
     """
     if hook == ROUTE_PREFILL and unlikely(s.options.keeps_loads):
         i = least_queued(s)
@@ -113,9 +113,9 @@ def ask_route(s: State, hook: int, r: int) -> int:
 
 @inner
 def least_kv(s: State) -> int:
-    """The decode instance with the fewest KV tokens held or on their way, as the rule of that name answers.
+    """The decode instance with the fewest KV tokens held or incoming, as the policy rule of that name defines it.
 
-    KV only grows within a leap, so an instance that had more at its last update need not be brought up to date.
+    KV only grows within a leap, so an instance that already had more at its last update needs no new update.
     """
     best, least = -1, 0
     for i in range(s.options.instances):
@@ -136,13 +136,13 @@ def least_kv(s: State) -> int:
 
 @inner
 def _kv(s: State, i: int) -> int:
-    """KV tokens held on i, or on their way there, when its record was last brought up to date."""
+    """KV tokens held on i or incoming, as of the last update of its record."""
     return s.instances[i].kv_tokens + s.instances[i].incoming_kv_tokens
 
 
 @inner
 def ask_split(s: State, r: int) -> None:
-    """Ask where r, just routed, is split; a split behind its prompt lies in its output, at the first token or later."""
+    """Ask at which token r, just routed, is split; a split in the output is at the first output token or later."""
     q = s.requests[r]
     split = ask(s, SPLIT_AT, r)
     if split < 0:
@@ -153,14 +153,14 @@ def ask_split(s: State, r: int) -> None:
 
 @inner
 def ask_key(s: State, r: int) -> None:
-    """Ask for r's key in the waiting queue that it is about to enter."""
+    """Ask for the key of r in the waiting queue that it is about to enter."""
     s.lists[s.options.asked_at] = r
     ask(s, PRIORITIZE, 1)
 
 
 @inner
 def ask_batching(s: State, i: int) -> None:
-    """Ask for the plan of i's coming steps, and for new keys of its queue where they are dynamic."""
+    """Ask for the plan of i's next steps and, if keys are dynamic, for new keys of its queue."""
     inst = s.instances[i]
     if is_asked(s, BATCHING):
         plan = ask(s, BATCHING, i)
@@ -176,7 +176,7 @@ def ask_batching(s: State, i: int) -> None:
 
 @inner
 def ask_select(s: State, i: int) -> None:
-    """Ask which of i's decodes its next steps leave out, if there are several; until then none is."""
+    """Ask which decodes i's next steps leave out, if i has several; before the answer, none is left out."""
     inst = s.instances[i]
     for j in range(inst.running):
         s.requests[s.lists[inst.running_at + j]].skips = False
@@ -187,9 +187,9 @@ def ask_select(s: State, i: int) -> None:
 
 @inner
 def _renew_keys(s: State, i: int) -> None:
-    """Ask for the keys of i's queue anew, in its order, and queue all by them; those preempted stay before all others.
+    """Ask again for the keys of i's queue, in queue order, and reorder it; preempted requests stay before all others.
 
-    The queue is whole while the policy looks.
+    The queue is complete while the policy looks at it.
     """
     at, last = s.options.asked_at, s.options.asked_at + s.options.requests - 1
     asked = preempted = 0
@@ -210,7 +210,7 @@ def _renew_keys(s: State, i: int) -> None:
 
 @inner
 def _queue_listed(s: State, i: int, asked: int, preempted: int) -> None:
-    """Put those listed from both ends of the list at `asked_at` into i's queue."""
+    """Put the requests listed from both ends of the list at `asked_at` into i's queue."""
     at, last = s.options.asked_at, s.options.asked_at + s.options.requests - 1
     for k in range(preempted):
         queue_push(s, i, s.lists[last - k])

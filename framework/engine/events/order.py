@@ -1,4 +1,4 @@
-"""Events: the earliest of all kinds, and which instances schedule once those of one time have been processed."""
+"""Events: the earliest of all kinds, and the instances that schedule once all events of one time are processed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from framework.codes import ARRIVAL, CONCURRENT, COPY_END, PREFILL_STEP_END, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one, end_leap_early
-from framework.engine.durations.lockstep import rank_in_step
+from framework.engine.durations.lockstep import group_of, rank_in_step
 from framework.engine.memory.queues import first_due, load_changed, time_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill
@@ -21,9 +21,9 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 def next_event(s: State) -> int:
     """Advance the clock to the next event and return its id; -1 if only ticks, role changes and crashes are left.
 
-    As long as an instance is down its return is left.
+    While an instance is down its return counts as an event.
 
-    Ties go to the lower kind, then to the lower id: an instance schedules only where nothing else is due at that time.
+    Ties go to the lower kind, then to the lower id: an instance schedules only if nothing else is due at that time.
     """
     sim = s.sim
     time_s, kind, event = np.inf, STEP_END, -1
@@ -58,7 +58,7 @@ def next_event(s: State) -> int:
 
 @inner
 def _comes_after_tick(s: State, kind: int, time_s: float) -> bool:
-    """Whether a tick that is asked comes before the next event of any other kind."""
+    """Whether a tick at which the policy is asked comes before the next event of any other kind."""
     if s.options.tick_s <= 0.0:
         return False
     tick_s = s.sim.next_tick * s.options.tick_s
@@ -90,9 +90,9 @@ def nothing_is_due(s: State) -> bool:
 
 @inner
 def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
-    """Count the tick that is due before the event of that kind and time, or skip it and all before that event.
+    """Count the tick that is due before an event of that kind and time, or skip all ticks before that event.
 
-    False: a tick comes first. True: the event does.
+    Returns False if a tick comes first, True if the event does.
     """
     sim = s.sim
     steps_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
@@ -121,7 +121,7 @@ def _first_tick(time_s: float, tick_s: float) -> int:
 
 @inner
 def next_arrival(s: State) -> int:
-    """The request that arrives next: of the trace, or a later turn whose arrival is known; -1 if there is none."""
+    """The request that arrives next, of the trace or a later turn whose arrival is known; -1 if there is none."""
     sim = s.sim
     while sim.next_arrival < s.options.requests and s.requests[sim.next_arrival].follows:
         sim.next_arrival += 1
@@ -138,7 +138,7 @@ def next_arrival(s: State) -> int:
 
 @inner
 def wake(s: State, i: int) -> None:
-    """Something changed for i: unless it is in a step, it schedules once all events of this time are processed."""
+    """Let i, where something changed, schedule once this time's events are processed, unless it is in a step."""
     inst = s.instances[i]
     inst.changed = True
     load_changed(s, i)
@@ -154,20 +154,20 @@ def wake(s: State, i: int) -> None:
 
 @inner
 def stores_gained(s: State) -> None:
-    """Stores of prefixes have gained blocks: end leaps of instances where a waiting prompt may now fit the next step.
+    """End leaps of instances where a waiting prompt may now fit the next step: stores of prefixes gained blocks.
 
     Such a prompt may have fewer tokens left to compute.
     """
     for k in range(s.sim.leaping):
         i = s.lists[s.options.leaping_at + k]
         if s.instances[i].waiting_root >= 0 and (s.options.unchunked or s.instances[i].chunk_stages > 0):
-            catch_up_one(s, i)  # what has passed is to be seen at this time, whether or not the leap ends now
+            catch_up_one(s, i)  # later looks at this time must see what has passed, whether or not the leap ends now
             end_leap_early(s, i)
 
 
 @inner
 def await_turn(s: State, i: int) -> None:
-    """Let i schedule once all events of this time are processed; waiting instances take turns in order of number."""
+    """Let i schedule once this time's events are processed; waiting instances take turns in order of number."""
     sim, size = s.sim, s.options.instances
     if s.instances[i].woken or s.instances[i].hung:
         return
@@ -186,7 +186,7 @@ def await_turn(s: State, i: int) -> None:
 
 @inner
 def take_turn(s: State, i: int) -> None:
-    """It is the turn of i, the first of those that wait to schedule."""
+    """Take the turn of i, the first instance that waits to schedule."""
     sim = s.sim
     _drop_first_turn(s, i)
     sim.scheduled = max(sim.scheduled, i)
@@ -201,11 +201,8 @@ def _drop_first_turn(s: State, i: int) -> None:
 
 @inner
 def decision_is_due(s: State, i: int) -> bool:
-    """Whether the policy decides before i, whose turn it is, and those that step with it schedule."""
-    inst = s.instances[i]
-    first, count = i, 1
-    if unlikely(inst.group > 0):
-        first, count = inst.group_first, inst.group
+    """Whether the policy decides before i, whose turn it is, and its group schedule."""
+    first, count = group_of(s, i)
     found = False
     for k in range(first, first + count):
         if s.instances[k].busy:
@@ -216,13 +213,13 @@ def decision_is_due(s: State, i: int) -> bool:
 
 @inner
 def tells(s: State) -> bool:
-    """Whether requests have finished of which the policy is to be told."""
+    """Whether the policy has not yet seen some finished requests."""
     return bool(s.sim.finished > s.sim.told and s.hooks[ON_FINISH].address != 0)
 
 
 @inner
 def drop_turn(s: State, i: int) -> None:
-    """Drop the turn of i, which schedules now or has failed, if it has one."""
+    """Drop the turn of i, if it has one: i schedules now or has failed."""
     if not s.instances[i].woken:
         return
     sim, size, at = s.sim, s.options.instances, s.options.woken_at

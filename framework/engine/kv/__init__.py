@@ -1,1 +1,1 @@
-"""KV blocks: who takes, keeps, caches, reserves and frees them."""
+"""KV blocks: allocation, caching, reserves, sharing and frees."""

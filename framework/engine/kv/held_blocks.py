@@ -1,7 +1,8 @@
-"""The list of the cached blocks that each request references: 1 + node by block, 0: none.
+"""For each request, the list of the cached blocks that it references: 1 + node by block, 0: none.
 
-A request has a list while it may reference any block. The length is the next power of two of its number of blocks. A
-list that is given back goes to the next request of that length, so memory follows the requests that hold KV at once.
+A request has a list while it may reference a block. The list's length is the number of the request's blocks, rounded up
+to a power of two. A freed list goes to the next request of that length, so memory follows the number of requests that
+hold KV at once.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ LENGTHS = 32  # lengths of lists: 1, 2, 4, ...
 
 @inner
 def node_of(s: State, r: int, j: int) -> int:
-    """The node that r, which has a list, references as its block j, -1: none."""
+    """The node that r, which has a list, references as its block j; -1: none."""
     return s.lists[s.options.held_at + s.requests[r].held_at + j] - 1
 
 
 @inner
 def hold(s: State, r: int, j: int, node: int) -> None:
-    """r, which has a list, references that node as its block j; -1: none any more."""
+    """Let r, which has a list, reference that node as its block j; -1: no node any more."""
     s.lists[s.options.held_at + s.requests[r].held_at + j] = 1 + node
 
 
 @inner
 def open_list(s: State, r: int) -> None:
-    """Let r have a list, which is empty, unless it has one."""
+    """Give r an empty list, unless it has a list."""
     q = s.requests[r]
     if q.held_at >= 0:
         return
@@ -44,7 +45,7 @@ def open_list(s: State, r: int) -> None:
 
 @inner
 def close_list(s: State, r: int) -> None:
-    """Give back the list of r, in which it references nothing any more, if it has one."""
+    """Free the list of r, if it has one; r references no block any more."""
     q = s.requests[r]
     if q.held_at < 0:
         return
@@ -56,7 +57,7 @@ def close_list(s: State, r: int) -> None:
 
 @inner
 def _kind(blocks: int) -> int:
-    """The logarithm of the length of a list for so many blocks."""
+    """The logarithm of the length of a list for that number of blocks."""
     kind = 0
     while 1 << kind < blocks:
         kind += 1

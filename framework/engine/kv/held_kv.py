@@ -1,4 +1,4 @@
-"""Requests that wait for room on an instance while another one holds their KV: one list per destination."""
+"""Requests that wait for room on an instance while another instance holds their KV: one list for each destination."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framework.engine.memory.state import State
 
 @inner
 def wait_for_room(s: State, i: int, r: int) -> None:
-    """Let r, its KV held where it is, wait for room on i behind all others."""
+    """Let r, which holds KV on its instance, wait for room on i behind all others."""
     inst = s.instances[i]
     was_empty = inst.incoming_head < 0
     inst.incoming_head = append(s, inst.incoming_head, inst.incoming_tail, r)

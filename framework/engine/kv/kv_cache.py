@@ -12,13 +12,13 @@ from framework.engine.memory.state import State
 
 @inner
 def allocate(s: State, i: int, blocks: int) -> None:
-    """Take blocks that are available, evicting the oldest unreferenced prefixes where free ones are not enough."""
+    """Take available blocks; evict the oldest unreferenced prefixes if free blocks are not enough."""
     allocate_noted(s, i, blocks, blocks * s.sim.now_s)
 
 
 @inner
 def allocate_noted(s: State, i: int, blocks: int, taken_s: float) -> None:
-    """Take blocks that were taken at earlier times of a leap; `taken_s` is summed over the blocks."""
+    """Take blocks as of earlier times in a leap; `taken_s` is the sum of these times over the blocks."""
     inst = s.instances[i]
     inst.kv_block_s -= taken_s
     while inst.free_blocks < blocks:
@@ -38,10 +38,10 @@ def free(s: State, i: int, blocks: int) -> None:
 
 @inner
 def free_kv(s: State, i: int, r: int) -> None:
-    """Free the blocks of all KV that r holds on i. `kv` stays: a swapped request comes back with as much."""
+    """Free the blocks of all KV that r holds on i. `kv` keeps its value: a swapped request comes back with as much."""
     q, sim = s.requests[r], s.sim
     if unlikely(s.options.shares_early) and q.caches:
-        # What it has generated too: no request can have asked for it before.
+        # This covers generated blocks too: no request can have looked them up before.
         register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
     if unlikely(s.options.reserves):
         s.instances[i].freed |= 2 if s.options.asynchronous else 1

@@ -1,4 +1,4 @@
-"""How keys and values are kept and sent: what another format than the model's own changes, in bytes and in seconds."""
+"""Formats in which KV is kept and sent: their effect on bytes and on seconds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ _Factor = Annotated[float, between(1e-3, 1e3)]
 
 @dataclass(frozen=True)
 class KvFormat:
-    """Relative to keys and values as the model has them (`model.kv_dtype`), which is the default.
+    """A format of KV, relative to the model's own (`model.kv_dtype`), which is the default.
 
-    `memory_share`: of their bytes in GPU memory, and so in what is swapped out; `copy_share`: of their bytes on a link
-    between instances. Decode attention takes as long as for `read_factor` times the context: what it reads, and what
-    unpacking at every read comes to. Prefill attention takes `prefill_factor` times as long. A GPU packs
-    `pack_bytes_s` of them a second, counted as the model has them, when it has prefilled them, and unpacks
-    `unpack_bytes_s` where they arrive from another instance; None: that is part of other kernels, and costs nothing.
-    Raises InputError for a value out of range.
+    `memory_share`: share of the model's KV bytes in GPU memory, and so in swapped KV; `copy_share`: share of them on a
+    link between instances. Decode attention takes as long as for `read_factor` times the context, which covers reading
+    and unpacking at every read. Prefill attention takes `prefill_factor` times as long. A GPU packs `pack_bytes_s`
+    bytes a second after a prefill and unpacks `unpack_bytes_s` on arrival from another instance, both counted in the
+    model's own format; None: other kernels include this work, at no cost. Raises InputError for a value out of range.
     """
 
     memory_share: _Share = 1.0
@@ -37,12 +36,12 @@ class KvFormat:
         check_fields(self, "engine.kv_compression.")
 
     def unpack_s(self, model: Model, parallelism: Parallelism) -> float:
-        """Seconds of unpacking one token that has arrived on an instance."""
+        """Seconds to unpack one token that has arrived on an instance."""
         return _token_s(self.unpack_bytes_s, model, parallelism)
 
     def step_row(self, row: StepRow, model: Model, parallelism: Parallelism) -> StepRow:
-        """Step times of an instance with this format, from those without: `row`."""
-        if self == KvFormat():  # spares every run of most sweeps to make and check its tables anew
+        """Step times of an instance with this format, made from those without it: `row`."""
+        if self == KvFormat():  # most sweeps need no format: this saves making and checking the tables again
             return row
         return replace(
             row,
@@ -60,7 +59,7 @@ class KvFormat:
 
 
 def _token_s(bytes_s: float | None, model: Model, parallelism: Parallelism) -> float:
-    """Seconds a token where each GPU works on its share of the heads, dp groups and stages on tokens of their own."""
+    """Seconds a token if each GPU handles its share of the heads, and dp groups and stages their own tokens."""
     if bytes_s is None:
         return 0.0
     own_bytes = model.kv_bytes_per_token * model.kv_share(parallelism.tp)
@@ -72,9 +71,9 @@ def _slowed(curve: Curve | None, factor: float) -> Curve | None:
 
 
 def _lengthened(surface: Surface | None, factor: float) -> Surface | None:
-    """The surface of which a context c has the times of factor * c."""
+    """The surface whose times at context c are those of factor * c."""
     if surface is None:
         return None
-    first, *rest = surface.contexts  # the first stands for no context, and may not lie above 1
+    first, *rest = surface.contexts  # the first knot is a context of 0 and may not exceed 1
     contexts = (min(first / factor, first), *(knot / factor for knot in rest))
     return replace(surface, contexts=contexts)

@@ -1,8 +1,8 @@
-"""The output reserve: room that admissions leave for output that is still to come.
+"""The output reserve: room that admissions leave for future output.
 
-An engine does not know how long an output will be, only how long it may be at most. It keeps a share of that maximum
-free. The share falls with each decode step. A preemption sets it anew, from the tokens emitted so far. L. Zheng et al.,
-arXiv 2312.07104: the new token ratio of that server.
+An engine knows the longest possible output of a request, not its actual length. It keeps blocks free for a share of
+that maximum. The share falls with each decode step, and a preemption sets it again from the tokens emitted so far.
+Source: L. Zheng et al., arXiv 2312.07104, the "new token ratio" of that server.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from framework.workload import Workload
 
 DeclaredTokens = int | Literal["context", "longest", "output"]
 _Ratio = Annotated[float, between(0, 1)]
-_CONTEXT, _OUTPUT = 0, -1  # marks in place of a number of tokens
+_CONTEXT, _OUTPUT = 0, -1  # marks that replace a number of tokens
 
 
 @dataclass(frozen=True)
 class OutputReserve:
-    """A prompt is admitted if it leaves blocks for a share of the output that decoding requests may still emit.
+    """A prompt is admitted if it leaves blocks for a share of the output that decodes may still emit.
 
     `ratio`: that share at first and after idling; 0: there is no reserve. It falls to `least_ratio` over `decay_steps`
-    decode steps. A preemption sets it to what the remaining decodes have emitted, plus `steps_ahead` tokens for each,
-    as a share of what they may emit.
-    `declared_tokens`: the longest output that a client asks for, in tokens. `context`: none, so that the rest of the
-    model's context bounds it. `longest`: the longest output of the trace, to which who deploys a server may limit what
-    clients ask for. `output`: exactly what the request will emit, as in benchmarks that ignore the end of a text.
-    `most_tokens`: the most output tokens of one request that count.
+    decode steps. A preemption sets it to the tokens that the remaining decodes have emitted, plus `steps_ahead` tokens
+    for each, as a share of what they may emit. `declared_tokens`: the longest output that a client requests, in tokens.
+    `context`: clients request none, so the rest of the model's context is the limit. `longest`: the longest output of
+    the trace, as if the server limited all outputs to it. `output`: exactly the request's output, as in benchmarks that
+    ignore the end of a text. `most_tokens`: the most output tokens of one request that count.
 
     Raises InputError for a value out of range.
     """
@@ -85,7 +84,7 @@ class OutputReserve:
 
 @inner
 def keeps_reserve(s: State, i: int, r: int, left_blocks: int) -> bool:
-    """Whether the blocks that r's admission to i leaves hold the reserve; always true if nothing else runs."""
+    """Whether the blocks left after r's admission to i hold the reserve; always true if nothing else runs."""
     inst, options = s.instances[i], s.options
     if inst.reserve_blocks > 0 or inst.running + inst.prefilling == 0:
         return True
@@ -100,20 +99,20 @@ def keeps_reserve(s: State, i: int, r: int, left_blocks: int) -> bool:
 
 @inner
 def close_admission(s: State, i: int) -> None:
-    """A head found no seat or room on i: with a reserve, admission closes while anything decodes."""
+    """Close admission while anything decodes, if there is a reserve: the first of i's queue found no seat or room."""
     inst = s.instances[i]
     inst.closed = s.options.reserves and inst.reserve_blocks == 0 and inst.running > 0
 
 
 @inner
 def _to_come(s: State, r: int, emitted: int) -> int:
-    """Tokens that r, which has emitted so many, may still emit, as far as they count."""
+    """Tokens that r, which has emitted `emitted`, may still emit, up to the limit that counts."""
     return int(min(max(_declared(s, r) - emitted, 0), s.options.most_to_come))
 
 
 @inner
 def _declared(s: State, r: int) -> int:
-    """The longest output that r may have, tokens."""
+    """The longest output that r may have, in tokens."""
     declared = s.options.declared_tokens
     if declared == _OUTPUT:
         return s.lists[s.options.output_at + r]
@@ -132,7 +131,7 @@ def _emitted(s: State, i: int, j: int) -> int:
 
 @inner
 def _ratio(s: State, i: int) -> float:
-    """The share of the output still to come that admissions to i leave room for now."""
+    """The share of the future output for which admissions to i now leave room."""
     inst = s.instances[i]
     steps = inst.decode_steps - inst.ratio_since
     if steps <= 0:
@@ -142,9 +141,9 @@ def _ratio(s: State, i: int) -> float:
 
 @inner
 def settle_reserve(s: State, i: int, decodes: int, prefill_tokens: int) -> bool:
-    """i has scheduled a step of so much, 0 and 0 for none: set the ratio, and open admission where that is due.
+    """Set the ratio after i has scheduled a step of this size (0 and 0: none), and open admission if that is due.
 
-    Returns whether i is to schedule anew.
+    Returns whether i is to schedule again.
     """
     inst = s.instances[i]
     if inst.running + inst.prefilling == 0:
@@ -156,13 +155,13 @@ def settle_reserve(s: State, i: int, decodes: int, prefill_tokens: int) -> bool:
     opens = inst.closed and (inst.preempted or (known and not chunks_alone))
     if opens:
         inst.closed = False
-    inst.freed = 1 if late or (known and chunks_alone) else 0  # what came free late is known one step later
+    inst.freed = 1 if late or (known and chunks_alone) else 0  # room that came free late becomes known one step later
     return bool(opens or late)
 
 
 @inner
 def _measure(s: State, i: int) -> None:
-    """Set the ratio by what the decodes of i have emitted; it falls from the end of the coming step on."""
+    """Set the ratio from the emitted tokens of i's decodes; it falls from the end of the next step on."""
     inst = s.instances[i]
     tokens, most = 0, 1
     for j in range(inst.running):

@@ -1,8 +1,8 @@
-"""The prefix cache of an instance: cached blocks are known by name, and shared by requests.
+"""The prefix cache of an instance: requests share cached blocks, which have names.
 
-Cached blocks, of the trace or of the engine, live in an open-addressing table per instance, those that no request
-references in a list from the least recently used to the youngest. Memory per instance, from `cache_at`: slots | key |
-references | older | younger.
+Each instance has an open-addressing table of its cached blocks, of the trace or of the engine. A list holds the blocks
+that no request references, from the least to the most recently used. Memory of an instance, from `cache_at`: slots |
+key | references | older | younger.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from framework.engine.kv.prefix_tiers import tier_of
 from framework.engine.memory.kv_blocks import note_use
 from framework.engine.memory.state import State
 
-_MARK = 1 << 40  # mark of a cached block, added to its references
+_MARK = 1 << 40  # added to the references of a marked block
 
 
 @inner
 def matched_blocks(s: State, i: int, r: int, target: int) -> int:
-    """Leading trace blocks of r that i has cached or in a store, leaving at least one of `target` tokens to compute."""
+    """Number of leading trace blocks of r in i's cache or stores; at least one of `target` tokens is left out."""
     q = s.requests[r]
     if s.options.hash_blocks == 0:
         return 0
@@ -35,7 +35,7 @@ def matched_blocks(s: State, i: int, r: int, target: int) -> int:
 
 @inner
 def cached_among(s: State, i: int, r: int, run: int) -> int:
-    """How many of r's first `run` trace blocks, all matched, are in i's cache: the others are in stores."""
+    """The number of r's first `run` trace blocks, all matched, that are in i's cache; stores hold the others."""
     if s.options.tiers == 0:
         return run
     count = 0
@@ -59,7 +59,7 @@ def unreferenced_among(s: State, i: int, r: int, run: int) -> int:
 
 @inner
 def reference_prefix(s: State, i: int, r: int, run: int) -> None:
-    """Let r hold those of its first `run` trace blocks, all matched, that are cached on i."""
+    """Let r reference those of its first `run` trace blocks, all matched, that i caches."""
     q = s.requests[r]
     if run > 0:
         open_list(s, r)
@@ -74,7 +74,7 @@ def reference_prefix(s: State, i: int, r: int, run: int) -> None:
 
 @inner
 def reference(s: State, i: int, node: int) -> None:
-    """One request more holds a cached block."""
+    """Add one reference to a cached block."""
     inst = s.instances[i]
     refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
     if s.lists[refs_at + node] == 0:
@@ -88,8 +88,8 @@ def reference(s: State, i: int, node: int) -> None:
 def register_prefix(s: State, i: int, r: int, tokens: int) -> None:
     """Enter into i's cache the blocks of r that its first `tokens` tokens fill.
 
-    A block whose name is cached already stays private. With `engine.prefix_unit=engine` it enters too, behind the
-    other.
+    A block whose name is already cached stays private; with `engine.prefix_unit=engine` it also enters, behind the
+    first.
     """
     q = s.requests[r]
     if s.options.hash_blocks == 0:
@@ -106,14 +106,14 @@ def register_prefix(s: State, i: int, r: int, tokens: int) -> None:
 
 @inner
 def share_chunk(s: State, i: int, r: int, tokens: int) -> None:
-    """r has blocks for its first `tokens` tokens, which the step that is being formed computes."""
+    """Share the blocks of r's first `tokens` tokens, which the step that is being formed computes."""
     if unlikely(s.options.shares_early):
         register_prefix(s, i, r, tokens)
 
 
 @inner
 def load_prefix(s: State, i: int, r: int) -> None:
-    """Bring the matched blocks of r that i has in stores alone into its cache, where r has taken room for them."""
+    """Bring into i's cache the matched blocks of r that only stores hold; r has taken room for them."""
     q, inst = s.requests[r], s.instances[i]
     for k in range(s.options.tiers):
         blocks = 0
@@ -146,7 +146,7 @@ def _home(s: State, key: int) -> int:
 
 @inner
 def find(s: State, i: int, key: int) -> int:
-    """The cache node of a prefix block on i, the first of several of that name; -1 if it is not cached."""
+    """The node of a prefix block in i's cache, the first if several have its name; -1 if there is none."""
     at = s.instances[i].cache_at
     mask = s.options.cache_slots - 1
     slot = _home(s, key)
@@ -159,7 +159,7 @@ def find(s: State, i: int, key: int) -> int:
 
 @inner
 def finds_marked(s: State, i: int, key: int) -> bool:
-    """Whether the cached block that is found under that name on i is marked."""
+    """Whether i's cache finds a marked block under that name."""
     refs_at = s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
     node = find(s, i, key)
     return bool(node >= 0 and s.lists[refs_at + node] >= _MARK)
@@ -167,21 +167,21 @@ def finds_marked(s: State, i: int, key: int) -> bool:
 
 @inner
 def mark_prefix(s: State, i: int, r: int) -> int:
-    """Mark the cached blocks that r references on i; the engine blocks of those that were not marked before."""
+    """Mark the cached blocks that r references on i; returns how many engine blocks were not marked before."""
     return _add_mark(s, i, r, _MARK)
 
 
 @inner
 def unmark_prefix(s: State, i: int, r: int) -> None:
-    """The cached blocks that r references on i are not marked any more."""
+    """Unmark the cached blocks that r references on i."""
     _add_mark(s, i, r, -_MARK)
 
 
 @inner
 def _add_mark(s: State, i: int, r: int, mark: int) -> int:
-    """Add `mark` to the references of the cached blocks that r references on i; returns their engine blocks.
+    """Add `mark` to the references of the cached blocks that r references on i, and return their engine blocks.
 
-    A positive mark skips blocks that have it, a negative one skips blocks that do not.
+    A positive mark skips marked blocks, a negative one skips unmarked blocks.
     """
     q, refs_at = s.requests[r], s.instances[i].cache_at + s.options.cache_slots + s.options.cache_nodes
     blocks = 0
@@ -195,9 +195,9 @@ def _add_mark(s: State, i: int, r: int, mark: int) -> int:
 
 @inner
 def insert(s: State, i: int, key: int) -> int:
-    """The node of a new cached block with one reference, behind those of the same name.
+    """The node of a new cached block with one reference, behind the nodes of the same name.
 
-    A node is always left: nodes cover the whole KV memory.
+    A node is always available: there are enough for the whole KV memory.
     """
     inst = s.instances[i]
     at = inst.cache_at
@@ -215,7 +215,7 @@ def insert(s: State, i: int, key: int) -> int:
 
 @inner
 def _remove(s: State, i: int, node: int) -> None:
-    """Forget a cached block; later entries of its probe run move up so that none is lost."""
+    """Remove a cached block, and move later entries of its probe run up so that none is lost."""
     inst = s.instances[i]
     at = inst.cache_at
     keys_at = at + s.options.cache_slots
@@ -247,7 +247,7 @@ def forget_prefixes(s: State, i: int) -> None:
 
 @inner
 def unreference(s: State, i: int, node: int) -> None:
-    """A request gives up its reference to a cached block of i, which may be evicted when it was the last."""
+    """Remove a request's reference to a cached block of i; the block becomes evictable if this was the last one."""
     sim, inst = s.sim, s.instances[i]
     keys_at = inst.cache_at + s.options.cache_slots
     nodes = s.options.cache_nodes
@@ -282,7 +282,7 @@ def _unlink(s: State, i: int, node: int) -> None:
 
 @inner
 def evict_oldest(s: State, i: int) -> None:
-    """Free the least recently used of the cached blocks that no request references."""
+    """Evict the least recently used cached block that no request references."""
     inst = s.instances[i]
     node = inst.cache_old
     _unlink(s, i, node)

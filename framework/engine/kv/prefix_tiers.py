@@ -1,6 +1,6 @@
-"""Stores of prefix blocks below GPU memory: options, and the list of each store from the least recently used block on.
+"""Stores of prefix blocks below GPU memory: their options, and a list of each store's blocks in order of last use.
 
-Block names run from 0 to `store_keys`. Memory of a list, from `at`: older | younger, by name.
+Names of blocks run from 0 to `store_keys`. Memory of a list, from `at`: older | younger, by name.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from framework.errors import InputError
 
 @dataclass(frozen=True)
 class Tier:
-    """A store of each instance or, `shared`, one that all instances read; least recently used blocks leave it.
+    """A store of one instance, or one that all instances read (`shared`); it evicts the least recently used blocks.
 
-    It holds `capacity_tokens`, or `capacity_bytes` of KV as GPU memory has it; with neither, all that there is. An
-    instance reads it at `bandwidth_bytes_s` (None: that of its GPUs' PCIe links together), whoever else reads, after
-    `latency_s`. Raises InputError for a value out of range.
+    Its capacity is `capacity_tokens`, or `capacity_bytes` of KV in the format of GPU memory; with neither it is
+    unlimited. An instance reads it at `bandwidth_bytes_s` (None: the bandwidth of all its GPUs' PCIe links),
+    independent of other readers, after `latency_s`. Raises InputError for a value out of range.
     """
 
     capacity_tokens: Whole | None = None
@@ -36,7 +36,7 @@ class Tier:
             raise InputError("engine.prefix_stores: a tier has capacity_tokens or capacity_bytes; set one to null")
 
     def blocks(self, block_tokens: int, bytes_per_token: float, most: int) -> int:
-        """Blocks of a trace that it holds, of `most` different ones."""
+        """The number of trace blocks that it holds, out of `most` different ones."""
         tokens: float | None = self.capacity_tokens
         if self.capacity_bytes is not None:
             tokens = self.capacity_bytes / bytes_per_token
@@ -45,10 +45,10 @@ class Tier:
 
 @dataclass(frozen=True)
 class PrefixStores:
-    """`tiers` by name, the fastest first; none: prefixes are kept in GPU memory alone.
+    """Tiers by name, the fastest first; with none, prefixes are kept in GPU memory alone.
 
-    What is loaded delays the step that first prefills its requests: `layer_wise` it lasts as long as the longer of
-    loading and computing, else as long as both. Raises InputError for what is no tier.
+    A load delays the step that first prefills its requests. With `layer_wise` that step takes as long as the longer of
+    loading and computing, else as long as their sum. Raises InputError for what is no tier.
     """
 
     tiers: Mapping[str, Tier] = field(default_factory=dict)
@@ -64,12 +64,12 @@ class PrefixStores:
 # --- the compiled part: lists of blocks -------------------------------------------------------------------------------
 
 
-ABSENT = -2  # mark in place of the next older block; -1: there is none
+ABSENT = -2  # in place of the next older block if a block is not in the list; -1: there is no older one
 
 
 @inner
 def tier_of(s: State, i: int, key: int) -> int:
-    """The fastest tier in which i finds a block, -1 if none has it."""
+    """The fastest tier that holds a block for i; -1 if none does."""
     tiers = s.options.tiers
     for k in range(tiers):
         if s.lists[s.tiers[i * tiers + k].at + key] != ABSENT:
@@ -79,7 +79,7 @@ def tier_of(s: State, i: int, key: int) -> int:
 
 @inner
 def keep(s: State, i: int, tier: int, key: int) -> None:
-    """Make a block the youngest of a store, new or not; the oldest leaves if there is no room."""
+    """Make a block, new or not, the youngest of a store; the oldest leaves if there is no room."""
     store = s.tiers[s.tiers[i * s.options.tiers + tier].home]
     if store.capacity == 0:
         return
@@ -118,7 +118,7 @@ def _unlink(s: State, row: int, key: int) -> None:
 
 @inner
 def keep_prefix(s: State, i: int, r: int) -> None:
-    """A chunk of r has ended on i: make all its blocks so far the youngest of each store, the first block last."""
+    """Make all blocks that r has so far, after a chunk of r on i, the youngest of each store, the first block last."""
     q = s.requests[r]
     for k in range(s.options.tiers):
         for j in range(q.registered - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""From the arrays that Python holds to the pointers that compiled functions pass around."""
+"""Makes the pointers that compiled functions pass around from the arrays that Python holds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from framework.engine.memory.records import INSTANCE, REQUEST
 from framework.engine.memory.state import SIM, Memory, State, sample_memory
 from framework.policy.inspection import View
 
-_RECORDS = 3  # the first fields of a memory, of which there is one record each
+_RECORDS = 3  # the first fields of a memory; each holds one record
 VIEW = numba.typeof(View(np.zeros(1, OPTIONS), np.zeros(1, SIM), np.zeros(1, REQUEST), np.zeros(1, INSTANCE)))
 FLOATS = numba.types.float64[::1]
 # A compiled hook: (request, view, the policy's parameters, the policy's own numbers) -> an instance or a verdict.
@@ -26,7 +26,7 @@ DECISION = numba.types.int64(numba.types.int64, VIEW, FLOATS, FLOATS)
 
 @inner
 def attach(m: Memory, seen: int) -> State:
-    """The state of a run for compiled functions; `seen`: where what compiled hooks are handed is kept, 0: nowhere."""
+    """The state of a run for compiled functions; `seen`: the address of what compiled hooks receive, 0: none."""
     return State(
         only(m.options),
         only(m.sim),
@@ -52,12 +52,12 @@ def attach(m: Memory, seen: int) -> State:
     )
 
 
-# --- for functions that Python calls often: 20 arrays take longer to hand over than most of these functions compute ---
+# --- for functions that Python calls often: handing over 20 arrays takes longer than most of these functions run ------
 
 if numba_config.DISABLE_JIT:
 
     def addresses_of(memory: Memory) -> Any:
-        """What `attach_at` takes: the memory itself."""
+        """The argument of `attach_at`: the memory itself."""
         return memory
 
     def attach_at(addresses: Any) -> State:
@@ -72,7 +72,7 @@ else:
     _state_at = fields_at(Fields("State", dict(zip(State._fields, [*_kinds, numba.types.int64], strict=True))))
 
     def addresses_of(memory: Memory) -> Any:
-        """Where each array of the memory begins, which must live on, and 0 for `seen`: shape (21,)."""
+        """The addresses of the memory's arrays, which must stay alive, and 0 for `seen`: shape (21,)."""
         return np.array([*(array.ctypes.data for array in memory), 0], np.int64)
 
     @inner

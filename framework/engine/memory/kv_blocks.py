@@ -1,4 +1,4 @@
-"""Counts of KV memory: the blocks that tokens take, the blocks left on an instance, and their integral over time."""
+"""KV memory in numbers: blocks for tokens, blocks left on an instance, and their integrals over time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from framework.engine.memory.state import State
 
 @inner
 def blocks_for(s: State, tokens: int) -> int:
-    """Blocks that hold `tokens` tokens."""
+    """Blocks that `tokens` tokens take."""
     return (tokens + s.options.block_tokens - 1) // s.options.block_tokens
 
 
 @inner
 def blocks_of(s: State, i: int, tokens: int) -> int:
-    """Blocks that a request of `tokens` KV tokens has on i: those that hold them, or the instance's reservation."""
+    """Blocks that a request of `tokens` KV tokens takes on i: those for the tokens, or i's fixed reservation."""
     reserved = s.instances[i].reserve_blocks
     return reserved if reserved > 0 else blocks_for(s, tokens)
 
 
 @inner
 def fits(s: State, i: int, r: int) -> bool:
-    """Whether r's peak KV could ever be admitted to i, and is not more than i reserves."""
+    """Whether i could ever admit r at its peak KV, which may not exceed i's reservation."""
     inst = s.instances[i]
     peak = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
     largest = inst.total_blocks if s.options.spares_idle else inst.total_blocks - inst.watermark
@@ -30,7 +30,7 @@ def fits(s: State, i: int, r: int) -> bool:
 
 @inner
 def available(s: State, i: int) -> int:
-    """Blocks that can be taken: free ones, and those of cached prefixes that no request references."""
+    """Blocks that can be taken: free ones, and cached prefixes that no request references."""
     return s.instances[i].free_blocks + s.instances[i].evictable_blocks
 
 
@@ -47,21 +47,21 @@ def watermark_of(s: State, i: int) -> int:
 def note_use(s: State, i: int, blocks: int, time_s: float) -> None:
     """Count `blocks` more blocks in use from `time_s` on.
 
-    Nothing is in use at both ends of a run, so the sum of -blocks * time over all changes is the integral of blocks in
-    use over time.
+    Nothing is in use at either end of a run, so the sum of -blocks * time over all changes is the integral of blocks in
+    use.
     """
     s.instances[i].kv_block_s -= blocks * time_s
 
 
 @inner
 def add_kv_tokens(s: State, i: int, tokens: int, time_s: float) -> None:
-    """Count `tokens` more KV tokens held on i from `time_s` on; their integral is kept as that of blocks."""
+    """Count `tokens` more KV tokens on i from `time_s` on; the integral is kept as for blocks."""
     note_tokens(s, i, tokens, tokens * time_s)
 
 
 @inner
 def note_tokens(s: State, i: int, tokens: int, added_s: float) -> None:
-    """Add KV tokens that came at several times; `added_s` is summed over the tokens."""
+    """Add KV tokens that came at different times; `added_s` is the sum of these times over the tokens."""
     s.instances[i].kv_tokens += tokens
     s.instances[i].kv_token_s -= added_s
 
@@ -76,7 +76,7 @@ def seats(s: State, i: int) -> int:
 
 @inner
 def has_room(s: State, i: int, blocks: int) -> bool:
-    """Whether a request with KV of `blocks` blocks may come to i: requests that i preempted go first."""
+    """Whether a request with `blocks` blocks of KV may come to i; requests that i preempted go first."""
     inst = s.instances[i]
     if unlikely(inst.recompute_tokens > 0):
         return False

@@ -1,10 +1,10 @@
-"""The options of a run, as the engine reads them. A mechanism that has some states their values: `engine_options`."""
+"""The options of a run, as the engine reads them. A mechanism states the values of its own: `engine_options`."""
 
 from __future__ import annotations
 
 from framework.engine.memory.records import record
 
-# What holds for the whole run: sizes, options, and where lists begin. The engine only reads it.
+# What holds for the whole run: sizes, options, and offsets of lists. The engine only reads it.
 OPTIONS = record(
     ("requests", "i8"),  # number of requests
     ("instances", "i8"),  # number of instances
@@ -15,9 +15,9 @@ OPTIONS = record(
     ("seed", "i8"),  # seed of draws
     # Lists of the whole run.
     ("tree_at", "i8"),  # winner trees over `times`, one for each kind of event that an instance has
-    ("tree_leaves", "i8"),  # leaves of each of these trees and of the one below, a power of two
+    ("tree_leaves", "i8"),  # leaves of each tree above and of the one below, a power of two
     ("load_tree_at", "i8"),  # winner tree over the least queued instances
-    ("keeps_loads", "b1"),  # 1: that tree is kept, and stands for `route_prefill`
+    ("keeps_loads", "b1"),  # 1: the tree is kept, and replaces `route_prefill`
     ("finds_least_kv", "b1"),  # 1: the engine itself finds the instance with the fewest KV tokens for `route_decode`
     ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
     ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
@@ -27,27 +27,28 @@ OPTIONS = record(
     (
         "leaving_at",
         "i8",
-    ),  # requests that leave an order of an instance at the end of a step, until it is known where to
-    ("asked_at", "i8"),  # requests whose keys the policy is asked for
-    ("aside_at", "i8"),  # decodes put aside while an instance's running order is put in another
+    ),  # requests that leave an order of an instance at the end of a step, until their destinations are known
+    ("asked_at", "i8"),  # requests whose keys the policy must give
+    ("aside_at", "i8"),  # decodes put aside while an instance's running order is sorted
     (
         "draws_at",
         "i8",
-    ),  # where steps draft: the token of each request up to which drafts are drawn, and which of them are right
+    ),  # for steps that draft: for each request, the token up to which drafts are drawn, and which are right
     ("output_at", "i8"),  # true output lengths, tokens: never in a view
     ("leaping_at", "i8"),  # instances whose present leap spans several steps
     # The front end.
     ("max_context", "i8"),  # tokens of prompt and output together that the model takes
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
-    ("horizon_s", "f8"),  # arrivals from this time on are not sent, inf: all are
-    ("backoff_s", "f8"),  # seconds that a client of a closed load stays away after a request was turned away
-    ("intake_s", "f8"),  # seconds that the front end takes for a request, one after another
+    ("horizon_s", "f8"),  # arrivals from this time on are not sent; inf: all are
+    ("backoff_s", "f8"),  # seconds that a client of a closed load waits after a rejection
+    ("intake_s", "f8"),  # seconds of the front end for each request, one after another
     ("intake_token_s", "f8"),  # seconds for each token of its prompt
-    ("first_token", "i8"),  # first token of a request that decodes elsewhere: its source, or when the client gets it
+    # first token of a request that decodes elsewhere: from its source, or when the client gets it
+    ("first_token", "i8"),
     # Hooks.
     ("admit_gives_reasons", "b1"),  # 1: `admit` answers with the number of a reason; 0: with yes or no
     ("pulls", "b1"),  # 1: instances fetch KV as they form steps, before the request has a seat
-    ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even where the prefill instance also decodes
+    ("asks_local_decode", "b1"),  # 1: `route_decode` is asked even if the prefill instance also decodes
     ("dynamic_keys", "b1"),  # 1: `prioritize` is asked again whenever a queue is read after a change
     # KV memory and the prefix cache.
     ("block_tokens", "i8"),  # tokens of an engine block
@@ -57,65 +58,67 @@ OPTIONS = record(
     (
         "recomputes_there",
         "b1",
-    ),  # 1: requests with emitted tokens are recomputed where they were preempted, 0: as routed
-    ("least_urgent", "b1"),  # 1: the request that would be last in a queue is preempted, 0: the one admitted last
+    ),  # 1: requests with emitted tokens are recomputed on the instance of their preemption, 0: as routed
+    ("least_urgent", "b1"),  # 1: the request that would be last in a queue is preempted; 0: the one admitted last
     ("fewest_tokens", "b1"),  # 1: the request with the fewest emitted tokens is preempted
-    ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key, 0: before all others
+    ("waits_last", "b1"),  # 1: a preempted request waits behind others of its key; 0: before all others
     ("hash_blocks", "i8"),  # engine blocks in one shared block, 0: there is no prefix cache
-    ("shares_early", "b1"),  # 1: shared blocks are engine blocks, known from their allocation on, generated ones too
+    ("shares_early", "b1"),  # 1: shared blocks are engine blocks, shared from their allocation on, generated ones too
     ("held_at", "i8"),  # the blocks that requests reference, see kv/held_blocks.py
-    ("held_free_at", "i8"),  # 1 + the first unused list of them by length, 0: none; then where room begins
+    ("held_free_at", "i8"),  # 1 + the first unused list by length, 0: none; then where unused room begins
     ("cache_nodes", "i8"),  # nodes of the cache of each instance
     ("cache_slots", "i8"),  # slots of its hash table, a power of two
     ("tiers", "i8"),  # tiers of prefix blocks below GPU memory that an instance reads, 0: none
-    ("tier_keys", "i8"),  # names of blocks, from 0, where there are tiers
+    ("tier_keys", "i8"),  # names of blocks, from 0, if there are tiers
     ("loads_layer_wise", "b1"),  # 1: loading overlaps with computing
     # Steps.
     ("asynchronous", "b1"),  # 1: a step is formed while the one before it runs
-    ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for others
-    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission, 0: decodes first
+    ("admission_wait_steps", "i8"),  # decode steps that the first of a queue waits for more requests
+    ("by_admission", "b1"),  # 1: unified steps are formed in order of admission; 0: decodes first
     ("longest_chunk", "i8"),  # tokens of a prompt in one step, at most
-    ("unchunked", "b1"),  # 1: a prompt is admitted only where the budget has room for all of it
-    ("room_for_chunk", "b1"),  # 1: unified steps admit prompts whose first chunk has blocks, 0: all of which have
-    ("spares_idle", "b1"),  # 1: there is no watermark where nothing runs
-    # Room for the output that is still to come.
+    ("unchunked", "b1"),  # 1: a prompt is admitted only if the budget has room for all of it
+    # 1: unified steps admit prompts whose first chunk has blocks; 0: only whole prompts that have them
+    ("room_for_chunk", "b1"),
+    ("spares_idle", "b1"),  # 1: the watermark is 0 if nothing runs
+    # Room for future output.
     ("reserves", "b1"),  # 1: admissions leave some
-    ("first_ratio", "f8"),  # share of that output that they leave room for at first
+    ("first_ratio", "f8"),  # share of that output for which they leave room at first
     ("least_ratio", "f8"),  # least share
     ("ratio_decay", "f8"),  # decay of that share with each decode step
-    ("steps_ahead", "i8"),  # tokens that a decode is taken to emit beyond those that it has, after a preemption
-    ("declared_tokens", "i8"),  # the longest output that clients ask for; 0: what the context leaves, -1: what it is
-    ("most_to_come", "i8"),  # most tokens that count of the output to come of one request
+    ("steps_ahead", "i8"),  # tokens that each decode is assumed to emit further, after a preemption
+    # the longest output that clients ask for; 0: the rest of the context; -1: the true output
+    ("declared_tokens", "i8"),
+    ("most_to_come", "i8"),  # most tokens of one request that count as future output
     ("weight_bytes", "f8"),  # bytes of the model's weights
     ("chosen_share", "f8"),  # share of a layer's experts that one token chooses, 0: there are no experts
-    ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills by percent of the SMs, then of decodes
+    ("slowdown_at", "i8"),  # offset into timing_data: slowdown of prefills, then of decodes, by percent of the SMs
     ("attention_overlap", "f8"),  # share of the shorter attention that the longer one hides
     # Transfers.
     ("latency_s", "f8"),  # seconds of a transfer in addition to its bytes
-    ("layerwise_tokens", "i8"),  # prompts of so many tokens send KV layer by layer, 0: none do
+    ("layerwise_tokens", "i8"),  # prompts of at least this many tokens send KV layer by layer; 0: none do
     ("layer_share", "f8"),  # share of one layer in a token's KV
     ("shares_links", "b1"),  # 1: copies share links, 0: they wait for each other
-    ("limits_fabric", "b1"),  # 1: all copies share one more link, the fabric
-    ("changed_links_at", "i8"),  # links on which copies have begun or ended in this event
+    ("limits_fabric", "b1"),  # 1: all copies also share one more link, the fabric
+    ("changed_links_at", "i8"),  # links on which this event has begun or ended copies
     ("reached_links_at", "i8"),  # links whose rates are being set
     # Changes of role.
     ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
     ("start_s", "f8"),  # seconds between switching an instance on and its start
     # Faults.
-    ("faults", "i8"),  # faults that are known before the run, 0: nothing fails
-    ("fault_times_at", "i8"),  # offset into times: when each of them comes, in order
+    ("faults", "i8"),  # faults that are scheduled before the run, 0: none
+    ("fault_times_at", "i8"),  # offset into times: the time of each fault, in order
     (
         "fault_values_at",
         "i8",
     ),  # offset into times: of a crash its end, of a slow-down its factor, of a link bytes/s
-    ("fault_at", "i8"),  # offset into lists: the instance of each of them; then what happens, of framework.codes
-    ("dropped_at", "i8"),  # offset into lists: requests that a crash has dropped; then the tokens that each lost
-    ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail, 0: they are routed anew
-    ("rows_at_once", "i8"),  # instances that one event may take off their steps
+    ("fault_at", "i8"),  # offset into lists: the instance of each fault; then its kind, of framework.codes
+    ("dropped_at", "i8"),  # offset into lists: requests that a crash dropped; then the tokens that each lost
+    ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail; 0: they are routed anew
+    ("rows_at_once", "i8"),  # instances whose steps one event may cut off
     # Speculation.
     ("speculates", "b1"),  # 1: decode steps draft tokens
     ("adaptive_depth", "b1"),  # 1: each step has a depth of its own
-    ("depth", "i8"),  # tokens drafted for each decode, at most where that is adaptive
+    ("depth", "i8"),  # tokens drafted for each decode; the maximum if that is adaptive
     ("acceptance", "f8"),  # probability that a draft is right where those before it are
     ("draft_cost", "f8"),  # seconds of a drafted token, in decode steps
 )

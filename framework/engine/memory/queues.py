@@ -13,14 +13,14 @@ from framework.engine.memory.state import State
 
 @inner
 def is_before(s: State, a: int, b: int) -> bool:
-    """Whether request a comes before b in a queue."""
+    """Whether request a is before b in a queue."""
     x, y = s.requests[a], s.requests[b]
     return x.key < y.key or (x.key == y.key and x.queue_number < y.queue_number)
 
 
 @inner
 def _meld(s: State, a: int, b: int) -> int:
-    """Join two heaps (-1: empty); the roots' `next` links must be unused."""
+    """Join two heaps (-1: empty) whose roots are in no other list."""
     if a < 0:
         return b
     if b < 0:
@@ -42,11 +42,11 @@ def queue_push(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_pop(s: State, i: int) -> int:
-    """Take the first request out of a queue that is not empty."""
+    """Take the first request out of a nonempty queue."""
     first = s.instances[i].waiting_root
     pairs = -1
     node = s.requests[first].child
-    while node >= 0:  # First the children are melded two by two.
+    while node >= 0:  # First the children are melded in pairs.
         partner = s.requests[node].next
         rest = -1
         if partner >= 0:
@@ -58,7 +58,7 @@ def queue_pop(s: State, i: int) -> int:
         pairs = pair
         node = rest
     root = -1
-    while pairs >= 0:  # Then all pairs go into one heap.
+    while pairs >= 0:  # Then the pairs are melded into one heap.
         rest = s.requests[pairs].next
         s.requests[pairs].next = -1
         root = _meld(s, root, pairs)
@@ -71,7 +71,7 @@ def queue_pop(s: State, i: int) -> int:
 
 @inner
 def queue_drop(s: State, i: int, r: int) -> None:
-    """Take r out of i's queue, wherever it is in it, by building the queue anew."""
+    """Take r out of i's queue by rebuilding the queue without r."""
     head, tail = -1, -1
     while s.instances[i].waiting_root >= 0:
         other = queue_pop(s, i)
@@ -139,7 +139,7 @@ def copy_push(s: State, r: int, time_s: float) -> None:
 
 @inner
 def copy_withdraw(s: State, r: int) -> None:
-    """Take r's pending copy out of the heap, wherever it is."""
+    """Take r's pending copy out of the heap."""
     sim = s.sim
     j = s.requests[r].heap_index
     s.requests[r].heap_index = -1
@@ -162,7 +162,7 @@ def copy_move(s: State, r: int, time_s: float) -> None:
 
 @inner
 def turn_push(s: State, r: int, time_s: float) -> None:
-    """Announce the arrival of a later turn."""
+    """Announce the arrival time of a later turn."""
     sim = s.sim
     s.requests[r].event_s = time_s
     s.lists[s.options.turns_at + sim.turns_size] = r
@@ -172,7 +172,7 @@ def turn_push(s: State, r: int, time_s: float) -> None:
 
 @inner
 def turn_pop(s: State) -> int:
-    """Take the earliest later turn."""
+    """Take the later turn that arrives first."""
     sim = s.sim
     first = s.lists[s.options.turns_at]
     sim.turns_size -= 1
@@ -189,7 +189,7 @@ def turn_pop(s: State) -> int:
 
 @inner
 def set_time(s: State, kind: int, i: int, time_s: float) -> None:
-    """Instance i's event of that kind is due at `time_s`, inf: never."""
+    """Set the time of instance i's event of that kind; inf: never."""
     leaves = s.options.tree_leaves
     times_at, at = kind * leaves, s.options.tree_at + 2 * kind * leaves
     s.times[times_at + i] = time_s
@@ -197,7 +197,7 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
     while node > 1:
         other = s.lists[at + (node ^ 1)]
         other_s = s.times[times_at + other]
-        # `|` and `&`: branches would be mispredicted.
+        # `|` and `&` avoid branches, which would be mispredicted.
         is_earlier = (other_s < first_s) | ((other_s <= first_s) & (other < first))
         first = other if is_earlier else first
         first_s = other_s if is_earlier else first_s
@@ -207,9 +207,9 @@ def set_time(s: State, kind: int, i: int, time_s: float) -> None:
 
 @inner
 def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
-    """Set the time of an i that was first and mostly falls behind others; returns the new first and its time.
+    """Set the time of an i that was first and mostly falls behind others; return the new first and its time.
 
-    It branches. Instances that take turns make the branches predictable, so what comes next need not wait for
+    This one branches. Instances that take turns make branches predictable, so the next event need not wait for
     `time_s`.
     """
     leaves = s.options.tree_leaves
@@ -228,13 +228,13 @@ def move_time(s: State, kind: int, i: int, time_s: float) -> tuple[int, float]:
 
 @inner
 def time_of(s: State, kind: int, i: int) -> float:
-    """When instance i's event of that kind is due, inf: never."""
+    """The time of instance i's event of that kind, inf: never."""
     return s.times[kind * s.options.tree_leaves + i]
 
 
 @inner
 def first_due(s: State, kind: int) -> int:
-    """The instance whose event of that kind is due first."""
+    """The instance whose event of that kind comes first."""
     return s.lists[s.options.tree_at + 2 * kind * s.options.tree_leaves + 1]
 
 
@@ -252,7 +252,7 @@ def first_time_of_others(s: State, kind: int, i: int) -> float:
 
 @inner
 def load_changed(s: State, i: int) -> None:
-    """Note a change in what instance i has queued or runs, or in whether it prefills."""
+    """Note a change in what i has queued or runs, or in whether it prefills."""
     if unlikely(s.options.keeps_loads) and not s.instances[i].touched:
         s.instances[i].touched = True
         s.lists[s.options.touched_at + s.sim.touched] = i
@@ -295,7 +295,7 @@ def _less_loaded(s: State, a: int, b: int) -> bool:
 
 @inner
 def append(s: State, head: int, tail: int, r: int) -> int:
-    """Link r behind `tail`; the new head. The new tail is r."""
+    """Link r behind `tail` and return the new head; r is the new tail."""
     s.requests[r].next = -1
     if head < 0:
         return r

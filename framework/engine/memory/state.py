@@ -1,9 +1,9 @@
 """Memory of one run: a few structured arrays, and one array of integers for all lists of variable size.
 
-`Memory` is what Python holds: arrays. `State` is what compiled functions pass around: where these arrays begin, and the
-records of which there is one. Both have the same fields. Per-instance lists (running requests, chunks, caches) lie in
-`lists` at offsets that the instance's record keeps, in fields that end in `_at`. Nothing here decides or computes;
-SEMANTICS.md says what happens to the fields.
+`Memory` is what Python holds: arrays. `State` is what compiled functions pass around: the addresses of these arrays,
+and the records of which there is one. Both have the same fields. Lists of an instance (running requests, chunks,
+caches) lie in `lists` at offsets that its record keeps in fields ending in `_at`. Nothing here decides or computes;
+SEMANTICS.md says how the fields change.
 """
 
 from __future__ import annotations
@@ -16,66 +16,67 @@ from numpy.typing import NDArray
 from framework.engine.memory.options import OPTIONS
 from framework.engine.memory.records import INSTANCE, REQUEST, STEP_LOG, TOKEN_LOG, record
 
-# The present step of an instance, or the present leap: a run of equal decode steps without a decision between them. It
+# The present step of an instance, or its present leap: a run of equal decode steps without a decision between them. It
 # ends where a request does, so no hook may see it.
 STEP = record(
-    ("next_finish", "i8"),  # decode_steps at which the first of the running requests ends
-    ("repeats", "b1"),  # 1: a single step, and the next one is the same but for contexts and drafts if nothing happens
-    ("fixed_depth", "b1"),  # 1: it repeats, and is one of a run of fixed-depth drafted steps
+    ("next_finish", "i8"),  # decode_steps at which the first running request ends
+    ("repeats", "b1"),  # 1: a single step; the next one differs in contexts and drafts alone, if nothing happens
+    ("fixed_depth", "b1"),  # 1: it repeats, as one of a run of fixed-depth drafted steps
     ("start_s", "f8"),  # time at which it started
     ("first_s", "f8"),  # seconds of its first step
     ("increment_s", "f8"),  # seconds by which each further step takes longer
     ("steps", "i8"),  # steps of the leap
-    ("done", "i8"),  # steps of these that have been added to the counters
-    ("grown", "i8"),  # steps of these whose new blocks have been allocated
+    ("done", "i8"),  # steps of the leap that are added to the counters
+    ("grown", "i8"),  # steps of the leap whose new blocks are allocated
     ("decodes", "i8"),  # requests that decode in it
     ("depth", "i8"),  # tokens drafted for each decode
     ("prefill_tokens", "i8"),  # tokens of its chunks
-    ("square", "f8"),  # sum over these of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("square", "f8"),  # sum over chunks of (prefix + chunk)^2 - prefix^2, tokens squared
     ("context", "i8"),  # KV tokens that the decodes of its first step read
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
-    ("widest_tokens", "i8"),  # prefill tokens if all micro-batches were like the slowest
-    ("bubble_s", "f8"),  # seconds that pipeline stages wait in it, summed over stages, or a rank in its first step
+    ("widest_tokens", "i8"),  # prefill tokens if all micro-batches equalled the slowest
+    # seconds that pipeline stages wait in it, summed over stages, or that a rank waits in its first step
+    ("bubble_s", "f8"),
     ("bubble_increment_s", "f8"),  # seconds by which a rank waits longer in each further step
-    ("micro_batches", "i8"),  # micro-batches with something in them, of a step with chunks in a pipeline
-    ("leaping_index", "i8"),  # place of the instance in the list of leaping ones, -1: it is not in it
-    # Where it repeats.
-    ("even_s", "f8"),  # seconds of such a step that depend on no context
-    ("draft_even_s", "f8"),  # those of the same requests without drafts
-    ("least_s", "f8"),  # least seconds of the step, whatever its kernels
-    ("measured_ratio", "f8"),  # ratio by which it lies past what was measured, contexts aside
-    ("measured_context", "f8"),  # context from which on it lies past it
-    ("ahead_s", "f8"),  # seconds of the step after this one, -1: they are not known
-    ("ahead_increment_s", "f8"),  # `increment_s` of that step
+    ("micro_batches", "i8"),  # micro-batches that are not empty, of a step with chunks in a pipeline
+    ("leaping_index", "i8"),  # index of the instance in the list of leaping ones, -1: it is not in it
+    # Of a step that repeats.
+    ("even_s", "f8"),  # seconds of it that do not depend on contexts
+    ("draft_even_s", "f8"),  # the same seconds without drafts
+    ("least_s", "f8"),  # lower bound of the step in seconds, independent of its kernels
+    ("measured_ratio", "f8"),  # ratio by which it exceeds the measured range, contexts aside
+    ("measured_context", "f8"),  # context from which it exceeds the measured range
+    ("ahead_s", "f8"),  # seconds of the next step, -1: not known
+    ("ahead_increment_s", "f8"),  # `increment_s` of the next step
     # The counts of its instance when a run of single steps began.
     ("fixed_from", "i8"),  # `decode_steps` of its instance
     ("fixed_kv", "i8"),  # `decode_kv` of its instance
-    ("fixed_context", "f8"),  # `context_tokens`; other counts wait for the end of the run
-    # Its attention takes line_s + line_slope_s * (context - line_knot) s, in addition to what each token adds.
-    ("line_from", "f8"),  # context from which on that holds, tokens
-    ("line_to", "f8"),  # context up to which that holds, tokens
+    ("fixed_context", "f8"),  # `context_tokens` of its instance; other counts wait for the end of the run
+    # Its attention takes line_s + line_slope_s * (context - line_knot) s, in addition to the time per token.
+    ("line_from", "f8"),  # context from which this holds, tokens
+    ("line_to", "f8"),  # context up to which this holds, tokens
     ("line_knot", "f8"),
     ("line_s", "f8"),
     ("line_slope_s", "f8"),
     # While it is being formed.
     ("decode_tokens", "i8"),  # tokens of its decodes so far
-    ("load", "i8"),  # prefill tokens of the micro-batch that the next chunk goes to
-    ("next_decode", "i8"),  # place up to which the running order has been gone through
-    ("next_prefill", "i8"),  # place up to which the prefilling order has been gone through
+    ("load", "i8"),  # prefill tokens of the micro-batch that gets the next chunk
+    ("next_decode", "i8"),  # index in the running order up to which requests had their turn
+    ("next_prefill", "i8"),  # index in the prefilling order up to which requests had their turn
 )
 
-# The prefill step that runs concurrently with an instance's decodes, if one does.
+# The prefill step that runs concurrently with an instance's decodes, if there is one.
 PREFILL_STEP = record(
     ("start_s", "f8"),  # time at which it started
-    ("attention_share", "f8"),  # share of attention in its time alone on all SMs
+    ("attention_share", "f8"),  # share of attention in its time, if it ran alone on all SMs
     ("tokens", "i8"),  # tokens of its chunks
-    ("kv_tokens", "i8"),  # tokens that its attention reads: prefix + chunk of each
+    ("kv_tokens", "i8"),  # tokens that its attention reads: prefix + chunk, summed over chunks
     ("sampled", "i8"),  # sequences that emit a token
     ("longest_prompt", "i8"),  # longest prefix + chunk, tokens
-    ("square", "f8"),  # sum of (prefix + chunk)^2 - prefix^2, tokens squared
-    ("seats", "i8"),  # seats taken once it had been formed
-    ("available_blocks", "i8"),  # blocks available once it had been formed: the next one knows of no better
+    ("square", "f8"),  # sum over chunks of (prefix + chunk)^2 - prefix^2, tokens squared
+    ("seats", "i8"),  # seats taken after it was formed
+    ("available_blocks", "i8"),  # blocks available after it was formed: the next one cannot count on more
     ("ended_s", "f8"),  # time at which it ended, until the next one is formed; else -inf
 )
 
@@ -85,24 +86,24 @@ LINK = record(
     ("flows", "i8"),  # copies under way on it
     ("first", "i4"),  # first of its channels, -1: none
     ("changed", "b1"),  # 1: it is in the list of links on which copies have begun or ended
-    ("reached", "i8"),  # number of the sharing in which its rates were last set
-    ("left_bytes_s", "f8"),  # bandwidth in that which no copy has yet
-    ("unserved", "i8"),  # copies in that which have no rate yet
+    ("reached", "i8"),  # number of the rate setting that last set its rates
+    ("left_bytes_s", "f8"),  # bandwidth that no copy has yet in that setting
+    ("unserved", "i8"),  # copies without a rate yet in that setting
 )
 
 # The copies under way from one instance to another, which have one rate.
 CHANNEL = record(
-    ("sender", "i4"),  # link of the source, and so its number
+    ("sender", "i4"),  # link of the source; its number is that of the instance
     ("receiver", "i4"),  # link of the target
     ("flows", "i8"),  # copies
     ("first", "i4"),  # request whose copy ends first
     ("last", "i4"),
     ("changed", "b1"),  # 1: a copy has begun or ended since its rate was set
     ("rate_bytes_s", "f8"),  # rate of each copy
-    ("sent_bytes", "f8"),  # bytes that a copy present since the channel was opened has been sent
-    ("since_s", "f8"),  # time up to which these are counted
-    ("served", "i8"),  # number of the sharing that last gave it a rate
-    ("next_of_sender", "i4"),  # next channel of the same source, -1: none; of an unused one: the next unused one
+    ("sent_bytes", "f8"),  # bytes sent to a copy that has been there since the channel opened
+    ("since_s", "f8"),  # time up to which sent_bytes is counted
+    ("served", "i8"),  # number of the rate setting that last gave it a rate
+    ("next_of_sender", "i4"),  # next channel of the same source, -1: none; for an unused one, the next unused one
     ("previous_of_sender", "i4"),
     ("next_of_receiver", "i4"),
     ("previous_of_receiver", "i4"),
@@ -112,62 +113,62 @@ CHANNEL = record(
 SIM = record(
     ("now_s", "f8"),  # time of the event that is being processed
     ("kind", "i8"),  # its kind
-    ("id", "i8"),  # its instance, request or tick
+    ("id", "i8"),  # instance, request or tick of that event
     ("events", "i8"),  # events processed
     ("remaining", "i8"),  # requests that have not ended
     ("finished", "i8"),  # requests that have finished
-    ("told", "i8"),  # those of these that the policy has been told of
+    ("told", "i8"),  # number of finished requests that the policy has seen
     ("steps", "i8"),  # steps of all instances
     ("preemptions", "i8"),
     ("admissions", "i8"),  # the last admission number given
     ("queue_number", "i8"),  # the last queue number given
     ("next_arrival", "i8"),  # next request of the trace to arrive
-    ("next_session", "i8"),  # first request that no client has taken up yet; in an open load the number of requests
+    ("next_session", "i8"),  # first request that no client has taken up; in an open load the number of requests
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
-    ("quiet_ticks", "i8"),  # ticks in a row with nothing between them, nor to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest time at which a change of role takes effect or something fails, inf: never
-    ("changing", "i8"),  # instance that changes
+    ("quiet_ticks", "i8"),  # consecutive ticks with no event between them, and none to follow but arrivals and copies
+    ("change_s", "f8"),  # the earliest time at which a change of role takes effect or a fault comes, inf: never
+    ("changing", "i8"),  # instance of that change
     ("change_kind", "i8"),  # ROLE_CHANGE or FAULT
     ("next_fault", "i8"),  # number of the next fault
-    ("down", "i8"),  # instances that are down or hang, or whose network is parted
+    ("down", "i8"),  # instances that are down or hung, or that a partition cuts off
     ("fell", "i8"),  # instances that the last fault took down
     ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work
-    ("parked", "i8"),  # requests that wait until there is none
-    ("parked_head", "i4"),  # these, in order
+    ("parked", "i8"),  # requests that wait until each phase has an instance
+    ("parked_head", "i4"),  # the first of these requests, in order
     ("parked_tail", "i4"),
     ("role_changes", "i8"),  # how often any instance's role has changed
-    ("first_action", "i8"),  # first action of a tick that is not carried out yet
+    ("first_action", "i8"),  # first action of a tick that is not yet carried out
     ("actions", "i8"),  # actions of the tick, 0: all are carried out
-    ("decides", "i8"),  # 1: the policy decides before instances schedule, plus the decisions that are postponed
+    ("decides", "i8"),  # 1 if the policy decides before instances schedule, plus the number of postponed decisions
     ("postponed", "i8"),  # decisions that wait for the turn of an instance
     ("prefill_end_s", "f8"),  # the earliest end of a prefill step concurrent with decodes, inf: there is none
-    ("prefill_end_of", "i8"),  # instance whose end that is
+    ("prefill_end_of", "i8"),  # instance of that step
     ("woken", "i8"),  # instances in the ring of woken ones
-    ("woken_first", "i8"),  # beginning of that ring
+    ("woken_first", "i8"),  # start of that ring
     ("scheduled", "i8"),  # the largest number of an instance that has scheduled at the present time, -1: none has
     ("heap_size", "i8"),  # copies under way
     ("channels", "i8"),  # channels that have been in use
-    ("unused_channel", "i8"),  # the first of these that is not in use, -1: none
+    ("unused_channel", "i8"),  # the first unused channel below `channels`, -1: none
     ("changed_links", "i8"),  # links in the list at `changed_links_at`
     ("sharings", "i8"),  # how often rates have been set
     ("turns_size", "i8"),  # later turns whose arrival is known
     ("leaping", "i8"),  # instances in the list at `leaping_at`
-    ("crossing", "i8"),  # instances with KV that waits for room elsewhere, and with requests that wait for room there
+    ("crossing", "i8"),  # instances that hold KV which waits for room elsewhere, while requests wait for room on them
     ("touched", "i8"),  # instances in the list at `touched_at`
     ("step_rows", "i8"),  # rows of the step log that are written
     ("token_rows", "i8"),  # rows of the token log that are written
-    ("mark_s", "f8"),  # the next time as of which the totals of instances are asked for, inf: none
+    ("mark_s", "f8"),  # the next time at which the totals of instances must be recorded, inf: none
     ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they are recorded
 )
 
-# Why the loop came back, where a hook is to blame.
+# The hook that stopped the loop, if one did.
 ERROR = record(
-    ("status", "i8"),  # 0, or one of the statuses of framework.codes
+    ("status", "i8"),  # 0, or a status of framework.codes
     ("hook", "i8"),  # the hook that was asked
-    ("argument", "i8"),  # what it was asked about: a request or an instance, -1: neither
-    ("value", "i8"),  # what it answered
+    ("argument", "i8"),  # its argument: a request or an instance, -1: neither
+    ("value", "i8"),  # its answer
 )
 
 # A hook of the policy; rows are in the order of framework.policy.hooks.
@@ -179,12 +180,12 @@ HOOK = record(
 
 # A tier of prefix blocks as one instance reads it: row `instance * tiers + tier`.
 TIER = record(
-    ("home", "i8"),  # the row that keeps the list of its blocks; that of a shared tier is instance 0's
+    ("home", "i8"),  # the row that keeps its list of blocks; for a shared tier that of instance 0
     ("at", "i8"),  # offset of that list: next older and next younger block, by name
     ("capacity", "i8"),  # trace blocks that it has room for
     ("count", "i8"),  # trace blocks in it
     ("old", "i8"),  # least recently used block, -1: none
-    ("young", "i8"),  # most recently used block
+    ("young", "i8"),  # most recently used block, -1: none
     ("bandwidth_bytes_s", "f8"),
     ("latency_s", "f8"),  # seconds of a load in addition to its bytes
     ("hit_tokens", "i8"),  # prompt tokens loaded from it by first admissions
@@ -194,9 +195,10 @@ TIER = record(
 # What a policy does at a tick, or before an instance schedules.
 ACTION = record(
     ("kind", "i8"),  # an action of framework.codes
-    ("request", "i8"),  # request that it is about, -1: none
-    ("instance", "i8"),  # target of a migration, or the instance that changes; of one postponed, whose turn it awaits
-    ("value", "i8"),  # token budget (0: as before), seats, what to keep of the KV, or number of a reason to cancel
+    ("request", "i8"),  # request that it concerns, -1: none
+    # target of a migration, or the instance that changes; if postponed, the instance whose turn it awaits
+    ("instance", "i8"),
+    ("value", "i8"),  # token budget (0: as before), seats, the KV that is kept, or the number of a reason to cancel
     ("role", "i8"),
     ("mode", "i8"),  # batching mode
     ("percent", "i8"),  # percent of the SMs for prefills, 0: as before
@@ -204,24 +206,24 @@ ACTION = record(
 
 
 class Memory(NamedTuple):
-    """The arrays of one run. `step` and `lists` hold true output lengths: no hook gets them."""
+    """The arrays of one run. `step` and `lists` hold true output lengths, so no hook gets them."""
 
     options: NDArray[np.void]  # (1,) OPTIONS
     sim: NDArray[np.void]  # (1,) SIM
     error: NDArray[np.void]  # (1,) ERROR
     hooks: NDArray[np.void]  # (hooks,) HOOK
     actions: NDArray[np.void]  # ACTION: those of the present answer
-    postponed: NDArray[np.void]  # ACTION: those that wait for the turn of an instance, in order
+    postponed: NDArray[np.void]  # ACTION: those that await the turn of an instance, in order
     requests: NDArray[np.void]  # (N,) REQUEST
     instances: NDArray[np.void]  # (M,) INSTANCE
     step: NDArray[np.void]  # (M,) STEP
     prefill_step: NDArray[np.void]  # (M,) PREFILL_STEP
     tiers: NDArray[np.void]  # (M * tiers,) TIER
     links: NDArray[np.void]  # (2 M + 1,) LINK: sending sides, receiving sides, the fabric
-    channels: NDArray[np.void]  # CHANNEL: as many as can be in use at once
+    channels: NDArray[np.void]  # CHANNEL: the most that can be in use at once
     times: NDArray[np.float64]  # (kinds, leaves): when each instance's event of that kind is due, seconds; inf: never
     lists: NDArray[np.int64]
-    names: NDArray[np.int32]  # read only: those of the blocks of all requests that can be shared
+    names: NDArray[np.int32]  # read only: names of all blocks, of all requests, that can be shared
     step_log: NDArray[np.void]
     token_log: NDArray[np.void]
     timing_rows: NDArray[np.void]  # (pools,): see framework.timing.table
@@ -229,7 +231,7 @@ class Memory(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state for compiled functions: the three single records themselves, and where each array begins."""
+    """The state for compiled functions: the three single records, and the addresses of the arrays."""
 
     options: Any
     sim: Any
@@ -251,11 +253,11 @@ class State(NamedTuple):
     token_log: Any
     timing_rows: Any
     timing_data: Any
-    seen: Any  # what compiled hooks are handed
+    seen: Any  # what compiled hooks receive
 
 
 def sample_memory() -> Memory:
-    """Arrays of the right types and no meaning, for signatures."""
+    """Arrays of the right types without content, for signatures."""
     from framework.timing.table import ROW
 
     records = (OPTIONS, SIM, ERROR, HOOK, ACTION, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, LINK, CHANNEL)

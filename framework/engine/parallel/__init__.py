@@ -1,1 +1,1 @@
-"""GPUs of one instance that share a step: data-parallel ranks, pipeline stages, streams on shares of the SMs."""
+"""The division of an instance in a step: data-parallel ranks, pipeline stages, streams on shares of the SMs."""

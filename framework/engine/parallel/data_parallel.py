@@ -1,7 +1,7 @@
-"""Ranks of an instance: its data-parallel groups of GPUs, each of which attends to requests of its own.
+"""Ranks of an instance: its data-parallel groups of GPUs, each of which attends to its own requests.
 
-A step ends with the slowest of them: it takes as long as one of an instance all of whose ranks are like that one. What
-a rank decodes is kept as a number of requests and a sum of their offsets, so that nothing changes while a leap lasts.
+A step ends with the slowest rank, so it takes as long as if all ranks were like that one. For the decodes of a rank the
+engine keeps their number and the sum of their offsets, neither of which changes within a leap.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from framework.engine.memory.state import State
 from framework.timing.table import StepTables, base_s, chunk_s, decode_s, decode_with_chunks_s, uneven_s
 
 _NEVER = np.iinfo(np.int64).max
-# Of each rank, in `State.lists` at `ranks_at`: decoding requests and the sum of their offsets, prefilling ones and the
-# sum of their targets; for the step being formed, tokens that its budget still has, and the largest offset.
+# For each rank, in `State.lists` at `ranks_at`: decoding requests, the sum of their offsets, prefilling requests, the
+# sum of their targets; for the step being formed, the rest of the rank's budget, and the largest offset.
 DECODES, OFFSETS, PREFILLS, TARGETS, LEFT, LARGEST, RANK_WORDS = range(7)
 
 
 @inner
 def choose_rank(s: State, i: int) -> int:
-    """The rank of the next request that comes to i, by the rule of its pool; ties go to the first."""
+    """The rank of the next request that comes to i, by the rule of its pool; ties go to the first rank."""
     inst = s.instances[i]
     if inst.rank_choice == RANK_IN_TURN:
         return int(inst.next_rank)
@@ -49,14 +49,14 @@ def _requests_on(s: State, i: int, k: int) -> int:
 
 @inner
 def _kv_on(s: State, i: int, k: int) -> int:
-    """KV tokens of rank k, prompts that are being computed as a whole."""
+    """KV tokens of rank k, counting prompts that are being computed as whole."""
     at = s.instances[i].ranks_at + k * RANK_WORDS
     return int(s.lists[at + OFFSETS] + s.lists[at + DECODES] * s.instances[i].decode_steps + s.lists[at + TARGETS])
 
 
 @inner
 def _paused_on(s: State, i: int, k: int) -> tuple[int, int]:
-    """Paused decodes of rank k, and their KV tokens: the step being formed leaves them out."""
+    """Paused decodes of rank k, which the step being formed leaves out, and their KV tokens."""
     inst, paused, kv = s.instances[i], 0, 0
     for j in range(inst.running - inst.paused, inst.running):
         q = s.requests[s.lists[inst.running_at + j]]
@@ -68,20 +68,21 @@ def _paused_on(s: State, i: int, k: int) -> tuple[int, int]:
 
 @inner
 def steps_of_choice(s: State, i: int) -> int:
-    """Decode steps behind which the first of i's queue may find tokens on another rank than now.
+    """Decode steps after which the first of i's queue may find tokens on a rank other than the one it would get now.
 
-    The KV of a rank grows with each step by its decodes, so that one of fewer decodes, which has more of its budget
-    left, comes to hold less. While the choice stays, so does what it has left.
+    The KV of a rank grows with each step by its number of decodes. So a rank with fewer decodes, and more budget left,
+    later holds less KV than the others. The budget left on the chosen rank stays the same until the choice changes.
     """
     inst = s.instances[i]
     if inst.rank_choice == RANK_IN_TURN or (inst.mode != DECODE_FIRST and inst.mode != UNIFIED):
         return int(_NEVER)
-    if unlikely(inst.paused > 0):  # their KV does not grow
+    if unlikely(inst.paused > 0):  # the KV of paused decodes does not grow
         return 1
     best = choose_rank(s, i)
     decodes = s.lists[inst.ranks_at + best * RANK_WORDS + DECODES]
     has_tokens = decodes < inst.token_budget // inst.ranks
-    if has_tokens and inst.chunk_stages == 0 and not s.options.unchunked:  # the head waits for something else
+    # the first of the queue waits for something else
+    if has_tokens and inst.chunk_stages == 0 and not s.options.unchunked:
         return int(_NEVER)
     steps = _NEVER
     for k in range(inst.ranks):
@@ -95,7 +96,7 @@ def steps_of_choice(s: State, i: int) -> int:
 
 @inner
 def _waits_for_less(s: State, i: int, k: int, best: int) -> bool:
-    """Whether rank k has more requests than the best, and these count first."""
+    """Whether rank k has more requests than the best rank, under a rule that compares these first."""
     return bool(
         s.instances[i].rank_choice == RANK_OF_LEAST_REQUESTS and _requests_on(s, i, k) > _requests_on(s, i, best)
     )
@@ -103,14 +104,14 @@ def _waits_for_less(s: State, i: int, k: int, best: int) -> bool:
 
 @inner
 def _wins_tie(s: State, i: int, k: int, best: int) -> bool:
-    """Whether rank k comes before the best where both hold as much KV."""
+    """Whether rank k comes before the best rank when both hold the same KV."""
     more = _requests_on(s, i, k) - _requests_on(s, i, best)
     return more < 0 or (more == 0 and k < best)
 
 
 @inner
 def put_on_rank(s: State, i: int, r: int) -> None:
-    """Let r, which comes to i, be on a rank from now on."""
+    """Choose a rank for r, which comes to i."""
     inst = s.instances[i]
     s.requests[r].rank = choose_rank(s, i)
     inst.next_rank = (inst.next_rank + 1) % inst.ranks
@@ -118,7 +119,7 @@ def put_on_rank(s: State, i: int, r: int) -> None:
 
 @inner
 def count_decode(s: State, i: int, r: int, sign: int) -> None:
-    """r begins (1) or ceases (-1) to decode on its rank."""
+    """Count r as decoding on its rank (1), or no longer (-1)."""
     at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
     s.lists[at + DECODES] += sign
     s.lists[at + OFFSETS] += sign * s.requests[r].offset
@@ -126,7 +127,7 @@ def count_decode(s: State, i: int, r: int, sign: int) -> None:
 
 @inner
 def count_prefill(s: State, i: int, r: int, sign: int) -> None:
-    """r begins (1) or ceases (-1) to prefill on its rank."""
+    """Count r as prefilling on its rank (1), or no longer (-1)."""
     at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
     s.lists[at + PREFILLS] += sign
     s.lists[at + TARGETS] += sign * s.requests[r].prefill_until
@@ -134,7 +135,7 @@ def count_prefill(s: State, i: int, r: int, sign: int) -> None:
 
 @inner
 def lengthen(s: State, i: int, r: int, tokens: int) -> None:
-    """r, which decodes on its rank, has `tokens` more KV tokens than its steps gave it."""
+    """Add `tokens` KV tokens to those that steps gave r, which decodes on its rank."""
     at = s.instances[i].ranks_at + s.requests[r].rank * RANK_WORDS
     s.lists[at + OFFSETS] += tokens
 
@@ -144,7 +145,7 @@ def lengthen(s: State, i: int, r: int, tokens: int) -> None:
 
 @inner
 def share_budget(s: State, i: int) -> None:
-    """Begin a step: each rank has its share of i's token budget, less its decodes, where the step has these too."""
+    """Begin a step: give each rank its share of i's token budget, less its decodes if the step has any."""
     inst = s.instances[i]
     for k in range(inst.ranks):
         at = inst.ranks_at + k * RANK_WORDS
@@ -154,7 +155,7 @@ def share_budget(s: State, i: int) -> None:
 
 @inner
 def open_budget(s: State, i: int) -> None:
-    """Begin a step: each rank has its share of i's token budget, of which nothing is spent."""
+    """Begin a step: give each rank its full share of i's token budget."""
     inst = s.instances[i]
     for k in range(inst.ranks):
         s.lists[inst.ranks_at + k * RANK_WORDS + LEFT] = inst.token_budget // inst.ranks
@@ -162,13 +163,13 @@ def open_budget(s: State, i: int) -> None:
 
 @inner
 def left_on(s: State, i: int, rank: int) -> int:
-    """Tokens of the step being formed that a rank's budget still has."""
+    """Tokens left of a rank's budget in the step being formed."""
     return s.lists[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT]
 
 
 @inner
 def spend(s: State, i: int, rank: int, tokens: int) -> None:
-    """Take a chunk off a rank's budget."""
+    """Subtract a chunk from a rank's budget."""
     s.lists[s.instances[i].ranks_at + rank * RANK_WORDS + LEFT] -= tokens
 
 
@@ -177,9 +178,10 @@ def spend(s: State, i: int, rank: int, tokens: int) -> None:
 
 @inner
 def slowest_rank(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
-    """Seconds of the step being formed, by how much each further one takes longer, and for how many steps that holds.
+    """Seconds of the step being formed, seconds added by each further step, and for how many steps this holds.
 
-    Of the lines of the ranks the highest; it holds until another crosses it, or any of them bends.
+    The ranks' step times are lines, of which the highest counts. It holds until another line crosses it, or any line
+    bends.
     """
     inst = s.instances[i]
     if decodes > 0 and s.timing_rows[inst.pool]["skew_s"] > 0.0:
@@ -215,7 +217,7 @@ def _note_largest(s: State, i: int) -> None:
 
 @inner
 def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -> tuple[float, float, int]:
-    """The time that `slowest_rank` gives if all ranks are like number k; chunks have been noted in `State.lists`."""
+    """The result of `slowest_rank` if all ranks were like rank k; chunks have been noted in `State.lists`."""
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     at = inst.ranks_at + k * RANK_WORDS

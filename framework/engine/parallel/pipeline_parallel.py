@@ -1,9 +1,9 @@
-"""Micro-batches of an instance with pipeline stages: what each holds of a step, and how the slowest sets the duration.
+"""Micro-batches of an instance with pipeline stages: what each holds of a step, and the step's duration.
 
-With S stages a step is one round of S micro-batches, none of which may start again before it has left the last stage.
-Stages are alike, so the round lasts as long as its slowest micro-batch takes through all of them (a cyclic flow shop
-with proportionate times), and a step time is that of S equal micro-batches: with those of S copies of it. Unequal ones
-leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
+With S stages a step is one round of S micro-batches, and none of them may start again before it has left the last
+stage. Stages are equal, so the round lasts as long as its slowest micro-batch takes through all stages (a cyclic flow
+shop with proportionate times). A step time is that of S equal micro-batches, so the round takes as long as with S
+copies of the slowest one. Unequal ones leave bubbles (Agrawal et al., OSDI 2024, section 3.3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def begin_step(s: State, i: int) -> None:
 
 @inner
 def share(s: State, i: int, tokens: int) -> int:
-    """What one micro-batch may have where the step may have so many tokens."""
+    """The share of one micro-batch when the step may have `tokens` tokens."""
     stages = s.instances[i].stages
     if unlikely(stages > 0):
         return -(-tokens // stages)
@@ -31,7 +31,7 @@ def share(s: State, i: int, tokens: int) -> int:
 
 @inner
 def load_after(s: State, i: int, load: int, chunk: int) -> int:
-    """Deal out a chunk; prefill tokens of the micro-batch that the next one goes to, which were `load` before it."""
+    """Deal out a chunk; returns the prefill tokens of the next chunk's micro-batch, which were `load` before."""
     if unlikely(s.instances[i].stages > 0):
         return _deal(s, i, chunk)
     return load + chunk
@@ -52,7 +52,7 @@ def _deal(s: State, i: int, chunk: int) -> int:
 
 @inner
 def _lightest(s: State, i: int) -> int:
-    """The micro-batch of fewest prefill tokens, the first of equal ones."""
+    """The micro-batch with the fewest prefill tokens, the first of equal ones."""
     inst = s.instances[i]
     lightest = 0
     for m in range(1, inst.stages):
@@ -63,10 +63,10 @@ def _lightest(s: State, i: int) -> int:
 
 @inner
 def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> float:
-    """Seconds of the step with chunks that is being formed: `decodes`, of `decode_s` attention, are dealt evenly.
+    """Seconds of the step with chunks being formed; its decodes, whose attention takes `decode_s`, are dealt evenly.
 
-    Notes the step's bubbles, and what the slowest micro-batch makes of the step for the check against what was
-    measured.
+    Notes the step's bubbles, and the size that the check against measured ranges sees: as if all micro-batches were the
+    slowest.
     """
     inst, step = s.instances[i], s.step[i]
     _note_micro_batches(s, i)
@@ -91,7 +91,7 @@ def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> 
 
 @inner
 def _note_micro_batches(s: State, i: int) -> None:
-    """Deal the chunks out again, in the same order, and write down where each goes."""
+    """Deal the chunks out again, in the same order, and note the micro-batch of each."""
     inst = s.instances[i]
     _clear(s, i)
     for j in range(inst.prefilling):
@@ -123,7 +123,7 @@ def _like_micro_batch(s: State, i: int, m: int, decodes: int, decode_s: float) -
 
 @inner
 def count_bubbles(s: State, i: int, duration_s: float) -> None:
-    """A step, or a leap, of i has ended: add the time that its stages waited in it, summed over stages."""
+    """Add the time that stages waited in an ended step, or leap, of i, summed over stages."""
     inst, step = s.instances[i], s.step[i]
     if step.prefill_tokens > 0:
         inst.bubble_s += step.bubble_s
@@ -133,14 +133,14 @@ def count_bubbles(s: State, i: int, duration_s: float) -> None:
 
 @inner
 def count_reads(s: State, i: int) -> None:
-    """A step, or a leap, of i has ended: each of its micro-batches has read the weights, and experts for its tokens."""
+    """Count the reads of i's ended step or leap: each micro-batch reads the weights, and experts for its tokens."""
     inst, step = s.instances[i], s.step[i]
     batches = 1
     if unlikely(inst.stages > 0):
         batches = step.micro_batches if step.prefill_tokens > 0 else min(inst.stages, step.decodes)
     inst.weight_passes += step.steps * batches
     if s.options.chosen_share > 0.0:
-        ranks = max(1, inst.group)  # each has a part of the experts, and all are taken to be like this one
+        ranks = max(1, inst.group)  # each rank has a part of the experts, and all parts count as equal
         tokens = ranks * (step.decodes * (1 + step.depth) + step.prefill_tokens)
         each, larger = tokens // batches, tokens % batches
         unchosen = 1.0 - s.options.chosen_share

@@ -1,8 +1,8 @@
 """SM sharing: a prefill stream and a decode stream of one instance run concurrently on its GPUs.
 
-The decode stream is what every instance has, with its leaps. A prefill step is never part of a leap: its chunks are
-noted in `State.lists`, and its end is an event of its own. Contention for memory bandwidth follows Nexus, arXiv
-2507.06608, which models decode attention alone as contended.
+Every instance has a decode stream, with its leaps. A prefill step is never part of a leap: its chunks are noted in
+`State.lists`, and its end is an event of its own. Contention for memory bandwidth follows Nexus, arXiv 2507.06608,
+which models decode attention alone as contended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHOLE = 100  # percent
 
 
 def require_percent(name: str, value: object) -> None:
-    """Raise InputError unless it leaves both streams a whole percent at least."""
+    """Raise InputError unless both streams get at least one whole percent."""
     require_count(name, value)
     if value >= WHOLE:  # type: ignore[operator]
         raise InputError(f"{name} must be from 1 to {WHOLE - 1}, got {value!r}")
@@ -37,12 +37,12 @@ Percent = Annotated[int, require_percent]
 
 @dataclass(frozen=True)
 class Sharing:
-    """Streams run on disjoint sets of streaming multiprocessors (SMs), `prefill_percent` of which are the prefills'
-    until a plan says otherwise.
+    """Streams on disjoint sets of streaming multiprocessors (SMs); prefills get `prefill_percent` of them until a plan
+    changes that.
 
-    `prefill_slowdown`, `decode_slowdown`: how many times as long a step takes on so many percent of the SMs as on all,
-    linear between the points given, in proportion below the first. With `contention` decode attention has less than the
-    whole memory bandwidth while a prefill step runs. Raises InputError for a value out of range.
+    `prefill_slowdown`, `decode_slowdown`: the factor by which a step on that percent of the SMs takes longer than on
+    all. It is linear between the given points, and proportional below the first. With `contention` decode attention has
+    less than the whole memory bandwidth while a prefill step runs. Raises InputError for a value out of range.
     """
 
     prefill_percent: Percent = 50
@@ -56,7 +56,7 @@ class Sharing:
             _check_points(f"engine.sharing.{name}", getattr(self, name))
 
     def slowdowns(self) -> NDArray[np.float64]:
-        """The slowdown of prefill and decode steps by the percent of the SMs that they have, (2, 101); inf at 0."""
+        """The slowdown of prefill and decode steps by their percent of the SMs, (2, 101); inf at 0."""
         return np.stack([_by_percent(self.prefill_slowdown), _by_percent(self.decode_slowdown)])
 
 
@@ -90,7 +90,7 @@ def streaming(s: State, i: int) -> bool:
 
 @inner
 def may_prefill(s: State, i: int) -> bool:
-    """Whether i's prefill stream is idle and has something to do, none of it in a step that also decodes."""
+    """Whether i's prefill stream is idle and has work, none of it in a step that also decodes."""
     inst = s.instances[i]
     if inst.mode != CONCURRENT or inst.queued + inst.prefilling == 0 or streaming(s, i):
         return False
@@ -99,21 +99,21 @@ def may_prefill(s: State, i: int) -> bool:
 
 @inner
 def prefill_slowdown(s: State, percent: int) -> float:
-    """How many times as long a prefill step takes on so many percent of the SMs."""
+    """The factor by which a prefill step on `percent` of the SMs takes longer."""
     factor: float = s.timing_data[s.options.slowdown_at + percent]
     return factor
 
 
 @inner
 def decode_slowdown(s: State, percent: int) -> float:
-    """How many times as long a decode step takes on so many percent of the SMs."""
+    """The factor by which a decode step on `percent` of the SMs takes longer."""
     factor: float = s.timing_data[s.options.slowdown_at + WHOLE + 1 + percent]
     return factor
 
 
 @inner
 def contention_s(s: State, i: int, context: int) -> float:
-    """Seconds longer that i's decodes take to read `context` KV tokens because of a concurrent prefill step."""
+    """Additional seconds that i's decodes take to read `context` KV tokens because of a concurrent prefill step."""
     if not streaming(s, i):
         return 0.0
     return contention_with_s(s, i, context, s.prefill_step[i].attention_share, s.prefill_step[i].kv_tokens)
@@ -121,10 +121,10 @@ def contention_s(s: State, i: int, context: int) -> float:
 
 @inner
 def contention_with_s(s: State, i: int, context: int, attention_share: float, kv_tokens: int) -> float:
-    """Seconds of contention with a prefill step whose attention over `kv_tokens` is `attention_share` of its time.
+    """Additional seconds from a prefill step whose attention over `kv_tokens` takes `attention_share` of its time.
 
-    The rest of its time goes to layers that read the weights. In each of the two phases the bandwidth is divided in
-    proportion to the bytes that the streams read.
+    The rest of that step's time goes to layers that read the weights. In each of the two phases the streams share the
+    bandwidth in proportion to the bytes that they read.
     """
     read_bytes = context * s.options.kv_bytes_per_token
     with_attention = read_bytes / (read_bytes + kv_tokens * s.options.kv_bytes_per_token)
@@ -136,7 +136,7 @@ def contention_with_s(s: State, i: int, context: int, attention_share: float, kv
 
 @inner
 def with_loads_s(s: State, i: int, step_s: float) -> float:
-    """Seconds of a step that also brings up what it has found in stores."""
+    """Seconds of a step that also loads what its requests found in stores."""
     inst = s.instances[i]
     load_s, inst.load_s = inst.load_s, 0.0
     longer_s: float = max(step_s, load_s) if s.options.loads_layer_wise else step_s + load_s
@@ -145,7 +145,7 @@ def with_loads_s(s: State, i: int, step_s: float) -> float:
 
 @inner
 def start_prefill_step(s: State, i: int, tokens: int) -> None:
-    """Start the prefill step of so many tokens whose chunks are noted in `State.lists`."""
+    """Start the prefill step of `tokens` tokens whose chunks are noted in `State.lists`."""
     inst, stream, sim = s.instances[i], s.prefill_step[i], s.sim
     tables = StepTables(s.timing_rows, s.timing_data)
     stream.sampled = stream.kv_tokens = stream.longest_prompt = 0
@@ -175,7 +175,7 @@ def start_prefill_step(s: State, i: int, tokens: int) -> None:
 
 @inner
 def complete_prefill_step(s: State, i: int) -> None:
-    """The prefill step has ended: log it, add to the totals."""
+    """Log the prefill step that has ended, and add it to the totals."""
     inst, stream, sim = s.instances[i], s.prefill_step[i], s.sim
     row = s.step_log[sim.step_rows]
     row.start_s = stream.start_s
@@ -204,14 +204,14 @@ def complete_prefill_step(s: State, i: int) -> None:
 
 @inner
 def drop_prefill_step(s: State, i: int) -> None:
-    """The prefill step of i, which is under way, does not end."""
+    """Drop i's prefill step, which is under way and will not end."""
     s.prefill_step[i].ended_s = -np.inf
     _announce(s, i, np.inf)
 
 
 @inner
 def _announce(s: State, i: int, time_s: float) -> None:
-    """i's prefill step ends at `time_s`, inf: there is none."""
+    """Announce the end of i's prefill step at `time_s`, inf: there is none."""
     set_time(s, PREFILL_STEP_END, i, time_s)
     s.sim.prefill_end_of = first_due(s, PREFILL_STEP_END)
     s.sim.prefill_end_s = time_of(s, PREFILL_STEP_END, s.sim.prefill_end_of)
@@ -219,7 +219,7 @@ def _announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def count_busy(s: State, i: int, ratio: float) -> None:
-    """A step of i has ended: it was busy up to now, past what was measured if `ratio` is above 1."""
+    """Count i as busy up to now, as a step has ended; the step exceeds the measured range if `ratio` is above 1."""
     inst, now_s = s.instances[i], s.sim.now_s
     fresh_s = now_s - inst.counted_s
     inst.busy_s += fresh_s

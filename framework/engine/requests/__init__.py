@@ -1,1 +1,1 @@
-"""One request: arrival, queue, preemption, pause and end."""
+"""A request's arrival, queue, preemption, pause and end."""

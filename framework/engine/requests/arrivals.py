@@ -1,4 +1,4 @@
-"""Arrivals: requests, from the front end to a waiting queue, and what copies bring."""
+"""Arrivals: requests go from the front end to a waiting queue, and copies reach their instance."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUT
 
 @inner
 def arrive(s: State, r: int) -> None:
-    """r arrives: it is taken in, refused, or routed."""
+    """Take in, refuse or route r, which arrives."""
     q, sim = s.requests[r], s.sim
     if sim.turns_size > 0 and s.lists[s.options.turns_at] == r:
         turn_pop(s)
@@ -63,7 +63,7 @@ def arrive(s: State, r: int) -> None:
 
 @inner
 def serve(s: State, r: int) -> None:
-    """Ask whether to serve r, which some instance could, and route it; it waits while some phase has no instance."""
+    """Ask whether to serve r, which some instance could, and route it; r waits while a phase has no instance."""
     if unlikely(s.sim.unserved > 0):
         park(s, r)
     elif not is_asked(s, ADMIT) or _is_admitted(s, r):
@@ -80,7 +80,7 @@ def _fits_anywhere(s: State, r: int) -> bool:
 
 @inner
 def _is_admitted(s: State, r: int) -> bool:
-    """Ask the policy whether to serve r; a refused request ends here, or its client sends it again later."""
+    """Ask the policy whether to serve r. A refused request ends here, or its client sends it again later."""
     answer = ask(s, ADMIT, r)
     if answer == RAISED:
         return False
@@ -94,7 +94,7 @@ def _is_admitted(s: State, r: int) -> bool:
 
 @inner
 def route(s: State, r: int) -> None:
-    """Route r, which may be served, and queue it there; with `fetch_prefix`, once its prefix has come."""
+    """Route the admitted request r and queue it there; with `fetch_prefix`, only after its prefix has arrived."""
     i = ask_route(s, ROUTE_PREFILL, r)
     if i < 0:
         return
@@ -124,7 +124,7 @@ def take_place(s: State, r: int) -> None:
     q, sim = s.requests[r], s.sim
     q.key = 0.0
     if unlikely(s.options.dynamic_keys):
-        q.key = np.inf  # The limit holds until all of that queue are asked about.
+        q.key = np.inf  # The limit holds until the policy has given keys for the whole queue.
     elif is_asked(s, PRIORITIZE):
         ask_key(s, r)
     sim.queue_number += 1
@@ -136,7 +136,7 @@ def take_place(s: State, r: int) -> None:
 
 @inner
 def _fetches(s: State, i: int, r: int) -> bool:
-    """Ask from where to copy a longer prefix of r; True: r waits for that copy, or the run stops."""
+    """Ask from where to copy a longer prefix of r. True: r waits for that copy, or the run stops."""
     source = ask(s, FETCH_PREFIX, r)
     if source == -1:
         return False
@@ -149,7 +149,7 @@ def _fetches(s: State, i: int, r: int) -> bool:
 @inner
 def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
     q = s.requests[r]
-    catch_up_one(s, source)  # what running leaps have evicted by now is not cached any more
+    catch_up_one(s, source)  # blocks that running leaps have evicted by now are not cached
     catch_up_one(s, target)
     there = matched_blocks(s, source, r, q.input_tokens)
     here = matched_blocks(s, target, r, q.input_tokens)
@@ -165,7 +165,7 @@ def _start_fetch(s: State, r: int, source: int, target: int) -> bool:
 
 @inner
 def _end_fetch(s: State, r: int) -> None:
-    """The prefix of r has come to its instance: queue r there, or route it anew if i does not prefill any more."""
+    """Queue r at its instance, which now has its prefix; route r anew if that instance no longer prefills."""
     i = _keep_fetched(s, r)
     if s.instances[i].role & PREFILL:
         _queue(s, i, r)
@@ -177,7 +177,7 @@ def _end_fetch(s: State, r: int) -> None:
 
 @inner
 def _keep_fetched(s: State, r: int) -> int:
-    """Enter the blocks that have come into the first tier; the instance."""
+    """Enter the fetched blocks into the first tier, and return the instance."""
     q = s.requests[r]
     for j in range(q.fetched_to - 1, q.fetched_from - 1, -1):
         keep(s, q.instance, 0, s.names[q.hash_at + j])
@@ -190,7 +190,7 @@ def _keep_fetched(s: State, r: int) -> int:
 
 @inner
 def finish_copy(s: State, r: int) -> None:
-    """The copy of r has ended, or all its bytes are sent: a migration's, a fetched prefix's, or that of its KV."""
+    """Handle the end of r's copy, or of its last byte's: that of a migration, of a fetched prefix, or of its KV."""
     copy_withdraw(s, r)
     if s.requests[r].channel >= 0 and not end_flow(s, r):
         return

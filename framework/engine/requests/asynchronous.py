@@ -1,4 +1,4 @@
-"""Asynchronous scheduling: a step is formed while the one before it runs, from what was known when that one started.
+"""Asynchronous scheduling: a step is formed while the previous one runs, from the state at the start of that one.
 
 The scheduler learns two things one step later than a synchronous one:
 
@@ -7,8 +7,8 @@ The scheduler learns two things one step later than a synchronous one:
    they are preempted as running requests are. No request is admitted to their seats.
 
 An instance without a step under way learns both at once. An instance with two streams forms the next step of each
-stream while the present one runs. The prefill stream has the queue and the inbox. The decodes learn one step later
-which prompts that stream has computed.
+stream while the present one runs. The prefill stream has the queue and the inbox. The decode stream learns one step
+later which prompts that stream has computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEVER = -np.inf
 
 @inner
 def put_in_inbox(s: State, i: int, r: int) -> None:
-    """Let r wait until i's next step has been formed, or until i is found without a step."""
+    """Put r in i's inbox until i's next step is formed, or until i has no step."""
     inst = s.instances[i]
     inst.inbox_head = append(s, inst.inbox_head, inst.inbox_tail, r)
     inst.inbox_tail = r
@@ -37,7 +37,7 @@ def put_in_inbox(s: State, i: int, r: int) -> None:
 
 @inner
 def take_in(s: State, i: int) -> None:
-    """Put those in i's inbox into its queue, in order of arrival."""
+    """Move the requests of i's inbox into its queue, in order of arrival."""
     inst = s.instances[i]
     while inst.inbox_head >= 0:
         r = inst.inbox_head
@@ -55,7 +55,7 @@ def note_late(s: State, i: int, free_blocks: int, taken_seats: int) -> None:
 
 @inner
 def defer_free(s: State, i: int, r: int) -> None:
-    """r has ended with a step of i: keep its KV until the next step is formed."""
+    """Keep r's KV until the next step is formed: r has ended with a step of i."""
     inst = s.instances[i]
     inst.deferred_head = append(s, inst.deferred_head, inst.deferred_tail, r)
     inst.deferred_tail = r
@@ -63,7 +63,7 @@ def defer_free(s: State, i: int, r: int) -> None:
 
 @inner
 def free_deferred(s: State, i: int) -> bool:
-    """Free the KV whose free is deferred on i; whether there is any."""
+    """Free the KV whose free is deferred on i; whether there was any."""
     inst = s.instances[i]
     if inst.deferred_head < 0:
         return False
@@ -76,7 +76,7 @@ def free_deferred(s: State, i: int) -> bool:
 
 @inner
 def free_deferred_early(s: State, i: int, r: int) -> None:
-    """Free the deferred KV of r on i while the next step is being formed."""
+    """Free the deferred KV of r on i early, while the next step is being formed."""
     inst = s.instances[i]
     other, head, tail = inst.deferred_head, -1, -1
     while other >= 0:
@@ -92,7 +92,7 @@ def free_deferred_early(s: State, i: int, r: int) -> None:
 
 @inner
 def forget_last(s: State, i: int, r: int) -> None:
-    """Leave the last token of r out of what the prefix cache learns.
+    """Keep the last token of r out of the prefix cache.
 
     The scheduler does not know yet which token r got in the step of i that still runs, so the KV that this step stores
     must not enter the prefix cache.
@@ -114,7 +114,7 @@ def last_deferred(s: State, i: int) -> int:
 
 @inner
 def prepare_next(s: State, i: int) -> None:
-    """i's step has been formed: let the next one use the inbox, and the blocks and seats that came free late."""
+    """Let the next step use the inbox, and the blocks and seats that came free late: i's step has been formed."""
     came, late = s.instances[i].inbox_head >= 0, _know_late(s, i)
     take_in(s, i)
     _note_known(s, i)
@@ -124,14 +124,14 @@ def prepare_next(s: State, i: int) -> None:
 
 @inner
 def prepare_decodes(s: State, i: int) -> None:
-    """i's step has been formed while a prefill step ran: the inbox is left to the next prefill step."""
+    """Leave the inbox to the next prefill step: i's decode step was formed while a prefill step ran."""
     if _know_late(s, i):
         wake(s, i)
 
 
 @inner
 def _know_late(s: State, i: int) -> bool:
-    """Let the next step use the blocks and seats of i that came free late; whether anyone there waits for such."""
+    """Let the next step use the blocks and seats of i that came free late; whether anyone there waits for them."""
     inst = s.instances[i]
     concerned = inst.waiting_root >= 0 or inst.joining_head >= 0 or inst.swapped > 0
     concerned |= inst.draining_role != inst.next_role
@@ -146,7 +146,7 @@ def _know_late(s: State, i: int) -> bool:
 
 @inner
 def look_around(s: State, i: int) -> None:
-    """i is about to schedule: each of its idle streams learns which requests have come."""
+    """Let each idle stream of i, which is about to schedule, learn which requests have come."""
     inst = s.instances[i]
     if not inst.busy and not inst.between:
         inst.computed_known = inst.computed
@@ -157,13 +157,13 @@ def look_around(s: State, i: int) -> None:
 
 @inner
 def has_just_prefilled(s: State, i: int) -> bool:
-    """Whether a prefill step of i has ended at this time, and the next one, formed while it ran, has not begun yet."""
+    """Whether a prefill step of i has ended at this time, and the next one, formed while it ran, has not begun."""
     return bool(s.options.asynchronous and s.prefill_step[i].ended_s == s.sim.now_s)
 
 
 @inner
 def _note_known(s: State, i: int) -> None:
-    """If a prefill step of i has begun, the next one is formed now: it cannot count on more room than there is now."""
+    """Form the next prefill step of i if one has begun: it cannot count on more room than there is now."""
     stream = s.prefill_step[i]
     stream.ended_s = _NEVER
     if unlikely(streaming(s, i)):
@@ -173,7 +173,7 @@ def _note_known(s: State, i: int) -> None:
 
 @inner
 def note_prefill_end(s: State, i: int) -> None:
-    """A prefill step of i has ended: what came free since it began is late, and its next one begins at this time."""
+    """Note as late what came free during i's prefill step, which has ended; the next one begins at this time."""
     inst, stream = s.instances[i], s.prefill_step[i]
     inst.late_blocks = max(inst.late_blocks, available(s, i) - stream.available_blocks)
     inst.late_seats = max(inst.late_seats, stream.seats - seats(s, i))
@@ -183,7 +183,7 @@ def note_prefill_end(s: State, i: int) -> None:
 
 @inner
 def await_decodes(s: State, i: int, r: int) -> None:
-    """i's prefill stream has computed r's prompt: r decodes on i from the first step on that is formed now."""
+    """Let r, whose prompt i's prefill stream has computed, decode on i from the first step on that is formed now."""
     inst = s.instances[i]
     inst.computed_head = append(s, inst.computed_head, inst.computed_tail, r)
     inst.computed_tail = r
@@ -196,7 +196,7 @@ def await_decodes(s: State, i: int, r: int) -> None:
 
 @inner
 def make_known(s: State, i: int) -> None:
-    """A step of i's decodes has been formed: the next one holds those whose prompts have been computed by now."""
+    """Let the next decode step of i hold the prompts computed by now, as a decode step has been formed."""
     inst = s.instances[i]
     if unlikely(inst.computed_known < inst.computed):
         inst.computed_known = inst.computed

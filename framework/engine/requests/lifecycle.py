@@ -1,4 +1,4 @@
-"""The waiting, prefilling and running orders of an instance: entering them, leaving them, and the ends of requests."""
+"""The waiting, prefilling and running orders of an instance: entries, exits, and ends of requests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NEVER = np.iinfo(np.int64).max
 
 @inner
 def _phase(s: State, offset: int) -> int:
-    """Phase of decode_steps, modulo the block size, at which a request with this KV offset fills its last block."""
+    """The phase of decode_steps, modulo the block size, at which a request with this KV offset fills its last block."""
     block = s.options.block_tokens
     return (block - offset % block) % block
 
 
 @inner
 def start_prefilling(s: State, i: int, r: int) -> None:
-    """Append r, part of whose prompt is computed, to the prefilling order of i; it has no chunk yet."""
+    """Append r, part of whose prompt is computed, to i's prefilling order; it has no chunk yet."""
     inst = s.instances[i]
     s.requests[r].state = PREFILLING
     s.requests[r].caches = True
@@ -39,7 +39,7 @@ def start_prefilling(s: State, i: int, r: int) -> None:
 
 @inner
 def go_on_prefilling(s: State, i: int, r: int) -> None:
-    """Put r, just taken out of i's prefilling order, back to its place there, by its admission."""
+    """Put r, just taken out of i's prefilling order, back at its place, which follows admission."""
     inst = s.instances[i]
     j = inst.prefilling
     while j > 0 and s.requests[s.lists[inst.prefilling_at + j - 1]].admission > s.requests[r].admission:
@@ -54,7 +54,7 @@ def go_on_prefilling(s: State, i: int, r: int) -> None:
 
 @inner
 def start_decoding(s: State, i: int, r: int, kv: int) -> None:
-    """Append r to the running order of i; its KV (kv tokens) is there already."""
+    """Append r to i's running order; its KV (`kv` tokens) is there already."""
     q, inst = s.requests[r], s.instances[i]
     q.instance = i
     q.decode_instance = i
@@ -71,7 +71,7 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
 
 @inner
 def take_part(s: State, i: int, j: int, kv: int) -> None:
-    """Number j of i's running order, which has `kv` KV tokens, decodes from the next step of i on."""
+    """Let number j of i's running order, which has `kv` KV tokens, decode from i's next step on."""
     step, inst = s.step[i], s.instances[i]
     r = s.lists[inst.running_at + j]
     q = s.requests[r]
@@ -93,14 +93,14 @@ def take_part(s: State, i: int, j: int, kv: int) -> None:
 
 @inner
 def stop_decoding(s: State, i: int, r: int) -> None:
-    """At a boundary: write down what r decoded here and take it out of i's counts, but not out of the list."""
+    """Log at a boundary what r decoded here, and take r out of i's counts but not out of its list."""
     sit_out(s, i, r)
     s.instances[i].decode_kv -= s.requests[r].kv
 
 
 @inner
 def sit_out(s: State, i: int, r: int) -> None:
-    """At a boundary: record what r decoded here; it stops decoding, or pauses for the next steps of i."""
+    """Log at a boundary what r decoded here; r stops decoding, or pauses for i's next steps."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim
     q.kv = q.offset + inst.decode_steps
     if inst.decode_steps > q.join_step:
@@ -174,7 +174,7 @@ def finish_decodes(s: State, i: int) -> None:
 
 @inner
 def _take_out_finished(s: State, i: int) -> int:
-    """Move those that decode here no more from i's running order to the list at `leaving_at`; how many there are."""
+    """Move requests that no longer decode from i's running order to the list at `leaving_at`; return their number."""
     inst, step = s.instances[i], s.step[i]
     kept, leaving = 0, 0
     step.next_finish = NEVER
@@ -196,7 +196,7 @@ def _take_out_finished(s: State, i: int) -> int:
 
 @inner
 def finish_decodes_before(s: State, i: int, admission: int) -> None:
-    """End the running requests that have emitted all their tokens and were admitted before that number."""
+    """End the running requests that have emitted all their tokens and have an admission number below `admission`."""
     inst = s.instances[i]
     j = 0
     while j < inst.running:
@@ -212,7 +212,7 @@ def finish_decodes_before(s: State, i: int, admission: int) -> None:
 
 @inner
 def _stop_at_split(s: State, i: int, r: int) -> None:
-    """r has decoded up to its split: its KV stays on i until it is routed."""
+    """Stop r, which has decoded up to its split; its KV stays on i until it is routed."""
     q, inst = s.requests[r], s.instances[i]
     if q.migration != NOT_MIGRATING:
         cancel_migration(s, r)
@@ -237,7 +237,7 @@ def end_with_kv(s: State, i: int, r: int) -> None:
 
 @inner
 def end_request(s: State, r: int, state: int, reason: int) -> None:
-    """r ends now, in that state; the next turn, or else its client's next session, follows."""
+    """End r now, in that state; the next turn follows, or else its client's next session."""
     q, sim = s.requests[r], s.sim
     q.state = state
     q.reason = reason
@@ -258,9 +258,10 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
 
 @inner
 def _next_s(s: State, r: int, state: int) -> float:
-    """When r arrives that follows a request which has just ended in this state.
+    """The arrival time of r, which follows a request that has just ended in this state.
 
-    Its client thinks first. It backs off if the request was rejected or failed. It does neither once the load is over.
+    The client of r thinks first. It backs off if the request was rejected or failed. It does neither once the load is
+    over.
     """
     if unlikely(state == UNSENT):
         return s.sim.now_s
@@ -270,7 +271,7 @@ def _next_s(s: State, r: int, state: int) -> float:
 
 @inner
 def enter_queue(s: State, i: int, r: int) -> None:
-    """Queue r, its key and queue number set, at i; all tokens that it has so far are to be prefilled."""
+    """Queue r, whose key and queue number are set, at i; all tokens that it has so far must be prefilled."""
     _count_waiting(s, i, r)
     if unlikely(s.options.asynchronous):
         put_in_inbox(s, i, r)
@@ -292,7 +293,7 @@ def _count_waiting(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_again(s: State, i: int, r: int) -> None:
-    """Queue r, preempted, at i: before all others, at its old place, or behind those of its key."""
+    """Queue the preempted r at i: before all others, at its old place, or behind those of its key."""
     q = s.requests[r]
     q.instance = i
     q.state = WAITING
@@ -307,7 +308,7 @@ def queue_again(s: State, i: int, r: int) -> None:
 
 @inner
 def join_queue(s: State, i: int, r: int) -> None:
-    """Queue r, which has been here or elsewhere before, at i; its key and queue number are set. It skips the inbox."""
+    """Queue r, which has been in a queue before, at i; it keeps its key and queue number, and skips the inbox."""
     _count_waiting(s, i, r)
     if unlikely(recomputes_here(s, r)):
         s.instances[i].recompute_tokens += s.requests[r].prefill_until
@@ -317,6 +318,6 @@ def join_queue(s: State, i: int, r: int) -> None:
 
 @inner
 def recomputes_here(s: State, r: int) -> bool:
-    """Whether r, which waits or prefills, is recomputed where it decoded, or was about to."""
+    """Whether r, which waits or prefills, is recomputed on the instance of its decode."""
     q = s.requests[r]
     return bool(s.options.recomputes_there and (q.emitted > 0 or q.first_token_pending) and not q.rerouted)

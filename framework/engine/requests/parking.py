@@ -1,4 +1,4 @@
-"""Parking: requests that are to be routed while some phase has no instance wait until each phase has one."""
+"""Parking: requests that need routing while some phase has no instance wait until each phase has one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.engine.memory.state import State
 
 @inner
 def park(s: State, r: int) -> None:
-    """Let r, which is in no list and holds no KV, wait to be routed anew behind the others that do."""
+    """Park r, which is in no list and holds no KV, behind other parked requests."""
     q, sim = s.requests[r], s.sim
     q.state = PARKED
     q.instance = -1
@@ -25,17 +25,17 @@ def park(s: State, r: int) -> None:
 
 @inner
 def forget_place(s: State, r: int) -> None:
-    """r, which holds no KV, is computed where it is routed from now on, until it decodes."""
+    """Let r, which holds no KV, be computed on the routed instance until it decodes."""
     q = s.requests[r]
     q.rerouted = True
     q.first_token_pending = False
     if q.emitted == 0:
-        q.transfer_end_s = np.nan  # what was sent is lost, and token 1 comes after another transfer
+        q.transfer_end_s = np.nan  # what was sent is lost; token 1 needs another transfer
 
 
 @inner
 def leave_parked(s: State, r: int) -> None:
-    """Let r wait to be routed no more."""
+    """Take r out of the parked requests."""
     sim = s.sim
     before, other = -1, sim.parked_head
     while other != r:
@@ -51,7 +51,7 @@ def leave_parked(s: State, r: int) -> None:
 
 @inner
 def unpark(s: State) -> int:
-    """Take the first of those that wait to be routed."""
+    """Take the first parked request."""
     sim = s.sim
     r = sim.parked_head
     sim.parked_head = s.requests[r].next

@@ -51,7 +51,7 @@ def paused_kv(s: State, i: int) -> int:
 
 @inner
 def resume(s: State, i: int) -> None:
-    """i's step is over: paused decodes take part again."""
+    """Let paused decodes take part again, as i's step is over."""
     inst = s.instances[i]
     if unlikely(inst.paused > 0):
         for j in range(inst.running - inst.paused, inst.running):

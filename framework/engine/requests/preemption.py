@@ -1,4 +1,4 @@
-"""Preemption: which request gives up its KV blocks, what it loses, and how swapped requests come back."""
+"""Preemption: which request gives up its KV blocks, what it loses, and how swapped requests return."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from framework.policy.hooks import ROUTE_PREFILL, VICTIM
 def preemption_victim(s: State, i: int) -> int:
     """The request of i to preempt next, by the policy or `engine.victim`: it decodes, prefills or has a deferred free.
 
-    One that has a deferred free has ended: the policy is not asked then.
+    A request with a deferred free has ended, so the policy is not asked about it.
     """
     ended = last_deferred(s, i)
     if unlikely(is_asked(s, VICTIM)):
@@ -58,7 +58,7 @@ def preemption_victim(s: State, i: int) -> int:
 
 @inner
 def _asked_for(s: State, i: int) -> int:
-    """The request of i that the policy gives up; after an answer that cannot be used, which stops the run, another."""
+    """The request of i that the policy gives up; if the answer is invalid, which stops the run, some other request."""
     r = ask(s, VICTIM, i)
     is_one = r >= 0 and r < s.options.requests and s.requests[r].instance == i
     if is_one and (s.requests[r].state == DECODING or s.requests[r].state == PREFILLING):
@@ -85,7 +85,7 @@ def _latest(s: State, i: int) -> int:
 
 @inner
 def _least_urgent(s: State, i: int) -> int:
-    """The request of i, decoding, prefilling or with a deferred free, that would be last in a queue."""
+    """The request of i (decoding, prefilling or with a deferred free) that would be last in a queue."""
     inst = s.instances[i]
     chosen = -1
     for j in range(inst.running):
@@ -106,7 +106,7 @@ def _least_urgent(s: State, i: int) -> int:
 
 @inner
 def _of_fewest_tokens(s: State, i: int) -> int:
-    """The request of i, decoding, prefilling or with a deferred free, that has emitted the fewest tokens.
+    """The request of i (decoding, prefilling or with a deferred free) with the fewest emitted tokens.
 
     Ties go to the longest prompt, then to the last admission.
     """
@@ -132,14 +132,14 @@ def _of_fewest_tokens(s: State, i: int) -> int:
 
 @inner
 def _is_longer(s: State, a: int, b: int) -> bool:
-    """Whether a has a longer prompt than b, or one as long and was admitted later."""
+    """Whether a has a longer prompt than b, or an equally long one and a later admission."""
     x, y = s.requests[a], s.requests[b]
     return x.input_tokens > y.input_tokens or (x.input_tokens == y.input_tokens and x.admission > y.admission)
 
 
 @inner
 def preempt(s: State, i: int, r: int) -> None:
-    """Preempt r: drop or swap out its KV; emitted tokens are kept. A deferred free happens at once."""
+    """Preempt r: drop or swap out its KV, and keep its emitted tokens. A deferred free happens at once."""
     q, inst, sim = s.requests[r], s.instances[i], s.sim
     if unlikely(q.state == FINISHED):
         free_deferred_early(s, i, r)
@@ -157,7 +157,7 @@ def preempt(s: State, i: int, r: int) -> None:
 
 @inner
 def await_swap_in(s: State, i: int, r: int) -> None:
-    """Let r, whose KV is in host memory, come back to i once there is room."""
+    """Let r, whose KV is in host memory, return to i once there is room."""
     inst = s.instances[i]
     s.requests[r].state = SWAPPED
     inst.swapped_head = append(s, inst.swapped_head, inst.swapped_tail, r)
@@ -167,7 +167,7 @@ def await_swap_in(s: State, i: int, r: int) -> None:
 
 @inner
 def evict(s: State, i: int, r: int) -> None:
-    """Take r, which decodes or prefills on i, off its list and free its KV."""
+    """Take r, which decodes or prefills on i, out of its list and free its KV."""
     q = s.requests[r]
     s.instances[i].changed = True
     if q.migration != NOT_MIGRATING:
@@ -182,7 +182,7 @@ def evict(s: State, i: int, r: int) -> None:
 
 @inner
 def set_aside(s: State, i: int, r: int) -> None:
-    """Take r, which decodes on i, off its list; its KV stays."""
+    """Take r, which decodes on i, out of its list; its KV stays."""
     s.instances[i].changed = True
     if s.requests[r].migration != NOT_MIGRATING:
         cancel_migration(s, r)
@@ -191,7 +191,7 @@ def set_aside(s: State, i: int, r: int) -> None:
 
 @inner
 def queue_preempted(s: State, i: int, r: int) -> None:
-    """Queue r, its KV dropped, on i again if i prefills or if r is recomputed there; else route it anew."""
+    """Queue r, whose KV is dropped, on i again if i prefills or recomputes r; else route it anew."""
     q, target = s.requests[r], i
     if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):
         if unlikely(s.sim.unserved > 0):
@@ -209,7 +209,7 @@ def queue_preempted(s: State, i: int, r: int) -> None:
 
 @inner
 def preempt_prefill(s: State, i: int, r: int) -> None:
-    """Drop what r has prefilled here; it waits here again."""
+    """Drop what r has prefilled here, and queue r here again."""
     inst = s.instances[i]
     inst.preempted = True
     inst.changed = True

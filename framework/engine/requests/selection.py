@@ -1,4 +1,4 @@
-"""Decodes that the policy leaves out of steps: they keep their KV and seats, and pause."""
+"""Selection: decodes that the policy leaves out of steps keep their KV and seats, and pause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.engine.requests.pausing import pause_rest
 
 @inner
 def blocks_of_selected(s: State, i: int) -> int:
-    """New blocks that those of i's running requests that are not left out need for its next step."""
+    """New blocks that the running requests of i which are not left out need for its next step."""
     inst = s.instances[i]
     blocks = 0
     for j in range(inst.running):
@@ -22,7 +22,7 @@ def blocks_of_selected(s: State, i: int) -> int:
 
 @inner
 def selected(s: State, i: int) -> int:
-    """How many of i's running requests are not left out."""
+    """The number of i's running requests that are not left out."""
     inst = s.instances[i]
     decodes = 0
     for j in range(inst.running):
@@ -32,7 +32,7 @@ def selected(s: State, i: int) -> int:
 
 @inner
 def pause_others(s: State, i: int) -> int:
-    """Pause those of i's running requests that are left out; how many others decode. Nobody pauses if that is 0."""
+    """Pause the running requests of i that are left out; return how many others decode. If that is 0, none pauses."""
     inst, decodes = s.instances[i], selected(s, i)
     if 0 < decodes < inst.running:
         for j in range(inst.running):

@@ -1,1 +1,1 @@
-"""Roles of instances: changes, what an instance drops, the actions of a tick, circles of held KV."""
+"""Roles of instances and faults: changes, drops, actions of a tick, circles of held KV."""

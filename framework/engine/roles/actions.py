@@ -23,7 +23,7 @@ def tick(s: State, number: int) -> None:
     if count == RAISED:
         return
     for j in range(count):
-        if unlikely(s.actions[j].kind >= PREEMPT):  # carried out by roles/decisions.py, as those behind it are
+        if unlikely(s.actions[j].kind >= PREEMPT):  # roles/decisions.py carries this out, and all actions behind it
             s.sim.first_action = j
             s.sim.actions = count
             return
@@ -34,7 +34,7 @@ def tick(s: State, number: int) -> None:
 
 @inner
 def carry_out_for_instance(s: State, hook: int, j: int) -> None:
-    """Carry out action number j of the hook's answer, which is about an instance."""
+    """Carry out action number j of the hook's answer, which concerns an instance."""
     action = s.actions[j]
     if action.instance < 0 or action.instance >= s.options.instances:
         fail(s, BAD_INSTANCE, hook, action.request, action.instance)

@@ -1,4 +1,4 @@
-"""Changes of role during a run: an instance drains the phases that it leaves, then takes up the new ones.
+"""Changes of role: an instance drains the phases that it leaves, then takes up the new ones.
 
 `role`: the phases of which an instance takes new work. `draining_role`: the phases of which it may still have work.
 `next_role`: its phases after the change. A change is under way while the last two differ.
@@ -27,9 +27,9 @@ from framework.policy.hooks import ROUTE_PREFILL
 
 @inner
 def set_role(s: State, i: int, action: Any) -> None:
-    """Begin to change i's role; ignored if that is its next role, or if a phase would lose its last instance.
+    """Begin to change i's role; do nothing if that is its next role, or if a phase would lose its last instance.
 
-    An instance that is down comes back in the role.
+    An instance that is down comes back in that role.
     """
     inst = s.instances[i]
     if action.role == inst.next_role or not _keeps_phases(s, i, inst.draining_role & action.role):
@@ -49,7 +49,7 @@ def set_role(s: State, i: int, action: Any) -> None:
 
 @inner
 def _keeps_phases(s: State, i: int, role: int) -> bool:
-    """Whether each phase of which some instance takes work has one, with i in this role."""
+    """Whether each phase that has an instance now would still have one with i in this role."""
     lost = s.instances[i].role & ~role
     for j in range(s.options.instances):
         if j != i:
@@ -59,7 +59,7 @@ def _keeps_phases(s: State, i: int, role: int) -> bool:
 
 @inner
 def note_phases(s: State) -> None:
-    """The present role of an instance has changed: note the phases of which no instance takes work."""
+    """Note the phases of which no instance takes work, after the present role of an instance changed."""
     served = 0
     for j in range(s.options.instances):
         served |= s.instances[j].role
@@ -79,26 +79,32 @@ def _begin_change(s: State, i: int, role: int) -> None:
         note_phases(s)
     if was_off:
         inst.off_s += sim.now_s - inst.off_since_s
-    elif is_off(s, i):  # it was being started
+    elif is_off(s, i):  # it was starting
         inst.off_since_s = sim.now_s
 
 
 @inner
 def is_off(s: State, i: int) -> bool:
-    """Whether i, which is not down, is off, and not being started."""
+    """Whether i, which is not down, is off and not starting."""
     return s.instances[i].draining_role == OFF and s.instances[i].next_role == OFF
 
 
 @inner
+def is_up(s: State, i: int) -> bool:
+    """Whether i is neither down nor off."""
+    return not (s.instances[i].down or is_off(s, i))
+
+
+@inner
 def announce(s: State, i: int, time_s: float) -> None:
-    """i's change takes effect at `time_s`, inf: not yet known."""
+    """Let i's change take effect at `time_s`, inf: not yet known."""
     set_time(s, ROLE_CHANGE, i, time_s)
     note_next_change(s)
 
 
 @inner
 def note_next_change(s: State) -> None:
-    """Note which instance is the next to change its role, or to fail."""
+    """Note which instance is the next to change its role or to have a fault."""
     sim = s.sim
     sim.changing = first_due(s, ROLE_CHANGE)
     sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
@@ -123,7 +129,7 @@ def _reroute_queue(s: State, i: int) -> None:
 
 @inner
 def _take_out_movers(s: State, i: int) -> int:
-    """Move those that are routed anew from i's queue to the list at `asked_at`, in order; how many there are."""
+    """Move requests of i's queue that are routed anew to the list at `asked_at`, in order; return their number."""
     inst, at = s.instances[i], s.options.asked_at
     leaving, first, last = 0, -1, -1
     while inst.waiting_root >= 0:
@@ -163,14 +169,14 @@ def reroute(s: State, r: int) -> None:
 
 @inner
 def take_role(s: State, i: int) -> None:
-    """i's change takes effect now."""
+    """Let i's change take effect now."""
     take_effect(s, i)
     wake(s, i)
 
 
 @inner
 def proceed(s: State, i: int) -> None:
-    """At a boundary of i, with a change under way: once drained, the change takes effect, or a time is set for it."""
+    """Advance the change under way at a boundary of i: once i is drained it takes effect, or gets a time to do so."""
     inst, sim = s.instances[i], s.sim
     if time_of(s, ROLE_CHANGE, i) < np.inf or not is_drained(
         s, i, inst.draining_role & ~inst.next_role, inst.next_role == OFF
@@ -185,7 +191,7 @@ def proceed(s: State, i: int) -> None:
 
 @inner
 def take_effect(s: State, i: int) -> None:
-    """The change under way is over."""
+    """End the change under way."""
     inst, sim = s.instances[i], s.sim
     inst.draining_role = inst.next_role
     inst.role = inst.next_role

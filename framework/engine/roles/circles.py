@@ -1,4 +1,4 @@
-"""Deadlock of held KV: requests that hold KV on each other's destinations. One is preempted; stalled runs end here."""
+"""Deadlock of held KV: requests hold KV on each other's destinations. One is preempted; stalled runs end here."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from framework.engine.roles.inventory import drop_marked
 
 @inner
 def break_circle(s: State) -> bool:
-    """If nothing more is due now, preempt the last-admitted request of a circle; whether there is one."""
+    """Preempt the last-admitted request of a circle, if nothing more is due now; whether there was one."""
     if not nothing_is_due(s):
         return False
-    s.sim.kind = SCHEDULE  # all that ends now has ended, and all that begins has begun
+    s.sim.kind = SCHEDULE  # all steps due now have ended, and all possible steps have started
     s.sim.scheduled = s.options.instances - 1
     if not _find_circle(s):
         return False
@@ -87,12 +87,12 @@ def _shrink(s: State) -> bool:
 
 @inner
 def _count_held(s: State) -> None:
-    """Count the blocks of all KV that each instance holds for others, and mark those of them that are cached."""
+    """Count the blocks of all KV that each instance holds for others, and mark the cached ones."""
     for i in range(s.options.instances):
         inst = s.instances[i]
         inst.held_blocks = 0
         if s.options.hash_blocks > 0 and inst.holding > 0 and inst.incoming_head >= 0:
-            catch_up_one(s, i)  # what its running leap has evicted by now is not found any more
+            catch_up_one(s, i)  # blocks that its running leap has evicted by now cannot be found
     for i in range(s.options.instances):
         r = s.instances[i].incoming_head
         while r >= 0:
@@ -115,7 +115,7 @@ def _unmark_held(s: State) -> None:
 
 @inner
 def _is_blocked(s: State, i: int) -> bool:
-    """Whether the KV held on i alone denies room to the head of its incoming list for ever."""
+    """Whether the KV held on i is enough to deny room to the first of its incoming list for ever."""
     inst = s.instances[i]
     r = inst.incoming_head
     if r < 0 or inst.holding == 0 or s.requests[r].state == PREFILLING:
@@ -133,9 +133,9 @@ def _is_blocked(s: State, i: int) -> bool:
 
 @inner
 def _lacks(s: State, i: int, r: int, tokens: int, known: int) -> bool:
-    """Whether `tokens` tokens of r lack room on i, given the KV that is held there.
+    """Whether i lacks room for `tokens` tokens of r, given the KV that is held there.
 
-    r shares those blocks of its first `known` tokens that held requests reference.
+    r shares the blocks of its first `known` tokens that held requests reference.
     """
     q, inst = s.requests[r], s.instances[i]
     shared = 0
@@ -174,9 +174,9 @@ def _give_up(s: State, r: int, target: int) -> None:
 
 @inner
 def fail_rest(s: State) -> None:
-    """No event is left: fail the requests that have not ended and free what they hold.
+    """Fail the requests that have not ended, since no event is left, and free what they hold.
 
-    The run ends as STUCK if no plan of the policy withholds one of them.
+    The run ends as STUCK unless a plan of the policy withholds one of them.
     """
     _find_withheld(s)
     for r in range(s.options.requests):
@@ -200,9 +200,7 @@ def fail_rest(s: State) -> None:
 
 @inner
 def _find_withheld(s: State) -> None:
-    """Mark the instances whose plans compute no prompt, those with KV of suspended requests, and those that hold KV for
-    a marked one.
-    """
+    """Mark instances whose plans compute no prompt, that keep KV of suspended requests, or hold KV for a marked one."""
     for i in range(s.options.instances):
         inst = s.instances[i]
         inst.marked = inst.mode == DECODE_ONLY or inst.token_budget < inst.ranks

@@ -1,4 +1,4 @@
-"""What a policy decides about requests that already run: it preempts, resumes and cancels them.
+"""Decisions of a policy about requests that already run: it preempts, resumes and cancels them.
 
 The loop returns to Python for a decision, and Python calls `decide`. So a run without decisions neither compiles this
 module nor spends time in it.
@@ -37,6 +37,7 @@ from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links, withdraw_copy
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up
+from framework.engine.durations.lockstep import group_of
 from framework.engine.events.ask import ask, is_asked, keep_seen
 from framework.engine.events.order import tells, wake
 from framework.engine.kv.kv_cache import free_kv
@@ -56,10 +57,9 @@ from framework.policy.inspection import View
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
 def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
-    """Tell of requests that have finished, carry out what is left of a tick's actions, or let the policy decide before
-    an instance schedules.
+    """Tell of finished requests, carry out the rest of a tick's actions, or ask before an instance schedules.
 
-    YIELDED, or an error of a hook; the arguments are those of `engine.loop.run`.
+    Returns YIELDED, or an error of a hook; the arguments are those of `engine.loop.run`.
     """
     return _decide(fields_on_stack(attach(memory, keep_seen((view, params, numbers)))))
 
@@ -81,12 +81,9 @@ def _decide(s: State) -> int:
 
 @inner
 def _decide_before(s: State, i: int) -> None:
-    """i, and those that step with it, are about to schedule: what was postponed comes first, then their questions."""
-    inst = s.instances[i]
-    first, count = i, 1
-    if unlikely(inst.group > 0):
-        first, count = inst.group_first, inst.group
-    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # so have those before it, where they leap
+    """Carry out postponed decisions, then ask the policy, before i and its group schedule."""
+    first, count = group_of(s, i)
+    s.sim.scheduled = max(s.sim.scheduled, i - 1)  # the instances before it have too, if they leap
     catch_up(s)
     _carry_out_postponed(s, first, count)
     for k in range(first, first + count):
@@ -100,7 +97,7 @@ def _decide_before(s: State, i: int) -> None:
 
 @inner
 def _tell(s: State) -> None:
-    """Tell the policy of those that have finished, in that order; the actions of each answer follow at once."""
+    """Tell the policy of finished requests, in the order of their ends; the actions of each answer follow at once."""
     while tells(s) and s.error.status == 0:
         r = s.lists[s.options.finished_at + s.sim.told]
         s.sim.told += 1
@@ -111,7 +108,7 @@ def _tell(s: State) -> None:
 
 @inner
 def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int) -> None:
-    """Carry out the actions of a hook's answer from number j on; `count` instances from `first` on are to schedule."""
+    """Carry out the actions of a hook's answer from number j on, before `count` instances from `first` on schedule."""
     while j < actions and s.error.status == 0:
         action = s.actions[j]
         if action.kind >= PREEMPT:
@@ -123,9 +120,9 @@ def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int
 
 @inner
 def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: int) -> None:
-    """Preempt, resume, cancel or requeue r, now or, if it leaves or joins those of a step, at its instance's turn.
+    """Preempt, resume, cancel or requeue r now, or at its instance's turn if r leaves or joins the instance's step.
 
-    `value`: what a preempted request keeps, the reason of a cancellation, or the instance of another queue.
+    `value`: the KV that a preempted request keeps, the reason of a cancellation, or the instance of the other queue.
     """
     q = s.requests[r]
     if q.state == FUTURE or q.state >= FINISHED:
@@ -156,7 +153,7 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
 
 @inner
 def _awaits_turn(s: State, r: int, kind: int) -> bool:
-    """Whether such a decision changes who is in the next step: r leaves it, or joins it with its KV."""
+    """Whether such a decision changes the next step: r leaves it, or joins it with its KV."""
     q = s.requests[r]
     if kind == RESUME:
         return q.state == SUSPENDED_HERE
@@ -165,7 +162,7 @@ def _awaits_turn(s: State, r: int, kind: int) -> bool:
 
 @inner
 def _carry_out_postponed(s: State, first: int, count: int) -> None:
-    """Carry out, in order, what awaited the turn of one of these instances."""
+    """Carry out, in order, the decisions that await the turn of one of these instances."""
     j = 0
     while j < s.sim.postponed:
         entry = s.postponed[j]
@@ -182,7 +179,7 @@ def _carry_out_postponed(s: State, first: int, count: int) -> None:
 
 @inner
 def _requeue(s: State, r: int, target: int) -> None:
-    """Move r, if it waits, to the queue of the target, where it can be served; it keeps its key and queue number."""
+    """Move r, if it waits, to the queue of the target, if that can serve it; r keeps its key and queue number."""
     q = s.requests[r]
     i = q.instance
     if q.state != WAITING or i == target or s.instances[target].role & PREFILL == 0:
@@ -197,7 +194,7 @@ def _requeue(s: State, r: int, target: int) -> None:
 
 @inner
 def _cancel(s: State, r: int, reason: int) -> None:
-    """End r, wherever it is, and free its KV there."""
+    """End r in any state, and free its KV."""
     q = s.requests[r]
     i, target = q.instance, -1
     if q.state == FETCHING:

@@ -1,4 +1,4 @@
-"""All that an instance holds or expects: what a change of role waits for, and what a failed instance loses.
+"""All that an instance holds or expects: a change of role waits for it, and a failed instance loses it.
 
 1. Its own requests wait in its queue, prefill, decode, join at its next boundary, are swapped out, or have just reached
    their splits.
@@ -42,7 +42,7 @@ from framework.engine.roles.leaving import leave_incoming, leave_on_the_way
 
 @inner
 def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
-    """Whether i has no work of these phases, on its way or here, and no KV if `keeps_no_kv`."""
+    """Whether i has no work of these phases, here or on its way, and no KV either if `keeps_no_kv`."""
     inst = s.instances[i]
     again = _tokens_again(s, i)
     if phases & PREFILL and (inst.queued_tokens > again or streaming(s, i)):
@@ -54,7 +54,7 @@ def is_drained(s: State, i: int, phases: int, keeps_no_kv: bool) -> bool:
 
 @inner
 def _tokens_again(s: State, i: int) -> int:
-    """Tokens still to be prefilled of requests that are recomputed on i."""
+    """Tokens that requests recomputed on i must still prefill."""
     inst = s.instances[i]
     tokens = inst.recompute_tokens
     for j in range(inst.prefilling):
@@ -68,9 +68,10 @@ def _tokens_again(s: State, i: int) -> int:
 def drop_marked(s: State) -> int:
     """Take off the marked instances, none of which is in a step, all requests that they hold or expect.
 
-    What these hold anywhere is free again, and nobody else comes yet where it is: such an instance `frees_memory`.
-    Requests that decode or prefill elsewhere go on, and suspended ones stay so. Returns the number of the others, which
-    lie by number in the list at `dropped_at`, with what they lose; their states stay as they are.
+    Frees everything that these requests hold on any instance. No other request takes that room yet: the instance is
+    marked `frees_memory`. Requests that decode or prefill elsewhere continue, and suspended ones stay suspended.
+    Returns the number of the other requests. They lie in the list at `dropped_at`, in order of their numbers, with the
+    tokens that they lose; their states stay as they are.
     """
     count, at = 0, s.options.dropped_at
     for i in range(s.options.instances):
@@ -92,7 +93,7 @@ def drop_marked(s: State) -> int:
 
 @inner
 def _computed_tokens(s: State, r: int) -> int:
-    """KV tokens of r that have been computed, or found in a cache."""
+    """KV tokens of r that have been computed or found in a cache."""
     q = s.requests[r]
     if q.state == DECODING:
         return int(q.offset + s.instances[q.instance].decode_steps)
@@ -103,7 +104,7 @@ def _computed_tokens(s: State, r: int) -> int:
 
 @inner
 def _drop(s: State, r: int) -> bool:
-    """Withdraw what r, if it is on a marked instance or on its way there, has elsewhere. Whether it is dropped."""
+    """Withdraw what r holds elsewhere, if r is on a marked instance or on its way there; whether r is dropped."""
     q = s.requests[r]
     here = s.instances[q.instance].marked
     there = q.destination >= 0 and s.instances[q.destination].marked
@@ -128,7 +129,7 @@ def _drop(s: State, r: int) -> bool:
 
 @inner
 def _drop_transfer(s: State, r: int) -> None:
-    """r waits for room elsewhere, or is on its way there: it does neither, and its KV is free if it is all computed."""
+    """End r's wait for room elsewhere, or its copy there; its KV is freed if it is all computed."""
     q = s.requests[r]
     source, target, prefills = q.instance, q.destination, q.state == PREFILLING
     s.instances[target].frees_memory = True
@@ -146,7 +147,7 @@ def _drop_transfer(s: State, r: int) -> None:
 
 @inner
 def _drop_own(s: State, i: int) -> None:
-    """Drop those that wait, prefill, decode, join, are swapped out, have a deferred free, or are at their splits."""
+    """Drop i's requests: waiting, prefilling, decoding, joining, swapped out, with a deferred free, at their splits."""
     inst = s.instances[i]
     free_deferred(s, i)
     while inst.prefilling > 0:

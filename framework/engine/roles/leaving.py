@@ -1,4 +1,4 @@
-"""Requests that leave where they are neither decoding nor prefilling: a queue, a list, or their way to an instance."""
+"""Requests that leave while they neither decode nor prefill: from a queue, a list, or on their way to an instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framework.engine.requests.lifecycle import recomputes_here
 
 @inner
 def _behind(s: State, head: int, r: int) -> int:
-    """The request before r in the list that begins with `head`; -1: r is the first, -2: it is not there."""
+    """The request before r in the list that begins with `head`; -1: r is the first, -2: r is not there."""
     before, other = -1, head
     while other >= 0:
         if other == r:
@@ -25,7 +25,7 @@ def _behind(s: State, head: int, r: int) -> int:
 
 @inner
 def _unlink(s: State, before: int, r: int, head: int) -> int:
-    """Take r, which comes behind `before`, out of a list; its head."""
+    """Take r, which follows `before`, out of a list, and return the list's head."""
     if before < 0:
         return int(s.requests[r].next)
     s.requests[before].next = s.requests[r].next
@@ -52,7 +52,7 @@ def leave_queue(s: State, i: int, r: int) -> None:
 
 @inner
 def leave_swapped(s: State, i: int, r: int) -> None:
-    """Take r out of those that are swapped out on i: its KV in host memory is dropped."""
+    """Take r out of the requests swapped out on i, and drop its KV in host memory."""
     inst = s.instances[i]
     before = _behind(s, inst.swapped_head, r)
     inst.swapped_head = _unlink(s, before, r, inst.swapped_head)
@@ -63,7 +63,7 @@ def leave_swapped(s: State, i: int, r: int) -> None:
 
 @inner
 def leave_before_joining(s: State, i: int, r: int) -> None:
-    """r, its KV on i, is not to decode there from the next boundary on: its KV is freed."""
+    """Free the KV of r, which was to decode on i from the next boundary on."""
     q, inst = s.requests[r], s.instances[i]
     before = _behind(s, inst.computed_head, r)
     if before > -2:
@@ -83,7 +83,7 @@ def leave_before_joining(s: State, i: int, r: int) -> None:
 
 @inner
 def _leave_computed(s: State, i: int, r: int) -> None:
-    """Take r out of those that i's prefill stream has computed."""
+    """Take r out of the requests that i's prefill stream has computed."""
     inst = s.instances[i]
     head, tail, place, other = -1, -1, 0, inst.computed_head
     while other >= 0:
@@ -101,7 +101,7 @@ def _leave_computed(s: State, i: int, r: int) -> None:
 
 @inner
 def leave_on_the_way(s: State, r: int) -> None:
-    """r waits for room on its destination, or is being copied there: free what it has on both instances."""
+    """Free what r, which waits for room on its destination or is being copied there, has on both instances."""
     q = s.requests[r]
     if q.heap_index >= 0:
         withdraw_transfer(s, r)
@@ -113,7 +113,7 @@ def leave_on_the_way(s: State, r: int) -> None:
 
 @inner
 def leave_incoming(s: State, r: int) -> None:
-    """r waits for room on its destination no more."""
+    """End r's wait for room on its destination."""
     q = s.requests[r]
     target = q.destination
     inst = s.instances[target]

@@ -1,4 +1,4 @@
-"""Decisions about requests that wait for the turn of an instance to schedule, in order; one of a request at most."""
+"""Decisions that await their instance's turn to schedule, in order; at most one for each request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.engine.memory.state import State
 
 @inner
 def place_of(s: State, r: int) -> int:
-    """The place of r among the decisions that are postponed, -1: it has none."""
+    """The index of r among the postponed decisions, -1: it has none."""
     for j in range(s.sim.postponed):
         if s.postponed[j].request == r:
             return j
@@ -19,7 +19,7 @@ def place_of(s: State, r: int) -> int:
 
 @inner
 def postpone(s: State, r: int, kind: int, value: int) -> None:
-    """Let a decision about r wait for the turn of its instance."""
+    """Let a decision about r wait for its instance's turn."""
     sim, entry = s.sim, s.postponed[s.sim.postponed]
     entry.request = r
     entry.kind = kind
@@ -33,9 +33,9 @@ def postpone(s: State, r: int, kind: int, value: int) -> None:
 
 @inner
 def revise(s: State, j: int, kind: int, value: int) -> bool:
-    """A further decision about the request of number j: the later one holds, but nothing undoes an end.
+    """Replace postponed decision j by a later one about the same request; but nothing undoes an end.
 
-    True: the one that was postponed is withdrawn, and the later one is to be carried out.
+    Returns True if the postponed decision is withdrawn and the caller is to carry out the later one.
     """
     entry = s.postponed[j]
     if entry.kind == CANCEL or entry.kind == RESUME == kind:
@@ -51,7 +51,7 @@ def revise(s: State, j: int, kind: int, value: int) -> bool:
 
 @inner
 def forget(s: State, j: int) -> None:
-    """Take number j out of the decisions that are postponed."""
+    """Remove number j from the postponed decisions."""
     sim = s.sim
     sim.postponed -= 1
     sim.decides -= 1

@@ -1,4 +1,4 @@
-"""Requests that the policy takes off their instances until it lets them come back."""
+"""Suspension: the policy takes requests off their instances until it resumes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from framework.policy.hooks import ROUTE_PREFILL
 
 @inner
 def preempt_by_policy(s: State, r: int, keep: int) -> None:
-    """Take r off its instance until it is resumed, unless it is on its way; one that is suspended gives up more KV."""
+    """Take r off its instance until it is resumed, unless it is on its way; if suspended already, give up more KV."""
     q = s.requests[r]
     i = q.instance
     if q.state == DECODING or q.state == PREFILLING:
@@ -57,7 +57,7 @@ def preempt_by_policy(s: State, r: int, keep: int) -> None:
 
 @inner
 def _take_off_step(s: State, i: int, r: int, keep: int) -> None:
-    """Suspend r, which decodes or prefills on i; a prompt that is not computed keeps nothing."""
+    """Suspend r, which decodes or prefills on i; an unfinished prefill keeps no KV."""
     q = s.requests[r]
     decodes = q.state == DECODING
     if decodes and keep == KEEP_HERE:
@@ -74,14 +74,14 @@ def _take_off_step(s: State, i: int, r: int, keep: int) -> None:
 
 @inner
 def _swap_out(s: State, i: int, r: int) -> None:
-    """r's KV, freed on i, moves to host memory with i's next step."""
+    """Move r's KV, freed on i, to host memory with i's next step."""
     s.instances[i].swap_bytes += s.requests[r].kv * s.options.kv_bytes_per_token
     s.requests[r].state = SUSPENDED_OUT
 
 
 @inner
 def _give_up_kv(s: State, i: int, r: int, keep: int) -> None:
-    """r, suspended with its KV, keeps it in host memory or not at all."""
+    """Move the KV of r, which is suspended, to host memory, or drop it."""
     q = s.requests[r]
     s.instances[i].suspended -= comes_back(s, r)
     if q.state == SUSPENDED_HERE:
@@ -95,13 +95,13 @@ def _give_up_kv(s: State, i: int, r: int, keep: int) -> None:
 
 @inner
 def comes_back(s: State, r: int) -> bool:
-    """Whether r, suspended, will decode where it was: with its KV, or recomputed there."""
+    """Whether r, which is suspended, will decode on its instance: with its KV, or after recomputation."""
     return s.requests[r].state != SUSPENDED or recomputes_here(s, r)
 
 
 @inner
 def resume_by_policy(s: State, r: int) -> None:
-    """Let r come back: to its list with its KV, which is here or in host memory, or else to a queue."""
+    """Resume r: put it back into its list if its KV is here or in host memory, else into a queue."""
     q = s.requests[r]
     i = q.instance
     if q.state == SUSPENDED:
@@ -123,7 +123,7 @@ def resume_by_policy(s: State, r: int) -> None:
 
 @inner
 def _queue_anew(s: State, i: int, r: int) -> None:
-    """Queue r by the policy's key, where it was or, if i takes no prompts any more, where the policy says."""
+    """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     q, target = s.requests[r], i
     q.state = WAITING
     if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):

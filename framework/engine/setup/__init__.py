@@ -1,1 +1,1 @@
-"""A configuration -> the arrays of a run; the addresses of the policy's hooks."""
+"""Configuration to arrays of a run, and the addresses of the policy's hooks."""

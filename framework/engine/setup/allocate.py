@@ -1,4 +1,4 @@
-"""Allocates the memory of one run: what the engine's arrays hold before the first event."""
+"""Memory of one run before its first event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TREES = ROLE_CHANGE + 1  # one for each kind of event that an instance has
 
 
 def allocate(setting: Setting) -> Memory:
-    """The memory before the first event. InputError where the model does not fit or prefixes do not match blocks."""
+    """The memory before the first event. Raises InputError if the model does not fit, or prefixes no blocks."""
     workload, cluster, engine = setting.workload, setting.cluster, setting.engine
     steps = [step_row(engine, setting.timing, setting.model, pool) for pool in cluster.pools]
     options = run_options(setting, steps[cluster.entrance])
@@ -125,7 +125,7 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
 
 
 def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
-    """When each instance's event of each kind is due, which none is, and when faults come, with their values."""
+    """The times of each instance's events (none is due yet), and those of faults, with their values."""
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
     own = [cluster.link_bytes_s[fault.instance] if fault.what == "link" else 1.0 for fault in faults]
@@ -134,12 +134,12 @@ def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[Fau
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
-    """Channels, as many as can be in use at once."""
+    """Channels, the most that can be in use at once."""
     return np.zeros(min(cluster.instances**2, requests) if cluster.link.sharing == "fair" else 0, CHANNEL)
 
 
 def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> None:
-    """Where the lists of the whole run lie."""
+    """Lay out the lists of the whole run."""
     count, size = int(options["requests"][0]), int(options["instances"][0])
     leaves = int(options["tree_leaves"][0])
     options["faults"], options["fault_at"] = faults, space.reserve(2 * faults)
@@ -166,7 +166,7 @@ def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: N
     loads[leaves:] = np.arange(leaves)
     prefills = np.zeros(leaves, bool)
     prefills[: len(instances)] = instances["role"] & PREFILL
-    for node in range(leaves - 1, 0, -1):  # all times are infinite, and nothing is queued anywhere
+    for node in range(leaves - 1, 0, -1):  # all times are infinite, and all queues are empty
         trees[:, node] = trees[:, 2 * node]
         left, right = loads[2 * node], loads[2 * node + 1]
         loads[node] = right if prefills[right] and not prefills[left] else left
@@ -182,10 +182,10 @@ def _links(cluster: ClusterSpec) -> NDArray[np.void]:
 
 
 def _logs(rows: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
-    """The step log and the token log, which are read as far as they are written.
+    """The step log and the token log, which are read up to their last written row.
 
-    In one piece: the allocator of C hands memory back to the system, which gives it page by page, once there is more
-    than twice its largest piece; from one run to the next it shall not.
+    One allocation holds both. The allocator of C returns memory to the system, which then hands it out page by page,
+    once more than twice its largest block is free; this must not happen between runs.
     """
     room, steps = np.empty(rows * (STEP_LOG.itemsize + TOKEN_LOG.itemsize), np.uint8), rows * STEP_LOG.itemsize
     return room[:steps].view(STEP_LOG), room[steps:].view(TOKEN_LOG)

@@ -1,4 +1,4 @@
-"""Ties a policy's hooks to the compiled engine, as addresses of C functions, and brings back what they raise."""
+"""Ties a policy's hooks to the compiled engine, as addresses of C functions, and carries back what they raise."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from framework.policy.view import Cluster
 
 _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 _COMPILED_STATE = 16
-_TIMED_EVERY = 16  # calls of a hook, of which one is timed
-_MANY = 32  # instances, from which on an index answers faster than a look at each
-_ALWAYS_ASKED = ("route_prefill", "route_decode")  # hooks whose defaults decide something
+_TIMED_EVERY = 16  # one in this many calls of a hook is timed
+_MANY = 32  # instances from which on an index answers faster than a look at each instance
+_ALWAYS_ASKED = ("route_prefill", "route_decode")  # hooks whose defaults also decide
 
 
 class Binding:
-    """One policy bound to one run: the addresses of its hooks, what compiled ones are handed, errors on their way out.
+    """One policy bound to one run: addresses of its hooks, what compiled ones receive, errors that they raise.
 
-    `hooks_s` is the time that hooks in Python have taken, by one call of 16 and every tick. `view`, `params` and
-    `numbers` are what compiled hooks get in addition to a request.
+    `hooks_s` is the time that Python hooks have taken, estimated from one call in 16 and every tick. Compiled hooks
+    receive `view`, `params` and `numbers` in addition to a request.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
@@ -56,11 +56,11 @@ class Binding:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why requests were turned away, by the numbers that the engine keeps."""
+        """The reasons for rejections, by the numbers that the engine keeps."""
         return tuple(self._answers.reasons)
 
     def let_go(self) -> None:
-        """Forget the hooks, which know this object: with them, the memory of the run would wait for the collector."""
+        """Forget the hooks, which refer to this object: else the run's memory waits for the garbage collector."""
         self._kept_alive.clear()
 
     def _set_options(self) -> None:
@@ -80,7 +80,7 @@ class Binding:
         return isinstance(rule, Decision) and rule.index == index
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
-        """Put the address of a hook where the engine finds it; that of one which is never asked stays 0."""
+        """Store the address of a hook in the engine's memory; 0 for a hook that is never called."""
         own, row = rule_of(self._policy, hook.name, self._cluster.spec), memory.hooks[number]
         if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
             return
@@ -103,12 +103,12 @@ class Binding:
     def _callback(self, function: Callable[[int], int]) -> int:
         callback = _DECISION_CALLBACK(function)
         self._kept_alive.append(callback)
-        address = ctypes.c_void_p.from_buffer(callback).value  # `ctypes.cast` would make a cycle of references
+        address = ctypes.c_void_p.from_buffer(callback).value  # `ctypes.cast` would make a reference cycle
         assert address is not None
         return address
 
     def _guarded(self, hook: Hook) -> Callable[[int], Any]:
-        """The hook as a function that raises nothing: no exception can pass through the engine."""
+        """The hook as a function that raises nothing, since no exception can pass through the engine."""
         ask, cluster = self._answers.asker(hook), self._cluster
         follows = self._policy.changes_roles or self.memory.options["faults"][0] > 0
         if hook.argument == "queue":
@@ -128,7 +128,7 @@ class Binding:
                 answer = ask(argument)
                 if write is not None:
                     answer = write(answer)
-            except BaseException as raised:  # kept, and raised again outside
+            except BaseException as raised:  # kept, and raised again outside the engine
                 error = instead_of(raised)
                 self.raised = error
                 if isinstance(error, Exception) and not isinstance(error, InputError):
@@ -143,7 +143,7 @@ class Binding:
         return call
 
     def _asking_keys(self, ask: Callable[[Any], Any]) -> Callable[[int], int]:
-        """A function of how many requests the engine has listed: it asks for their keys and writes them down."""
+        """A function of the number of listed requests: it asks for their keys and stores them."""
         listed, keys = self.memory.lists[self.memory.options["asked_at"][0] :], self.memory.requests["key"]
 
         def write(count: int) -> int:
@@ -154,13 +154,13 @@ class Binding:
         return write
 
     def _write_actions(self, count: int) -> int:
-        """Put the actions of a tick where the engine finds them."""
+        """Store the actions of a tick in the engine's memory."""
         if count > 0:
             self.memory.actions[:count] = self._answers.actions
         return count
 
     def error(self) -> PolicyError | BaseException:
-        """What made the engine stop: what the hook raised, or one line on what it returned."""
+        """The error that stopped the engine: what the hook raised, or one line on what it returned."""
         if self.raised is not None:
             return self.raised
         error = self.memory.error[0]
@@ -192,7 +192,7 @@ class Binding:
         return found
 
     def _occupation(self, instance: int) -> str:
-        """Why an instance may not take what a hook sent there."""
+        """Why an instance cannot take what a hook sent there."""
         roles = {number: role for role, number in ROLES.items()}
         row = self.memory.instances[instance]
         if row["down"]:

@@ -57,30 +57,36 @@ class EngineConfig:
     token_budget: Annotated[int, up_to(10**9)] = 2048  # tokens of a step
     max_batch: Annotated[int, up_to(10**6)] = 256  # sequences at once
     block_tokens: Annotated[int, up_to(10**6)] = 16  # tokens of a KV block
-    preemption: Preemption = "recompute"  # what happens to a victim's KV
-    recompute: Recompute = "there"  # where a preempted request with emitted tokens is recomputed and decodes on
+    preemption: Preemption = "recompute"  # what happens to the KV of a preempted request
+    recompute: Recompute = "there"  # instance of the recomputation of a preempted request with emitted tokens
     victim: Victim = "latest"  # preempted first: admitted last, last of a queue, or with the fewest emitted tokens
-    requeue: Requeue = "first"  # a victim goes before all others of a queue, or behind those of its key
-    prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: where requests have prefixes (`on`)
-    prefix_unit: PrefixUnit = "trace"  # whole computed blocks of the trace, or KV blocks from their allocation on
+    requeue: Requeue = "first"  # a preempted request goes before all others of a queue, or behind those of its key
+    prefix_cache: PrefixCache = False  # share the KV of equal prefixes; auto: if requests have prefixes (`on`)
+    # share whole blocks of the trace once computed, or KV blocks from their allocation on
+    prefix_unit: PrefixUnit = "trace"
     watermark: NotNegative = 0.01  # fraction of blocks that admissions leave free
-    idle_watermark: bool = True  # true: the watermark also holds where nothing runs
+    idle_watermark: bool = True  # True: the watermark also holds if nothing runs
     kv_fraction: Share = 0.9  # share of GPU memory for weights and KV together
     kv_tokens: Count | None = None  # KV tokens of an instance, instead of those that fit
-    window_kv: WindowKv = "freed"  # KV behind the window of layers that have one, or kept as that of all layers is
-    batching: Batching = "decode_first"  # work that a step takes first: one of the batching modes of SEMANTICS.md
+    window_kv: WindowKv = "freed"  # KV behind the window of layers that have one: freed, or kept as for other layers
+    batching: Batching = "decode_first"  # work that a step takes first: a batching mode of SEMANTICS.md
     step_order: StepOrder = "decodes_first"  # order of running requests in a unified step
-    longest_chunk: Count | None = None  # tokens of a prompt in one step at most, None: as many as the budget has
+    longest_chunk: Count | None = None  # most tokens of a prompt in one step, None: no limit but the budget
     chunked_prefill: bool = True  # False: a prompt is admitted only if the rest of the budget holds all of it
-    admission_room: AdmissionRoom = "prompt"  # blocks that admit a prompt in unified steps: for all of it, or one chunk
-    asynchronous: bool = False  # a step is formed while the one before it runs, from what was known at its start
-    admission_wait_steps: Whole = 0  # decode steps that the first of a queue waits for others before it is admitted
-    first_token: FirstToken = "prefill"  # when token 1 of a request that decodes elsewhere comes, and from where
-    transfers: Transfers = "sent"  # once a seat and blocks are free, or pulled as steps are formed, before a seat
-    role_change_s: NotNegative = 0.0  # between an instance's last work in its old role and its start in the new one
-    start_s: NotNegative = 0.0  # between switching an instance on and its start
-    layerwise_tokens: Count | None = None  # prompts of that many tokens or more send KV layer by layer, None: none does
-    log: Log = "full"  # the step log is kept, or reduced as it is made
+    # blocks that a prompt needs for admission to a unified step: for all of it, or for one chunk
+    admission_room: AdmissionRoom = "prompt"
+    asynchronous: bool = False  # a step is formed while the one before it runs, from the state at its start
+    # decode steps that the first of a queue waits for more requests before it is admitted
+    admission_wait_steps: Whole = 0
+    first_token: FirstToken = "prefill"  # when and from where token 1 comes, if the request decodes elsewhere
+    # sent once a seat and blocks are free, or pulled as steps are formed, before a seat is taken
+    transfers: Transfers = "sent"
+    # seconds between an instance's last work in its old role and its start in the new one
+    role_change_s: NotNegative = 0.0
+    start_s: NotNegative = 0.0  # seconds between switching an instance on and its start
+    # prompts of at least that many tokens send KV layer by layer, None: no prompts do
+    layerwise_tokens: Count | None = None
+    log: Log = "full"  # the step log is kept, or reduced during the run
     implementation: Implementation = "compiled"  # the engine; `reference`: slow, with the whole log
     attention: Attention = field(default_factory=Attention)  # attention of steps that prefill and decode
     kv_compression: KvFormat = field(default_factory=KvFormat)  # how KV is kept and sent
@@ -88,7 +94,7 @@ class EngineConfig:
     prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # stores below GPU memory; need `prefix_cache`
     sharing: Sharing = field(default_factory=Sharing)  # sharing of GPUs by two streams
     output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
-    faults: Faults = field(default_factory=Faults)  # instances that crash and come back
+    faults: Faults = field(default_factory=Faults)  # faults of instances and networks
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.")
@@ -105,8 +111,8 @@ class EngineConfig:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
     def on(self, workload: Workload) -> EngineConfig:
-        """The configuration for these requests: `prefix_cache` true or false, of which auto is true with prefixes or
-        stores, and the output reserve with a number in place of the longest output.
+        """The configuration for these requests: `prefix_cache` true or false (auto: true with prefixes or stores), and
+        the output reserve with a number in place of the longest output.
         """
         cache = self.prefix_cache
         if cache == "auto":
@@ -122,7 +128,7 @@ class EngineConfig:
         return self.kv_compression.copy_share * self._kept_layers(model)
 
     def _kept_layers(self, model: Model) -> float:
-        """Layers whose KV stays for the whole context, for each of those without a window."""
+        """The number of layers whose KV stays for the whole context, as a multiple of the layers without a window."""
         return model.layers / (model.layers - model.windowed_layers) if self.window_kv == "kept" else 1.0
 
     @property
@@ -148,13 +154,13 @@ class EngineConfig:
         return pool.ranks * (pool.max_batch or self.max_batch)
 
     def largest_request(self, blocks: int) -> int:
-        """Blocks that one request may have on an instance of so many, where it reserves none."""
+        """Most blocks of one request on an instance of `total` blocks without reservation."""
         return blocks - math.floor(self.watermark * blocks) if self.idle_watermark else blocks
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is given: all but who decides. Engines and bounds take the cluster as the policy lays it out."""
+    """What a run is given, except the policy. Engines and bounds take the cluster as the policy lays it out."""
 
     workload: Workload
     cluster: ClusterSpec
@@ -165,12 +171,12 @@ class Setting:
     seed: int = 0
 
     def kv_tokens(self, pool: PoolSpec) -> int:
-        """KV tokens that an instance has memory for. Raises InputError where the model does not fit."""
+        """KV tokens for which an instance has memory. Raises InputError if the model does not fit."""
         tokens = pool.kv_tokens(self.model, self.engine.kv_fraction, self.engine.memory_share(self.model))
         return tokens if self.engine.kv_tokens is None else self.engine.kv_tokens
 
     def kv_blocks(self, pool: PoolSpec) -> int:
-        """Whole KV blocks of these; errors as of `kv_tokens`."""
+        """The number of whole KV blocks for these tokens; raises as `kv_tokens` does."""
         return self.kv_tokens(pool) // self.engine.block_tokens
 
     @property
@@ -180,7 +186,7 @@ class Setting:
 
 
 def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
-    """The step times of an instance of `pool`, with its attention and its format of KV; errors as of `timing`."""
+    """The step times of an instance of `pool`, with its attention and KV format; raises as `timing` does."""
     row = engine.attention.step_row(instance_row(timing, model, pool))
     return engine.kv_compression.step_row(row, model, pool.own_parallelism)
 
@@ -194,9 +200,9 @@ def _require_group(name: str, value: Any, kind: type) -> None:
 
 
 def require_whole_instances(cluster: ClusterSpec, engine: EngineConfig, shares_gpus: bool) -> None:
-    """Raise InputError where streams, ranks and stages of instances do not go together.
+    """Raise InputError if an instance's streams, ranks and stages cannot be combined.
 
-    `shares_gpus`: the policy may let prefills run concurrently with decodes.
+    `shares_gpus`: the policy may run prefills concurrently with decodes.
     """
     pools = cluster.pools
     shared = shares_gpus or any(engine.batching_of(pool) == "concurrent" for pool in pools)

@@ -39,7 +39,7 @@ class MemoryInspection:
         self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
         self._prefilling = memory.lists[memory.instances["prefilling_at"][0] :][: size * most].reshape(size, most)
         self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
-        self._residents = np.empty((3, len(memory.requests)), np.int64)  # pages that nobody asked for take no memory
+        self._residents = np.empty((3, len(memory.requests)), np.int64)  # unread pages take no memory
 
     @property
     def now_s(self) -> float:
@@ -107,7 +107,7 @@ class MemoryInspection:
         return _stream_times_s(self._addresses, i)
 
     def oldest_open_step(self) -> Integers:
-        """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+        """For each instance, the first decode step whose log a request that decodes there still needs."""
         return _oldest_open_step(self._addresses, self._running)
 
 
@@ -126,8 +126,8 @@ def _cached_tokens(addresses: Any, instances: NDArray[np.int64], r: int) -> NDAr
 def _prefill_times_s(
     addresses: Any, instances: NDArray[np.int64], r: int, cached: NDArray[np.int64], most: int
 ) -> NDArray[np.float64]:
-    """Seconds to prefill what r lacks on each of these instances if so many of its tokens are cached, in steps of at
-    most `most` tokens, of which it has one micro-batch.
+    """Seconds to prefill the rest of r on each of these instances, given its cached tokens, in steps of at most `most`
+    tokens that one micro-batch holds.
     """
     s = attach_at(addresses)
     tables, prompt = StepTables(s.timing_rows, s.timing_data), s.requests[r].input_tokens
@@ -140,7 +140,7 @@ def _prefill_times_s(
 
 @compiled
 def _step_times_s(addresses: Any, instances: NDArray[np.int64], times_s: NDArray[np.float64]) -> None:
-    """Write the seconds of each instance's next step with all its decodes; 0 where it has none."""
+    """Write the seconds of each instance's next step with all its decodes; 0 if it has none."""
     s = attach_at(addresses)
     for j in range(len(instances)):
         times_s[j] = 0.0
@@ -150,10 +150,11 @@ def _step_times_s(addresses: Any, instances: NDArray[np.int64], times_s: NDArray
 
 @inner
 def next_streams_s(s: State, i: int) -> tuple[float, float]:
-    """Seconds of i's next prefill step and decode step, each on all SMs, side by side; 0 where there is none.
+    """Seconds of i's next prefill and decode step, each on all SMs, concurrent; 0 for a stream without work.
 
-    The prefills' step is that of the tokens that lack prefill, up to the budget, the first chunk taken from whoever
-    prefills first or else waits first. What lacks prefill may also be on its way here, with the KV before it.
+    The prefill step has the tokens that lack prefill, up to the budget; its first chunk is that of the first prefilling
+    request, or else of the first waiting one. Tokens that lack prefill may also be on their way here, with the KV
+    before them.
     """
     inst = s.instances[i]
     tables = StepTables(s.timing_rows, s.timing_data)
@@ -180,7 +181,7 @@ def next_streams_s(s: State, i: int) -> tuple[float, float]:
 
 @compiled
 def _stream_times_s(addresses: Any, i: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The seconds of each stream by the percent of the SMs that it has, shape (101,)."""
+    """The seconds of each stream by its percent of the SMs, shape (101,)."""
     s = attach_at(addresses)
     prefill_s, decode_s = next_streams_s(s, i)
     prefills_s, decodes_s = np.zeros(WHOLE + 1), np.zeros(WHOLE + 1)
@@ -196,7 +197,7 @@ def _stream_times_s(addresses: Any, i: int) -> tuple[NDArray[np.float64], NDArra
 def _decoding_on(
     addresses: Any, running: NDArray[np.int64], instances: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Requests that decode on these instances, and the position of each one's instance among them."""
+    """The requests that decode on these instances, and the position of each one's instance among them."""
     s = attach_at(addresses)
     count = 0
     for i in instances:
@@ -213,8 +214,8 @@ def _decoding_on(
 
 @compiled
 def _residents(addresses: Any, instances: NDArray[np.int64], found: NDArray[np.int64]) -> int:
-    """Write requests that decode on these instances, or are on their way there, into the rows of `found`: numbers,
-    positions, and which stay; how many there are.
+    """Write the requests that decode on these instances, or are on their way there, into the rows of `found`: numbers,
+    positions, and whether they stay. Returns how many there are.
     """
     s = attach_at(addresses)
     ids, positions, stays = found[0], found[1], found[2]
@@ -241,9 +242,9 @@ def _residents(addresses: Any, instances: NDArray[np.int64], found: NDArray[np.i
 def _add_coming(
     s: State, position: NDArray[np.int64], instances: NDArray[np.int64], ids: NDArray[np.int64], count: int
 ) -> int:
-    """Add requests that are on their way to these instances to `count` ids, in no order; how many there are then.
+    """Add the requests on their way to these instances to `count` ids, in no order, and return the new number.
 
-    `position`: of each instance of the cluster among these, -1 where it is none of them.
+    `position`: for each instance of the cluster, its position among these, -1 if it is none of them.
     """
     for i in range(s.options.instances):
         if position[i] >= 0:
@@ -254,13 +255,13 @@ def _add_coming(
             if target >= 0 and position[target] >= 0:
                 ids[count] = r
                 count += 1
-    for k in range(s.sim.heap_size):  # copies of those that do not decode; copies of prefixes have no destination
+    for k in range(s.sim.heap_size):  # copies of requests that do not decode; a copy of a prefix has no destination
         r = s.lists[s.options.heap_at + k]
         q = s.requests[r]
         if q.destination >= 0 and q.state != DECODING and q.state != PAUSED and position[q.destination] >= 0:
             ids[count] = r
             count += 1
-    for i in instances:  # Those that wait for room there count.
+    for i in instances:  # Requests that wait for room there count.
         r = s.instances[i].incoming_head
         while r >= 0:
             ids[count] = r
@@ -271,15 +272,15 @@ def _add_coming(
 
 @compiled
 def _waiting(addresses: Any, i: int, found: NDArray[np.int64]) -> tuple[int, int]:
-    """Write the requests of i's queue, in no order, into the first row of `found`, then those of its inbox, in order;
-    how many are in the queue, and how many there are.
+    """Write the requests of i's queue, in no order, and then those of its inbox, in order, into the first row of
+    `found`. Returns how many are in the queue, and how many there are.
     """
     s = attach_at(addresses)
     ids, count, k = found[0], 0, 0
     if s.instances[i].waiting_root >= 0:
         ids[0] = s.instances[i].waiting_root
         count = 1
-    while k < count:  # the children of each, which are linked
+    while k < count:  # the children of each node, which are linked
         r = s.requests[ids[k]].child
         while r >= 0:
             ids[count] = r
@@ -310,7 +311,7 @@ def _generated_tokens(addresses: Any, ids: NDArray[np.int64], tokens: NDArray[np
 
 @compiled
 def _oldest_open_step(addresses: Any, running: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Per instance, the decode step from which on the log is still needed by a request that decodes there."""
+    """For each instance, the first decode step whose log a request that decodes there still needs."""
     s = attach_at(addresses)
     oldest = np.empty(s.options.instances, np.int64)
     for i in range(s.options.instances):

@@ -42,7 +42,7 @@ def first_instances(setting: Setting) -> NDArray[np.void]:
 
 
 def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
-    """Write what the instances of a pool have in common."""
+    """Write what all instances of a pool have in common."""
     model, engine = setting.model, setting.engine
     blocks = _kv_blocks(setting, pool)
     mine["role"] = mine["draining_role"] = mine["next_role"] = ROLES[pool.role]
@@ -81,7 +81,7 @@ def _kv_blocks(setting: Setting, pool: PoolSpec) -> int:
 def lay_out_instances(
     instances: NDArray[np.void], space: ListSpace, cluster: ClusterSpec, engine: EngineConfig, most_running: int
 ) -> None:
-    """Where the lists of each instance lie."""
+    """Lay out the lists of each instance."""
     size, pool_of = len(instances), instances["pool"]
     for name in ("running_at", "finish_at", "prefilling_at", "chunk_at"):
         instances[name] = space.reserve(size * most_running) + most_running * np.arange(size)
@@ -100,7 +100,7 @@ def lay_out_instances(
 
 
 def fill_schedules(instances: NDArray[np.void], cluster: ClusterSpec, lists: NDArray[np.int64]) -> None:
-    """Write the sizes of chunks where a pool has a schedule of them."""
+    """Write the chunk sizes of pools that have a schedule of them."""
     for k, pool in enumerate(cluster.pools):
         if pool.chunk_schedule is not None:
             at = instances["chunk_sizes_at"][instances["pool"] == k][0]

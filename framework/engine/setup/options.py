@@ -16,7 +16,7 @@ _UNBOUNDED = 1 << 40  # tokens
 
 
 def run_options(setting: Setting, entrance: StepRow) -> NDArray[np.void]:
-    """(1,) OPTIONS without sizes and places of lists; `entrance`: step times of the pool that requests enter."""
+    """(1,) OPTIONS without sizes and offsets of lists; `entrance`: step times of the pool that requests enter."""
     options = np.zeros(1, OPTIONS)
     options["seed"] = setting.seed % 2**32
     options["rows_at_once"] = max(len(group) for group in setting.cluster.groups) if setting.engine.faults else 1
@@ -71,7 +71,7 @@ def _set_engine(options: NDArray[np.void], setting: Setting) -> None:
 
 
 def _set_parts(options: NDArray[np.void], setting: Setting) -> None:
-    """Write what the optional mechanisms state themselves, and speculation."""
+    """Write the options that the optional mechanisms state, and those of speculation."""
     for part in fields(setting.engine):
         own = getattr(getattr(setting.engine, part.name), "engine_options", dict)
         for name, value in own().items():

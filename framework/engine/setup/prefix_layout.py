@@ -1,4 +1,4 @@
-"""Lays out what is known of prefixes before the first event: the cache of each instance and the tiers below it.
+"""Lays out what is known of prefixes before the first event: each instance's cache and the tiers below it.
 
 `ListSpace` hands out one array of integers that holds all lists of variable size.
 """
@@ -25,7 +25,7 @@ class ListSpace:
         self.size = 0
 
     def reserve(self, count: int) -> int:
-        """Where the next `count` entries begin."""
+        """The offset of the next `count` entries."""
         at = self.size
         self.size += count
         return at
@@ -36,11 +36,11 @@ class ListSpace:
 
 Array = NDArray[np.void]
 _MOST_ROOM = np.iinfo(np.int32).max
-_SPARSEST = 8  # times as far as there are ids a table of them may reach
+_SPARSEST = 8  # a table of ids may have at most this many entries for each id
 
 
 def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: Workload, engine: EngineConfig) -> None:
-    """Where each instance's cache lies. InputError where a trace block is no multiple of an engine block."""
+    """Lay out each instance's cache. Raises InputError if a trace block is no multiple of an engine block."""
     if workload.has_prefixes and workload.hash_block_tokens % engine.block_tokens:
         raise InputError(
             f"prefix cache: trace blocks of {workload.hash_block_tokens} tokens are no multiple of "
@@ -59,9 +59,9 @@ def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: 
 
 
 def _room_of_lists(blocks: NDArray[np.int64]) -> int:
-    """Integers that hold the lists of all requests at once, should they ever; what is not written takes no memory."""
+    """Integers that hold the lists of all requests at once, if ever needed; unwritten pages take no memory."""
     room = int(np.exp2(np.ceil(np.log2(blocks[blocks > 0]))).sum())
-    if room + len(blocks) > _MOST_ROOM:  # a prompt may have one more block that is not full
+    if room + len(blocks) > _MOST_ROOM:  # a prompt may have one more block, partly filled
         raise InputError(
             f"prefix cache: the prompts have {int(blocks.sum()):,} blocks, more than the engine can number; take "
             "larger blocks, fewer requests, or engine.prefix_cache=false"
@@ -72,7 +72,7 @@ def _room_of_lists(blocks: NDArray[np.int64]) -> int:
 def lay_out_tiers(
     options: Array, instances: Array, space: ListSpace, workload: Workload, stores: PrefixStores
 ) -> NDArray[np.void]:
-    """One TIER row for each instance and tier, and where their lists lie: of the blocks that the cache shares."""
+    """One TIER row for each instance and tier, with offsets of lists; tiers hold the blocks that the cache shares."""
     tiers, count = list(stores.tiers.values()), len(instances)
     rows = np.zeros(count * len(tiers), TIER)
     if not tiers:
@@ -97,9 +97,9 @@ def lay_out_tiers(
 
 
 def named(ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], int]:
-    """The rank of each of these ids, from 0, among the different ones, and how many different ones there are.
+    """The rank of each id, from 0, among the different ids, and the number of different ids.
 
-    Ids that are themselves small numbers, as those of traces mostly are, are marked in a table instead of being sorted.
+    Small ids, as most traces have, are marked in a table instead of being sorted.
     """
     if len(ids) == 0:
         return np.zeros(0, np.int64), 0
@@ -115,8 +115,8 @@ def named(ids: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], int]:
 def fill_cache(
     options: Array, instances: Array, requests: Array, data: NDArray[np.int64], workload: Workload
 ) -> NDArray[np.int32]:
-    """Empty caches; returns the names of all requests' blocks: those of the trace, which are not copied, from 0 where
-    there are stores, or those of engine blocks.
+    """Make empty caches, and return the names of all requests' blocks: those of the trace (not copied; from 0 if there
+    are stores), or those of engine blocks.
     """
     slots, nodes = int(options["cache_slots"][0]), int(options["cache_nodes"][0])
     names, begins = _names(options, workload)
@@ -134,14 +134,14 @@ def fill_cache(
 
 
 def _sharable(options: Array, workload: Workload) -> NDArray[np.int64]:
-    """How many blocks of each request can be shared, (N,)."""
+    """The number of blocks of each request that can be shared, (N,)."""
     if options["shares_early"][0]:
         return filled_blocks(workload, int(options["block_tokens"][0]))
     return np.minimum(workload.hash_counts, workload.input_tokens // workload.hash_block_tokens)
 
 
 def _names(options: Array, workload: Workload) -> tuple[NDArray[np.integer[Any]], NDArray[np.int64]]:
-    """The names of the blocks of all requests, those of the engine or of the trace, and where each request's begin."""
+    """The names of all requests' blocks, of the engine or of the trace, and the offset of each request's names."""
     if options["shares_early"][0]:
         names, offsets = block_names(workload, int(options["block_tokens"][0]))
         return names, offsets[:-1]
@@ -150,6 +150,6 @@ def _names(options: Array, workload: Workload) -> tuple[NDArray[np.integer[Any]]
 
 
 def fill_tiers(options: Array, stores: Array, data: NDArray[np.int64]) -> None:
-    """Empty stores."""
+    """Make empty stores."""
     for at in np.unique(stores["at"]):
         data[at : at + int(options["tier_keys"][0])] = ABSENT

@@ -14,7 +14,7 @@ _CACHE_LINE = 64  # bytes
 
 
 def first_requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np.void]:
-    """Requests as the scheduler will see them: each `delay_s` after its client has sent it."""
+    """Requests as the scheduler will see them: each arrives `delay_s` after its client has sent it."""
     requests = _alike(len(workload))
     requests["event_s"] = delay_s if load.clients is not None else workload.arrival_s + delay_s
     requests["input_tokens"] = workload.input_tokens
@@ -46,7 +46,7 @@ def first_requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np
 
 
 def _alike(count: int) -> NDArray[np.void]:
-    """So many requests of which nothing is known, each the first of its session."""
+    """`count` requests of which nothing is known, each the first of its session."""
     one = np.zeros(1, REQUEST)
     one["opens"] = True
     for name in ("instance", "destination", "heap_index", "next", "child", "followed_by", "channel", "held_at"):
@@ -56,12 +56,12 @@ def _alike(count: int) -> NDArray[np.void]:
     for name in ("arrival_s", "start_s", "prefill_end_s", "first_token_s", "transfer_end_s", "end_s"):
         one[name] = np.nan
     requests = _aligned(count, REQUEST)
-    requests.view(np.int64).reshape(count, -1)[:] = one.view(np.int64)  # numpy copies records field by field
+    requests.view(np.int64).reshape(count, -1)[:] = one.view(np.int64)  # numpy would copy records field by field
     return requests
 
 
 def _aligned(rows: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Room for so many records, the first of which begins a line of the cache."""
+    """Room for `rows` records, the first of which begins a cache line."""
     room = np.empty(rows * dtype.itemsize + _CACHE_LINE, np.uint8)
     begin = -room.ctypes.data % _CACHE_LINE
     return room[begin:][: rows * dtype.itemsize].view(dtype)

@@ -1,1 +1,1 @@
-"""One step: what it holds, its start, its end."""
+"""A step: what it holds, its start, its end."""

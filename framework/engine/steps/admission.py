@@ -23,7 +23,7 @@ from framework.engine.steps.chunks import largest_chunk, note_chunk, unbroken_ch
 
 @inner
 def admit_chunk(s: State, i: int, left: int) -> int:
-    """Admit the first of i's queue for a chunk of at most `left` tokens; the chunk's tokens, 0: none was admitted."""
+    """Admit the first of i's queue for a chunk of at most `left` tokens; returns its tokens, 0: not admitted."""
     if not _is_open(s, i):
         return 0
     r = s.instances[i].waiting_root
@@ -39,7 +39,7 @@ def admit_chunk(s: State, i: int, left: int) -> int:
 
 @inner
 def admit_prompt(s: State, i: int, left: int) -> int:
-    """Admit the head of the queue of i with its whole prompt, of at most `left` tokens; the tokens, 0 if it waits."""
+    """Admit the first of i's queue with its whole prompt of at most `left` tokens; returns them, 0: not admitted."""
     if not _is_open(s, i):
         return 0
     r = s.instances[i].waiting_root
@@ -50,7 +50,7 @@ def admit_prompt(s: State, i: int, left: int) -> int:
 
 @inner
 def _is_open(s: State, i: int) -> bool:
-    """Whether a request waits at i and admission is open: by its decodes, swapped and preempted requests."""
+    """Whether a request waits at i and i's decodes, swapped and preempted requests leave admission open."""
     inst = s.instances[i]
     if inst.waiting_root < 0 or inst.preempted or inst.swapped > 0:
         return False
@@ -66,7 +66,7 @@ def _is_full(s: State, i: int) -> bool:
 
 @inner
 def _has_room(s: State, i: int, matched: int, chunk: int) -> bool:
-    """Whether i has a seat and KV blocks for the first of its queue; if not, admission closes where it may."""
+    """Whether i has a seat and KV blocks for the first of its queue; if not, admission closes if it can."""
     inst = s.instances[i]
     r = inst.waiting_root
     if unlikely(s.options.reserves) and _is_full(s, i):
@@ -85,7 +85,7 @@ def _has_room(s: State, i: int, matched: int, chunk: int) -> bool:
 
 @inner
 def _kv_tokens(s: State, i: int, matched: int, chunk: int) -> int:
-    """KV tokens that the first of i's queue takes at its admission: a prefill instance gives it those of its prompt."""
+    """KV tokens that the first of i's queue takes at its admission; on a prefill instance, those of its prompt."""
     if s.instances[i].mode == UNIFIED:
         return int(matched * s.options.hash_blocks * s.options.block_tokens + chunk)
     return int(s.requests[s.instances[i].waiting_root].prefill_until)

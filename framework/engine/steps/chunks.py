@@ -1,4 +1,4 @@
-"""How large the chunk of a prompt is in one step, and the list of a step's chunks."""
+"""The size of a prompt's chunk in one step, and the list of a step's chunks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.engine.parallel.pipeline_parallel import share
 
 @inner
 def largest_chunk(s: State, i: int, done: int, left: int) -> int:
-    """Tokens that a request with `done` prefilled may add, by the schedule, where its step's budget has `left`."""
+    """Tokens that a request with `done` prefilled tokens may add, by the schedule, if its step's budget has `left`."""
     inst = s.instances[i]
     most = min(left, s.options.longest_chunk)
     if inst.chunk_stages == 0:
@@ -25,9 +25,9 @@ def largest_chunk(s: State, i: int, done: int, left: int) -> int:
 
 @inner
 def unbroken_chunk(s: State, i: int, tokens: int, left: int) -> int:
-    """The first chunk of a prompt with `tokens` tokens to compute and `left` left of its budget; 0: not in this step.
+    """The first chunk of a prompt with `tokens` tokens to compute and `left` of the budget; 0: not in this step.
 
-    It is cut for the longest chunk alone, and may exceed a budget of which nothing is spent.
+    Only the longest chunk cuts it, and it may exceed a budget that is still whole.
     """
     inst = s.instances[i]
     chunk = min(tokens, s.options.longest_chunk)
@@ -37,7 +37,7 @@ def unbroken_chunk(s: State, i: int, tokens: int, left: int) -> int:
 
 @inner
 def note_chunk(s: State, i: int, j: int, chunk: int) -> None:
-    """The step that is being formed computes so many tokens of number j of i's prefilling order."""
+    """Note that the step being formed computes `chunk` tokens of number j of i's prefilling order."""
     inst = s.instances[i]
     r = s.lists[inst.prefilling_at + j]
     s.lists[inst.chunk_at + j] = chunk

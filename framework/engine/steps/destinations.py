@@ -1,7 +1,7 @@
-"""Where a request goes on whose prompt, or whose part before a split, is computed.
+"""Destinations: the instance on which a request continues after its prompt or the part before a split.
 
-A request that is split at a token is routed again there. A split in the prompt hands over what is prefilled; the rest
-is prefilled at the destination. A split in the output hands over a decoding request.
+A request that is split at a token is routed again there. A split in the prompt hands over what is prefilled, and the
+destination prefills the rest. A split in the output hands over a decoding request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framework.engine.requests.lifecycle import end_request, go_on_prefilling, r
 from framework.engine.requests.parking import park
 from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 
-_NOWHERE = -2  # instead of a destination: no instance decodes
+_NOWHERE = -2  # replaces a destination: no instance decodes
 
 
 @inner
@@ -31,13 +31,13 @@ def may_leave_before_token(s: State, i: int, r: int) -> bool:
 
 @inner
 def destination(s: State, i: int, r: int, emitted: int) -> int:
-    """Where r, with `emitted` tokens after its prefill, decodes: here if no question is due, else as `ask_route`."""
+    """The instance where r, with `emitted` tokens after its prefill, decodes: i, or an answer as of `ask_route`."""
     q = s.requests[r]
     at_split = unlikely(q.split > 0) and q.split - q.input_tokens <= emitted < s.lists[s.options.output_at + r]
     if at_split:
         q.split = 0
     elif unlikely(s.options.recomputes_there and (emitted > 1 or q.first_token_pending) and not q.rerouted):
-        return i  # it decoded here before, or was to
+        return i  # it decoded here before, or was about to
     if s.instances[i].role & DECODE == 0 or s.options.asks_local_decode or at_split:
         return _NOWHERE if unlikely(s.sim.unserved & DECODE) else ask_route(s, ROUTE_DECODE, r)
     return i
@@ -45,7 +45,7 @@ def destination(s: State, i: int, r: int, emitted: int) -> int:
 
 @inner
 def decodes_at(s: State, i: int, r: int, target: int) -> bool:
-    """r, held on i, goes to where `target` says, or is refused; whether it decodes on i."""
+    """Send r, held on i, to `target` or refuse it; whether it decodes on i."""
     if unlikely(target <= REFUSED):
         _refuse(s, i, r, REFUSED - target)
     elif unlikely(target == _NOWHERE):
@@ -57,7 +57,7 @@ def decodes_at(s: State, i: int, r: int, target: int) -> bool:
 
 @inner
 def _lose_kv(s: State, i: int, r: int) -> None:
-    """No instance decodes now: r, its KV on i, is routed anew once one does."""
+    """Drop r's KV on i, since no instance decodes now; r is routed anew once one does."""
     free_kv(s, i, r)
     s.instances[i].frees_memory = True
     park(s, r)
@@ -65,7 +65,7 @@ def _lose_kv(s: State, i: int, r: int) -> None:
 
 @inner
 def _refuse(s: State, i: int, r: int, reason: int) -> None:
-    """r, held on i, is turned away."""
+    """Turn r, held on i, away."""
     free_kv(s, i, r)
     s.instances[i].frees_memory = True
     end_request(s, r, REJECTED, reason)
@@ -73,7 +73,7 @@ def _refuse(s: State, i: int, r: int, reason: int) -> None:
 
 @inner
 def _send_or_fail(s: State, i: int, r: int, target: int) -> None:
-    s.instances[i].frees_memory = True  # a seat at least
+    s.instances[i].frees_memory = True  # at least a seat came free
     if fits(s, target, r):
         send(s, r, target)
         return
@@ -83,7 +83,7 @@ def _send_or_fail(s: State, i: int, r: int, target: int) -> None:
 
 @inner
 def prefill_elsewhere(s: State, i: int, r: int) -> None:
-    """r, taken out of i's prefilling order, has been prefilled up to the split in its prompt."""
+    """Send r, which is prefilled up to the split in its prompt and is out of i's prefilling order, elsewhere."""
     q = s.requests[r]
     q.split = 0
     q.prefill_until = q.input_tokens
@@ -102,7 +102,7 @@ def prefill_elsewhere(s: State, i: int, r: int) -> None:
 
 @inner
 def decode_elsewhere(s: State, i: int) -> None:
-    """Requests that have decoded up to their splits go on elsewhere, or here behind all others, in order."""
+    """Move requests that have decoded up to their splits elsewhere, or here behind all others, in order."""
     inst = s.instances[i]
     while inst.split_head >= 0:
         r = inst.split_head

@@ -1,11 +1,11 @@
 """Runs of fixed-depth drafted steps: the single steps (`single_steps`) that cost no more than their arithmetic.
 
-A step is one of these if it drafts a fixed number of tokens and differs from the last one in its context alone.
+Such a step drafts a fixed number of tokens, and differs from the step before it in its context alone.
 
-1. Its time is linear in its context between two knots of the step times, whose coefficients are noted.
+1. Its time is linear in its context between two knots of the step times; the coefficients are noted.
 2. A request needs at most one block more or less.
-3. Branches follow the order of step ends. The processor predicts them, so it begins with the next step while the time
-   of this one is still being computed.
+3. Branches follow the order of step ends. The processor predicts them, so it begins the next step while the time of
+   this one is still being computed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def note_fixed_depth(s: State, i: int) -> None:
 
 @inner
 def _note_line(s: State, i: int, context: int) -> None:
-    """Note how the attention of i's decodes takes longer with the context, around this one."""
+    """Note the line by which the attention of i's decodes grows with the context, around this context."""
     step = s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     line = decode_line(tables, s.instances[i].pool, step.decodes, context)
@@ -59,9 +59,9 @@ def _note_line(s: State, i: int, context: int) -> None:
 
 @inner
 def pass_fixed_depth_steps(s: State, i: int, others_s: float, stop: int) -> int:
-    """Let fixed-depth steps end and start again, from that of i on.
+    """Let fixed-depth steps end and start again, beginning with i's.
 
-    Returns the instance whose step ended and is of another kind or not followed at once; -1: none.
+    Returns the instance whose step ended and which needs another kind of step, or does not continue at once; -1: none.
 
     `others_s`: time of the next event that is not the end of a step.
     """
@@ -92,7 +92,7 @@ def pass_fixed_depth_steps(s: State, i: int, others_s: float, stop: int) -> int:
 
 @inner
 def _end(s: State, i: int, now_s: float) -> int:
-    """i's step ends: write it down, emit its tokens, count both; the blocks of the next step, -1: it is another."""
+    """End i's step: log it, emit its tokens, count both. Returns the next step's blocks, -1: of another kind."""
     inst, step = s.instances[i], s.step[i]
     decodes, context = step.decodes, float(step.context)
     write_row(s, i)
@@ -120,9 +120,9 @@ def _end(s: State, i: int, now_s: float) -> int:
 
 @inner
 def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
-    """Emit the drafts that i's decodes accept; how many, the blocks that the others leave, and those of the next step.
+    """Emit the accepted drafts of i's decodes; returns their number, the blocks that the others free, the next step's.
 
-    As `speculation.emit_accepted` for any step.
+    This is `speculation.emit_accepted` for fixed-depth steps.
     """
     inst, step = s.instances[i], s.step[i]
     depth, room_of = step.depth, s.options.block_tokens - 1
@@ -150,7 +150,7 @@ def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
 
 @inner
 def _start_again(s: State, i: int, growth: int, now_s: float) -> tuple[int, float]:
-    """Start i's next step, of the same requests, which takes so many blocks; whose step then ends first, and when."""
+    """Start i's next step, of the same requests, with `growth` blocks; returns whose step ends first, and when."""
     inst, step = s.instances[i], s.step[i]
     if unlikely(inst.free_blocks < growth):
         allocate(s, i, growth)
@@ -158,7 +158,7 @@ def _start_again(s: State, i: int, growth: int, now_s: float) -> tuple[int, floa
         inst.free_blocks -= growth
         inst.kv_block_s -= growth * now_s
     decodes, depth = step.decodes, step.depth
-    read = inst.decode_kv + decodes  # This is what a step without drafts reads.
+    read = inst.decode_kv + decodes  # A step without drafts reads this.
     context = read + decodes * depth
     step.context = context
     step.start_s = now_s

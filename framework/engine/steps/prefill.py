@@ -1,4 +1,4 @@
-"""The prefills of one step: which prompts are admitted, and how large a chunk of each is computed."""
+"""The prefills of one step: which prompts are admitted, and the size of each chunk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_LIMIT = 2**62  # tokens
 
 @inner
 def form_chunks(s: State, i: int, budget: int) -> int:
-    """Prefilling requests in order, then new ones, each as much of its prompt as the budget still allows."""
+    """Form chunks of prefilling requests, in order, and then of new ones, each as large as the budget still allows."""
     inst = s.instances[i]
     if unlikely(inst.ranks > 0):
         return _form_chunks_on_ranks(s, i)
@@ -48,7 +48,7 @@ def form_chunks(s: State, i: int, budget: int) -> int:
 
 @inner
 def _form_chunks_on_ranks(s: State, i: int) -> int:
-    """Form chunks where each rank has a budget of its own; the tokens of all chunks."""
+    """Form chunks on ranks that have a budget each; returns the tokens of all chunks."""
     inst = s.instances[i]
     share_budget(s, i)
     tokens, j = 0, 0
@@ -74,7 +74,7 @@ def _form_chunks_on_ranks(s: State, i: int) -> int:
 
 @inner
 def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
-    """Form chunks, each in one of several micro-batches, which have equal parts of the budget."""
+    """Form chunks, each in one of several micro-batches with equal parts of the budget."""
     inst = s.instances[i]
     begin_step(s, i)
     most = share(s, i, budget)
@@ -101,7 +101,7 @@ def _form_chunks_in_pipeline(s: State, i: int, budget: int) -> int:
 
 @inner
 def _extend(s: State, i: int, r: int, tokens: int) -> bool:
-    """Allocate blocks for r's first `tokens` tokens; the last of the prefilling order gives way. False: that was r."""
+    """Allocate blocks for r's first `tokens` tokens; the last prefilling request gives way. False if r itself did."""
     inst, q = s.instances[i], s.requests[r]
     if tokens <= q.kv:
         return True
@@ -119,11 +119,11 @@ def _extend(s: State, i: int, r: int, tokens: int) -> bool:
 
 @inner
 def form_whole_prompts(s: State, i: int, budget: int) -> int:
-    """Whole prompts within the budget; the first of a step may be longer than it."""
+    """Form whole prompts within the budget; the first of a step may exceed it."""
     inst = s.instances[i]
     begin_step(s, i)
     tokens, load, j = 0, 0, 0
-    while j < inst.prefilling:  # left over from another plan
+    while j < inst.prefilling:  # these are left over from another plan
         r = s.lists[inst.prefilling_at + j]
         q = s.requests[r]
         if not _extend(s, i, r, q.prefill_until):
@@ -143,7 +143,7 @@ def form_whole_prompts(s: State, i: int, budget: int) -> int:
 
 @inner
 def form_batch(s: State, i: int, budget: int) -> int:
-    """Whole prompts of the batch in order, within the budget or one; the batch is made here if there is none."""
+    """Form whole prompts of the batch in order, at least one, within the budget; makes the batch if there is none."""
     inst = s.instances[i]
     if inst.prefilling == 0:
         while admit_prompt(s, i, NO_LIMIT) > 0:

@@ -27,7 +27,7 @@ def complete_prefills(s: State, i: int) -> None:
 
 @inner
 def complete_concurrent_prefills(s: State, i: int) -> None:
-    """Let them do so after a step concurrent with decodes, which those that stay join at a boundary."""
+    """Complete prefills after a step concurrent with decodes; requests that stay join at a boundary."""
     for k in range(_take_out_computed(s, i)):
         r = s.lists[s.options.leaving_at + k]
         if _stays(s, i, r):
@@ -38,7 +38,7 @@ def complete_concurrent_prefills(s: State, i: int) -> None:
 def end_in_order(s: State, i: int) -> None:
     """End the requests whose last token this step's chunk gave, in chunk order.
 
-    Before each of them, end the finished decodes that were admitted before it.
+    Before each of them, end the finished decodes with earlier admissions.
     """
     for k in range(_take_out_ending(s, i)):
         r = s.lists[s.options.leaving_at + k]
@@ -48,9 +48,7 @@ def end_in_order(s: State, i: int) -> None:
 
 @inner
 def _take_out_ending(s: State, i: int) -> int:
-    """Move the requests whose last token this step's chunk gave from i's prefilling order to the list at `leaving_at`;
-    how many there are.
-    """
+    """Move requests whose last token this step's chunk gave to the list at `leaving_at`; return their number."""
     inst = s.instances[i]
     kept, leaving = 0, 0
     for j in range(inst.prefilling):
@@ -69,7 +67,7 @@ def _take_out_ending(s: State, i: int) -> int:
 
 @inner
 def _take_out_computed(s: State, i: int) -> int:
-    """Move all whose prompt, or the part before their split, is computed to the list at `leaving_at`; the number."""
+    """Move requests whose prompt, or part before a split, is computed to the list at `leaving_at`; their number."""
     inst = s.instances[i]
     kept, leaving = 0, 0
     for j in range(inst.prefilling):
@@ -93,7 +91,7 @@ def _set_aside(s: State, i: int, r: int, number: int) -> None:
 
 @inner
 def _stays(s: State, i: int, r: int) -> bool:
-    """r, taken out of i's prefilling order, goes on; whether it decodes here."""
+    """Continue r, taken out of i's prefilling order; whether it decodes here."""
     if unlikely(s.requests[r].split == s.requests[r].prefill_until):
         prefill_elsewhere(s, i, r)
         return False
@@ -102,10 +100,10 @@ def _stays(s: State, i: int, r: int) -> bool:
 
 @inner
 def _end_prefill(s: State, i: int, r: int) -> bool:
-    """r, taken out of i's prefilling order, has all of its prompt computed; whether it decodes here."""
+    """End the prefill of r, which has left i's prefilling order; returns whether it decodes here."""
     q = s.requests[r]
     q.kv = q.prefill_until
-    q.state = PREFILLED  # its KV is counted by `kv` from here on
+    q.state = PREFILLED  # from here on `kv` counts its KV
     if unlikely(s.options.first_token == TOKEN_RECOMPUTED) and q.emitted == 0:
         return bool(_decodes_before_token(s, i, r))
     _emit_from_prefill(s, r)
@@ -134,23 +132,23 @@ def _emit_from_prefill(s: State, r: int) -> None:
 
 @inner
 def _note_prefill_end(s: State, r: int) -> None:
-    """r's prompt is computed; if not for the first time, the first counts."""
+    """Note that r's prompt is computed; only the first such time counts."""
     if s.requests[r].prefill_end_s != s.requests[r].prefill_end_s:
         s.requests[r].prefill_end_s = s.sim.now_s
 
 
 @inner
 def _decodes_here(s: State, i: int, r: int) -> bool:
-    """r, its prompt computed on i, finishes, or decodes where its KV is already sent, or where the policy says.
+    """Finish r, whose prompt is computed on i, or let it decode at the target of its KV or of the policy.
 
-    Whether that is here.
+    Returns whether it decodes here.
     """
     q = s.requests[r]
     target = i
     if unlikely(q.destination >= 0):  # layer by layer, while its prompt was computed
         target = q.destination
         if q.emitted < s.lists[s.options.output_at + r] and fits(s, target, r):
-            s.instances[i].frees_memory = True  # a seat
+            s.instances[i].frees_memory = True  # a seat came free
             return False
         call_back(s, r)
     if q.emitted == s.lists[s.options.output_at + r]:
@@ -178,9 +176,9 @@ def _end_with_prompt(s: State, i: int, r: int) -> None:
 
 @inner
 def _decodes_before_token(s: State, i: int, r: int) -> bool:
-    """r, its prompt computed on i, emits and decodes here, or leaves before token 1, which its destination computes.
+    """Let r emit and decode here, or leave before token 1, which its destination then computes.
 
-    Whether it decodes here.
+    Returns whether it decodes here.
     """
     q = s.requests[r]
     _note_prefill_end(s, r)

@@ -1,4 +1,4 @@
-"""Pulled KV: an instance fetches KV as it forms its steps, and the request has no seat before it joins.
+"""Pulled KV: an instance fetches KV as it forms steps, and the request has no seat until it joins.
 
 A request with fetched KV joins behind the running ones if the step has a seat and tokens left for it.
 """
@@ -20,9 +20,9 @@ from framework.engine.steps.step import stamp_first_token
 
 @inner
 def pull(s: State, i: int) -> None:
-    """Fetch the KV of requests that wait for i, in order, while there is room in addition to what its prompts need.
+    """Fetch the KV of requests that wait for i, in order, while there is room beyond what i's own prompts need.
 
-    A prompt that is still being computed is fetched layer by layer.
+    The KV of a prompt that is still being computed is fetched layer by layer.
     """
     inst = s.instances[i]
     kept = _blocks_to_come(s, i)
@@ -41,7 +41,7 @@ def pull(s: State, i: int) -> None:
 
 @inner
 def _blocks_to_come(s: State, i: int) -> int:
-    """Blocks that the prompts which i computes do not have yet."""
+    """Blocks that the prompts which i computes still lack."""
     inst = s.instances[i]
     blocks = 0
     for j in range(inst.prefilling):
@@ -52,14 +52,14 @@ def _blocks_to_come(s: State, i: int) -> int:
 
 @inner
 def let_join(s: State, i: int) -> None:
-    """Let those whose KV has come to i join as far as they may."""
+    """Let requests whose KV has come to i join, as far as seats and tokens allow."""
     while may_join(s, i):
         join_first(s, i)
 
 
 @inner
 def may_join(s: State, i: int) -> bool:
-    """Whether a request with fetched KV may join i: it finds a seat and, unless i is idle, the watermark."""
+    """Whether a request with fetched KV may join i: there is a seat and, unless i is idle, room above the watermark."""
     inst = s.instances[i]
     if inst.joining_head < 0 or seats(s, i) + inst.late_seats >= inst.max_batch:
         return False
@@ -69,7 +69,7 @@ def may_join(s: State, i: int) -> bool:
 
 @inner
 def join_first(s: State, i: int) -> int:
-    """Let the first request with fetched KV decode on i, or continue its prefill; returns it."""
+    """Let the first request with fetched KV decode on i, or continue its prefill; returns the request."""
     inst, sim = s.instances[i], s.sim
     r = inst.joining_head
     q = s.requests[r]
@@ -92,7 +92,7 @@ def join_first(s: State, i: int) -> int:
 
 @inner
 def join_computed(s: State, i: int) -> None:
-    """Let the first whose prompt i's prefill stream has computed decode: its seat and blocks it has already."""
+    """Let the first request whose prompt i's prefill stream has computed decode; it already has its seat and blocks."""
     inst, sim = s.instances[i], s.sim
     r = inst.computed_head
     q = s.requests[r]

@@ -27,7 +27,7 @@ from framework.policy.hooks import SELECT, VICTIM
 
 @inner
 def form_in_order(s: State, i: int) -> tuple[int, int]:
-    """Form i's step in order of admission; its decodes, and the tokens of its chunks."""
+    """Form i's step in order of admission; returns its decodes, and the tokens of its chunks."""
     inst, step = s.instances[i], s.step[i]
     if unlikely(s.options.speculates):
         step.depth = choose_depth(s, i)
@@ -56,7 +56,7 @@ def form_in_order(s: State, i: int) -> tuple[int, int]:
 
 @inner
 def _go_through(s: State, i: int) -> int:
-    """Give tokens and blocks to those of the list, from `next_decode` and `next_prefill` on; how many decodes wait."""
+    """Give tokens and blocks to the list from `next_decode` and `next_prefill` on; returns how many decodes wait."""
     inst, step = s.instances[i], s.step[i]
     waiting = 0
     while step.next_decode < inst.running or step.next_prefill < inst.prefilling:
@@ -83,7 +83,7 @@ def _go_through(s: State, i: int) -> int:
 
 @inner
 def _leave_rest(s: State, i: int) -> int:
-    """Leave those behind a preempted request out of the step; how many of these decode."""
+    """Leave those behind a preempted request out of the step; returns how many of them decode."""
     inst, step = s.instances[i], s.step[i]
     for j in range(step.next_decode, inst.running):
         s.requests[s.lists[inst.running_at + j]].waits = True
@@ -94,7 +94,7 @@ def _leave_rest(s: State, i: int) -> int:
 
 @inner
 def _go_on_as_before(s: State, i: int) -> tuple[int, int]:
-    """No step is formed: no request is paused."""
+    """Let no request pause, as no step is formed."""
     inst = s.instances[i]
     for j in range(inst.running):
         s.requests[s.lists[inst.running_at + j]].waits = False
@@ -103,7 +103,7 @@ def _go_on_as_before(s: State, i: int) -> tuple[int, int]:
 
 @inner
 def _sort(s: State, i: int) -> None:
-    """Put i's running order into that of admission."""
+    """Sort i's running order by admission."""
     inst = s.instances[i]
     for j in range(1, inst.running):
         r, finish, k = s.lists[inst.running_at + j], s.lists[inst.finish_at + j], j
@@ -165,7 +165,7 @@ def _left_for_chunk(s: State, i: int, rank: int) -> int:
 
 @inner
 def _count_decode(s: State, i: int, r: int, sign: int) -> None:
-    """r decodes in the step that is being formed (1), or does not after all (-1)."""
+    """Count r as decoding in the step being formed (1), or no longer (-1)."""
     inst, step = s.instances[i], s.step[i]
     tokens = sign * (1 + step.depth)
     step.decode_tokens += tokens
@@ -175,7 +175,7 @@ def _count_decode(s: State, i: int, r: int, sign: int) -> None:
 
 @inner
 def _count_chunk(s: State, i: int, r: int, chunk: int) -> None:
-    """The step that is being formed has a chunk of r."""
+    """Count a chunk of r in the step being formed."""
     inst, step = s.instances[i], s.step[i]
     step.prefill_tokens += chunk
     step.load = load_after(s, i, step.load, chunk)
@@ -185,7 +185,7 @@ def _count_chunk(s: State, i: int, r: int, chunk: int) -> None:
 
 @inner
 def _next_chunk(s: State, i: int, r: int) -> int:
-    """Tokens of r's next chunk, 0 if nothing is left for it."""
+    """Tokens of r's next chunk, 0 if no tokens are left for it."""
     q = s.requests[r]
     return max(0, min(q.prefill_until - q.prefilled, largest_chunk(s, i, q.prefilled, _left_for_chunk(s, i, q.rank))))
 
@@ -195,7 +195,7 @@ def _next_chunk(s: State, i: int, r: int) -> int:
 
 @inner
 def _extend(s: State, i: int, r: int, chunk: int) -> bool:
-    """Blocks for r's next chunk; False if r itself gave way."""
+    """Allocate blocks for r's next chunk; False if r itself gave way."""
     q = s.requests[r]
     kv = q.prefilled + chunk
     if kv > q.kv:
@@ -208,7 +208,7 @@ def _extend(s: State, i: int, r: int, chunk: int) -> bool:
 
 @inner
 def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
-    """So many blocks for r, of those of others where none are available; False if r itself gave way."""
+    """Give r that number of blocks, taking them from others if none are available; False if r itself was preempted."""
     inst = s.instances[i]
     while blocks > available(s, i):
         by_rule = s.options.least_urgent or s.options.fewest_tokens or is_asked(s, VICTIM)
@@ -226,7 +226,7 @@ def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
 
 @inner
 def _last(s: State, i: int) -> int:
-    """The request of i that was admitted last, those with a deferred free included."""
+    """The request of i that was admitted last, including those with a deferred free."""
     inst = s.instances[i]
     a, b = inst.running - 1, inst.prefilling - 1
     if b < 0 or (a >= 0 and not _decode_is_next(s, i, a, b)):
@@ -239,14 +239,14 @@ def _last(s: State, i: int) -> int:
 
 @inner
 def _take_back(s: State, i: int, r: int) -> None:
-    """Take r, which had its turn and is to be preempted, out of the step."""
+    """Take r, which had its turn and is about to be preempted, out of the step."""
     inst, step, q = s.instances[i], s.step[i], s.requests[r]
     if q.state == PREFILLING:
         _take_chunk_back(s, i, r)
         return
     if not q.waits:
         _count_decode(s, i, r, -1)
-        if s.options.shares_early and q.caches:  # the block that its token would have filled, if that is known
+        if s.options.shares_early and q.caches:  # the block that its token would have filled, if that token is known
             register_prefix(s, i, r, q.offset + inst.decode_steps + (0 if s.options.asynchronous else 1))
         free(s, i, growth_of(s, i, r))
     q.waits = False
@@ -255,7 +255,7 @@ def _take_back(s: State, i: int, r: int) -> None:
 
 @inner
 def _take_chunk_back(s: State, i: int, r: int) -> None:
-    """Count the chunks of the step anew, without that of r, which is to be preempted."""
+    """Count the chunks of the step again without that of r, which is about to be preempted."""
     inst, step = s.instances[i], s.step[i]
     begin_step(s, i)
     step.prefill_tokens = step.load = 0
@@ -273,7 +273,7 @@ def _take_chunk_back(s: State, i: int, r: int) -> None:
 
 @inner
 def _swap_in(s: State, i: int) -> int:
-    """Bring back swapped-out requests, which decode as far as tokens are left; how many of them wait."""
+    """Bring back swapped-out requests, which decode as far as tokens are left; returns how many of them wait."""
     inst, waiting = s.instances[i], 0
     if inst.swapped == 0 or inst.preempted:
         return 0
@@ -292,7 +292,7 @@ def _swap_in(s: State, i: int) -> int:
 
 @inner
 def _let_join(s: State, i: int) -> None:
-    """Let requests with fetched KV join while they may and tokens are left."""
+    """Let requests with fetched KV join while tokens and room are left."""
     inst = s.instances[i]
     while not inst.preempted and may_join(s, i) and _has_tokens(s, i):
         r = join_first(s, i)
@@ -307,14 +307,14 @@ def _let_join(s: State, i: int) -> None:
 
 @inner
 def _has_tokens(s: State, i: int) -> bool:
-    """Whether tokens are left for who comes next."""
+    """Whether tokens are left for the next request."""
     rank = choose_rank(s, i) if unlikely(s.instances[i].ranks > 0) else 0
     return bool(_left_of_all(s, i, rank) > 0)
 
 
 @inner
 def _admit(s: State, i: int) -> None:
-    """Admit those that wait, each with a chunk of what is left."""
+    """Admit waiting requests, each with a chunk of the tokens that are left."""
     inst, rank = s.instances[i], 0
     while inst.waiting_root >= 0:
         if unlikely(inst.ranks > 0):

@@ -42,7 +42,7 @@ from framework.policy.hooks import REFUSED, ROUTE_DECODE, SELECT
 
 @inner
 def schedule(s: State, i: int) -> None:
-    """Form i's next step and start it; without anything to do i is idle."""
+    """Form i's next step and start it; i is idle if there is nothing to do."""
     inst = s.instances[i]
     inst.preempted = False
     recomputed, streamed = inst.recompute_tokens, streaming(s, i)
@@ -77,7 +77,7 @@ def schedule(s: State, i: int) -> None:
 
 @inner
 def _form(s: State, i: int) -> tuple[int, int]:
-    """What i's next step holds, by its mode: decodes, and prefill tokens."""
+    """Form i's next step by its mode; returns its decodes, and its prefill tokens."""
     inst, step = s.instances[i], s.step[i]
     prefill_tokens, decodes = 0, 0
     concurrent = inst.mode == CONCURRENT or streaming(s, i)
@@ -105,7 +105,7 @@ def _form(s: State, i: int) -> tuple[int, int]:
 
 @inner
 def _form_prompts_first(s: State, i: int) -> int:
-    """The prompts of a step of prompts alone, in the modes that ask for these before decodes; their tokens."""
+    """Form a step of prompts alone, in the modes that take these before decodes; returns their tokens."""
     inst = s.instances[i]
     if inst.mode == PREFILL_FIRST:
         return form_whole_prompts(s, i, inst.token_budget)
@@ -118,7 +118,7 @@ def _form_prompts_first(s: State, i: int) -> int:
 
 @inner
 def send_prompts_ahead(s: State, i: int) -> None:
-    """Let the KV of long prompts that i's step completes leave layer by layer, where their destination has room."""
+    """Send the KV of long prompts that i's step completes layer by layer, if their destination has room."""
     inst = s.instances[i]
     if (inst.role & DECODE and not s.options.asks_local_decode) or unlikely(s.sim.unserved & DECODE):
         return
@@ -140,7 +140,7 @@ def send_prompts_ahead(s: State, i: int) -> None:
 
 @inner
 def schedule_prefills(s: State, i: int) -> None:
-    """While i decodes: form the next step of its prefill stream and start it. The mark stays for the decode stream."""
+    """Form and start the next step of i's prefill stream while i decodes; `changed` stays for the decode stream."""
     inst = s.instances[i]
     inst.preempted = False
     recomputed = inst.recompute_tokens
@@ -161,9 +161,9 @@ def schedule_prefills(s: State, i: int) -> None:
 
 @inner
 def _look_ahead(s: State, i: int, recomputed: int, decodes: int, prefill_tokens: int) -> None:
-    """Start transfers, settle the reserve, and wake i if that is due, after a step of so much is formed on i.
+    """Start transfers, settle the reserve, and wake i if that is due, after i's step has been formed.
 
-    `recomputed`: `recompute_tokens` before the step was formed. Nothing could be sent to i while there were any.
+    `recomputed`: `recompute_tokens` before the step was formed. Nothing could be sent to i while it was above 0.
     """
     inst = s.instances[i]
     if inst.preempted:
@@ -177,7 +177,7 @@ def _look_ahead(s: State, i: int, recomputed: int, decodes: int, prefill_tokens:
 
 @inner
 def _form_stream(s: State, i: int) -> None:
-    """The next step of i's prefill stream, unless one is under way."""
+    """Form the next step of i's prefill stream, unless one is under way."""
     if s.instances[i].mode == CONCURRENT and not streaming(s, i):
         tokens = form_chunks(s, i, s.instances[i].token_budget)
         if tokens > 0:
@@ -186,7 +186,7 @@ def _form_stream(s: State, i: int) -> None:
 
 @inner
 def _set_admission(s: State, i: int) -> None:
-    """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
+    """Close admission for a while if requests begin to wait, and open it if a prompt is partly computed."""
     inst = s.instances[i]
     if inst.admission_opens < 0 and inst.waiting_root >= 0:
         inst.admission_opens = inst.decode_steps + s.options.admission_wait_steps
@@ -219,7 +219,7 @@ def _switch_and_join(s: State, i: int) -> None:
 
 @inner
 def _form_decodes(s: State, i: int) -> int:
-    """Room for every running request's next token, then swap-in; the number of decodes in the step."""
+    """Make room for every running request's next token, then swap in; returns the number of decodes in the step."""
     inst = s.instances[i]
     if unlikely(s.options.speculates):
         s.step[i].depth = choose_depth(s, i)

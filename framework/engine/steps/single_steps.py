@@ -1,9 +1,9 @@
 """Runs of single steps: decode steps that end and start again with nothing between them, each a row of the log.
 
-There is no leap if the durations of successive steps follow no line that `leap` knows: the steps draft tokens, or a
-prefill step runs concurrently. The end of such a step and its instance's turn to schedule are still processed together
-here, if they are the next two events: no event of another kind is due up to that end, no other step ends at that time,
-and neither event takes a decision.
+A leap needs step durations that follow a known line. They do not if the steps draft tokens, or if a prefill step runs
+concurrently. The end of such a step and its instance's turn to schedule are still processed together here, if they are
+the next two events. For that, no event of another kind may be due up to that end, no other step may end at that time,
+and neither event may take a decision.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def finish_steps(s: State, i: int, stop: int) -> None:
 
 @inner
 def _pass_single_steps(s: State, i: int, stop: int) -> int:
-    """Let steps end and start again, from that of i on.
+    """Let steps end and start again, beginning with i's.
 
-    Returns the instance whose step ended and is not followed at once; -1: none.
+    Returns the instance whose step ended and which does not continue at once; -1: none.
     """
     sim = s.sim
     others_s = _next_other_s(s)
@@ -76,7 +76,7 @@ def _pass_single_steps(s: State, i: int, stop: int) -> int:
 
 @inner
 def _next_other_s(s: State) -> float:
-    """Time of the next event that is not the end of a step; no instance is to schedule."""
+    """Time of the next event that is not the end of a step; no instance has yet to schedule."""
     sim = s.sim
     time_s = min(sim.prefill_end_s, sim.change_s, sim.mark_s)
     if sim.heap_size > 0:
@@ -91,13 +91,13 @@ def _next_other_s(s: State) -> float:
 
 @inner
 def _repeats(s: State, i: int) -> bool:
-    """Whether the next step of i may be of the same requests as that which has ended, if none of them ends."""
+    """Whether i's next step may have the same requests as the ended one, if none of them ends."""
     return not s.instances[i].changed and bool(s.step[i].repeats or _may_repeat(s, i))
 
 
 @inner
 def _growth_without_drafts(s: State, i: int) -> int:
-    """Blocks that i takes for its next step if that is of the same requests, -1: it is not."""
+    """Blocks that i takes for its next step if that has the same requests, -1: it does not."""
     inst, step = s.instances[i], s.step[i]
     ended = inst.decode_steps + 1
     growth = s.lists[inst.growth_at + ended % s.options.block_tokens]
@@ -106,7 +106,7 @@ def _growth_without_drafts(s: State, i: int) -> int:
 
 @inner
 def _may_repeat(s: State, i: int) -> bool:
-    """Whether the step of i, which has ended, is a single one of decodes, and nothing else waits for its next one."""
+    """Whether i's ended step is a single step of decodes, and nothing else waits for the next one."""
     inst, step = s.instances[i], s.step[i]
     if s.options.asynchronous or s.options.by_admission or s.options.reserves or inst.ranks > 0 or inst.stages > 0:
         return False
@@ -133,7 +133,7 @@ def _may_repeat(s: State, i: int) -> bool:
 
 @inner
 def _growth_with_drafts(s: State, i: int) -> int:
-    """Emit the drafts that i's step, which has ended, accepted; the blocks of the next one, -1: it is not the same."""
+    """Emit the accepted drafts of i's ended step; returns the blocks of the next step, -1: it has other requests."""
     inst, step = s.instances[i], s.step[i]
     growth = emit_accepted(s, i)
     if inst.decode_steps >= step.next_finish:
@@ -171,7 +171,7 @@ def _complete(s: State, i: int) -> None:
 
 @inner
 def _start_again(s: State, i: int, growth: int) -> None:
-    """Start i's next step, of the same requests, which takes so many blocks."""
+    """Start i's next step, of the same requests, with `growth` blocks."""
     sim, inst, step = s.sim, s.instances[i], s.step[i]
     sim.scheduled = max(sim.scheduled, i)
     allocate(s, i, growth)

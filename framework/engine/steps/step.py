@@ -1,4 +1,4 @@
-"""The step of an instance: its start, once it has been formed, and what is written down when it ends."""
+"""The start of an instance's step, once formed, and what is recorded when it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from framework.engine.requests.pausing import paused_kv
 
 @inner
 def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
-    """Start the step that has been formed: `decodes` running requests, all that are not paused or none, and the chunks
-    that are noted.
+    """Start the formed step: `decodes` running requests (all unpaused ones or none) and the noted chunks.
 
-    If nothing but decoding is going on, its leap goes on to the first decision.
+    If nothing but decoding is going on, its leap lasts until the first decision.
     """
     inst, step = s.instances[i], s.step[i]
     if decodes == 0:
@@ -31,7 +30,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     steps = 1
     if prefill_tokens == 0 and _may_leap(s, i):
         steps = min(steps_until_decision(s, i), straight)
-    if unlikely(inst.group > 0) and step.first_s == 0.0:  # It would have ended before those of its group are formed.
+    if unlikely(inst.group > 0) and step.first_s == 0.0:  # It would have ended before its group's steps are formed.
         steps = 1
     inst.swap_bytes = 0.0
     inst.counted_s = inst.counted_s if streaming(s, i) else s.sim.now_s
@@ -50,7 +49,7 @@ def _may_leap(s: State, i: int) -> bool:
 
 @inner
 def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
-    """Stamp the first token of those that decode in the present step of i and have none."""
+    """Stamp the first token of requests that decode in i's present step and have none."""
     inst = s.instances[i]
     for j in range(inst.running - inst.paused):
         q = s.requests[s.lists[inst.running_at + j]]
@@ -61,7 +60,7 @@ def stamp_first_tokens(s: State, i: int, time_s: float) -> None:
 
 @inner
 def stamp_first_token(s: State, r: int, time_s: float) -> None:
-    """Token 1 of r, which was sent to where it decodes, reaches its client at that time."""
+    """Stamp token 1 of r, which was sent to its decode instance: the token reaches its client at that time."""
     q = s.requests[r]
     q.first_token_pending = False
     q.first_token_s = time_s
@@ -70,7 +69,7 @@ def stamp_first_token(s: State, r: int, time_s: float) -> None:
 
 @inner
 def complete_step(s: State, i: int) -> None:
-    """The leap has ended: write it to the step log, bring the counters up to its end, add to the totals."""
+    """End the leap: log it, bring the counters up to its end, and add to the totals."""
     count_steps(s, i, s.sim.now_s)
     s.instances[i].busy = False
     end_leap(s, i)

@@ -1,4 +1,4 @@
-"""The end of a step: tokens are emitted, requests finish, or go on here or elsewhere."""
+"""The end of a step: tokens are emitted; requests finish, or continue here or elsewhere."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from framework.engine.steps.step import complete_step
 
 @inner
 def finish_step(s: State, i: int) -> None:
-    """i's leap has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
+    """End i's leap: emit tokens, let requests finish or move on, and let i schedule its next step."""
     inst = s.instances[i]
     prefilled = s.step[i].prefill_tokens > 0
-    if inst.busy:  # A run of single steps has counted it otherwise.
+    if inst.busy:  # Otherwise a run of single steps has counted it.
         if unlikely(s.step[i].fixed_depth):
             count_fixed_depth(s, i)
         complete_step(s, i)
@@ -58,7 +58,7 @@ def finish_step(s: State, i: int) -> None:
 
 @inner
 def finish_prefill_step(s: State, i: int) -> None:
-    """The prefill step concurrent with i's decodes has ended."""
+    """End the prefill step concurrent with i's decodes."""
     inst = s.instances[i]
     complete_prefill_step(s, i)
     wake(s, i)

@@ -1,1 +1,1 @@
-"""What requests got over time: their tokens, tenants and readers, and those that no figure counts."""
+"""What requests received over time: tokens, tenants, readers, faults, and the requests that no figure counts."""

@@ -1,4 +1,4 @@
-"""What crashes of instances cost a run: time that they were down, KV that was lost, and how soon requests went on."""
+"""The cost of crashes: time that instances were down, lost KV, and how soon requests continued."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Floats = NDArray[np.float64]
 
 
 def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
-    """The figures of a run in which instances may crash, by the summary's names; nothing where none may.
+    """The figures of a run in which instances may crash, by the summary's names; none if no instance may.
 
-    `availability`: share of the time of all instances, from the first request to the last answer, for which they were
-    not down. `dropped` counts a request as often as a crash took it off its instance, `lost_tokens` the KV tokens that
-    were lost so. Recovery of a dropped request: from the crash, or its later arrival, to its next token once it
-    was dropped, over those that got one. `crashes`: a row each, with the time until each request that it dropped had a
-    token or had ended.
+    `availability`: share of the time of all instances, from the first request to the last answer, in which they were
+    not down. `dropped` counts a request each time a crash took it off its instance; `lost_tokens` counts the KV tokens
+    lost that way. The recovery of a dropped request lasts from the crash, or its later arrival, to its next token, over
+    requests that got one. `crashes`: one row each, with the time until each request that it dropped had a token or had
+    ended.
     """
     if not result.engine.faults:
         return {}
@@ -46,8 +46,8 @@ def recoveries_s(result: Result, next_s: Floats) -> Floats:
 
 
 def next_tokens_s(result: Result) -> Floats:
-    """When the request of each drop got its next token, (drops,); NaN where it got none, and where the logs of the run
-    were reduced.
+    """When the request of each drop got its next token, (drops,); NaN if it got none, or if the run's logs were
+    reduced.
     """
     found = np.full(len(result.drops), np.nan)
     if result.engine.log == "reduced" or len(found) == 0:
@@ -64,7 +64,7 @@ def next_tokens_s(result: Result) -> Floats:
 def _tokens_after_s(
     times: TokenTimes, chosen: NDArray[np.bool_], single: NDArray[np.bool_], request: int, after_s: float
 ) -> Iterator[float]:
-    """Among the tokens of a request behind a time the first one, of each span at most one."""
+    """The first token of a request after a time, of each span at most one."""
     for k in np.flatnonzero(chosen)[times.request[chosen] == request].tolist():
         ends_s = times.ends_s[int(times.instance[k])][int(times.first[k]) : int(times.last[k])]
         behind = int(np.searchsorted(ends_s, after_s, side="right"))
@@ -83,7 +83,9 @@ def _availability(result: Result, clock: Clock) -> float | None:
 
 
 def _rows(result: Result, next_s: Floats) -> Iterator[dict[str, Any]]:
-    """Each crash: when, where, for how long, what it dropped, and when all of that went on or had ended."""
+    """One row for each crash: time, instance, duration, dropped requests, and the time when all of them had
+    continued or ended.
+    """
     ends_s = result.requests["end_s"][result.drops["request"]]
     settled_s = np.fmin(next_s, ends_s) - result.crashes["at_s"][result.drops["crash"]]
     for k, crash in enumerate(result.crashes):

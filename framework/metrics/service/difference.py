@@ -1,4 +1,4 @@
-"""How far the service of two tenants moves apart while both wait: one sweep over all that gives service."""
+"""The largest difference between the service of two tenants while both wait: one sweep over all service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Flags = NDArray[np.bool_]
 
 
 class Given(NamedTuple):
-    """Service outside decode steps, in order of time (G,): when, to which tenant (-1: to none of them), how much."""
+    """Service outside decode steps, in order of time (G,): when, to which tenant (-1: to none that count), how much."""
 
     time_s: Floats
     tenant: Ints
@@ -23,11 +23,11 @@ class Given(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Decode steps in order of their ends, (S,), and what they give.
+    """Decode steps in order of their ends, (S,), and the service that they give.
 
-    A step of instance i gives what the one before it there gave, and the changes that it opens: those of instance i are
-    changes `change_at[i]` to `change_at[i + 1] - 1`, each at the `change_step`-th step there, in order, by `change`
-    more to `change_tenant` (-1: to none of them).
+    A step of instance i gives what the step before it gave, plus the changes that it opens. Those of instance i are
+    changes `change_at[i]` to `change_at[i + 1] - 1`, each at the `change_step`-th step there, in order; each gives
+    `change` more to `change_tenant` (-1: to none that count).
     """
 
     end_s: Floats
@@ -39,7 +39,9 @@ class Steps(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """When tenants begin (`opens`) and cease to have requests waiting, in order of time, of one time ends first."""
+    """When tenants begin (`opens`) and cease to have requests waiting, in order of time; at one time ends come
+    first.
+    """
 
     time_s: Floats
     tenant: Ints
@@ -47,23 +49,23 @@ class Waits(NamedTuple):
 
 
 class _Now(NamedTuple):
-    """What the sweep knows, of T tenants and M instances. A pair's range is in the lower triangle."""
+    """The state of the sweep, for T tenants and M instances. The lower triangle holds a pair's range."""
 
     service: Floats  # (T,)
     waits: Flags  # (T,)
-    low: Floats  # (T, T) of the difference of a pair's service since both wait
+    low: Floats  # (T, T) lower end of the range of a pair's difference since both wait
     high: Floats
-    rates: Floats  # (M, T) what a step gives
-    steps: Ints  # (M,) so far
+    rates: Floats  # (M, T) service that a step gives
+    steps: Ints  # (M,) steps so far
     next_change: Ints  # (M,)
 
 
 @compiled
 def largest_difference(given: Given, steps: Steps, waits: Waits, tenants: int) -> float:
-    """The largest range of the difference of two tenants' service while both wait, over all pairs of `tenants`.
+    """The largest range of the difference between two tenants' service while both wait, over all pairs of `tenants`.
 
-    What is given at a time counts from that time on: a tenant that ceases to wait then does not see it, one that begins
-    to wait then begins behind it.
+    Service counts from the time at which it is given. A tenant that ceases to wait at that time does not see it; one
+    that begins to wait then starts after it.
     """
     instances = len(steps.change_at) - 1
     now = _Now(
@@ -101,7 +103,7 @@ def largest_difference(given: Given, steps: Steps, waits: Waits, tenants: int) -
 
 @inner
 def _step(now: _Now, steps: Steps, i: int) -> None:
-    """Give what the next step of instance i gives."""
+    """Give the service of instance i's next step."""
     change = now.next_change[i]
     while change < steps.change_at[i + 1] and steps.change_step[change] <= now.steps[i]:
         if steps.change_tenant[change] >= 0:
@@ -115,7 +117,7 @@ def _step(now: _Now, steps: Steps, i: int) -> None:
 
 @inner
 def _widen(now: _Now) -> float:
-    """Let the range of each pair that waits hold its present difference; the widest of them."""
+    """Extend the range of each waiting pair to its present difference; returns the widest range."""
     most = 0.0
     for one in range(len(now.service)):
         if not now.waits[one]:

@@ -1,7 +1,7 @@
-"""How the requests of a warm-up and a cool-down fared, which no figure counts.
+"""The service of requests of a warm-up and a cool-down, which no figure counts.
 
-A policy that knew of them could serve them badly, so that those counted find a system which is emptier than the load
-asks for. Nothing is gained by that unseen: what the SLO was to them stands beside what it was to the others.
+A policy that knew these requests could serve them badly, and so empty the system for the counted ones. These figures
+show that: they compare how the SLO was kept inside and outside the window.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from framework.metrics.service.overdue import exceeds
 
 
 def left_out(requests: pl.DataFrame) -> dict[str, Any]:
-    """`uncounted_attainment`: the share of the requests left out that kept the SLO; `uncounted_is_worse`: whether that
-    is less than the share of those counted by more than chance (`exceeds`). Nothing where all requests of a table
-    (`request_table`) are counted.
+    """`uncounted_attainment`: the share of the uncounted requests that kept the SLO. `uncounted_is_worse`: whether it
+    is below the share of the counted ones by more than chance (`exceeds`). No keys if all requests of a table
+    (`request_table`) count.
     """
     if "counted" not in requests.columns:
         return {}

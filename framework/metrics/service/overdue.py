@@ -1,8 +1,9 @@
-"""Requests that were not answered for far longer than the SLO allows: their clients send nothing meanwhile.
+"""The share of clients' time that late requests block, and requests that a warm-up leaves unserved.
 
-In a closed load a policy that never lets some requests go would be judged by the clients that are left (coordinated
-omission: G. Tene, How NOT to Measure Latency, 2013). A policy that leaves the requests of a warm-up unserved would be
-judged by a system that is emptier than the load asks for.
+A client of a closed load sends nothing while its request is under way. Without this correction, a policy that never
+lets some requests go would be judged by the other clients only (coordinated omission: G. Tene, How NOT to Measure
+Latency, 2013). A policy that leaves the requests of a warm-up unserved would be judged on an emptier system than the
+load specifies.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-_PATIENCE = 2.0  # of what the SLO allows; a request that is merely late costs no more than itself
-_ERRORS = 1.96  # standard errors: by chance one run in forty has such a difference
+_PATIENCE = 2.0  # times what the SLO allows; a request that is merely late costs only itself
+_ERRORS = 1.96  # standard errors; chance alone exceeds them in one run in forty
 
 
 def allowed_s(workload: Workload, slo: Slo) -> Floats:
     """From sending to last token, (N,): the TTFT limit and the TPOT limit of each later token, or the limit of latency
-    per token if that is less; inf where these do not limit it.
+    per token if that is less; inf if these do not limit it.
     """
     count, later = len(workload), workload.output_tokens - 1
     ttft_s, tpot_s, token_s = (
@@ -46,9 +47,8 @@ def overdue_share(result: Result, slo: Slo) -> float | None:
 
 
 def neglected(result: Result, slo: Slo, others: Flags) -> Flags:
-    """Which of the requests that are not counted count as missed, (N,): those that were not served, or were overdue in
-    the window, where that is a larger share of them than of the counted by more than chance. `others` (N,): all that
-    are not counted.
+    """The uncounted requests that count as missed, (N,): those that were not served, or were overdue in the window, if
+    their share exceeds that among the counted by more than chance. `others` (N,): all that are not counted.
     """
     left = (result.requests["state"] != FINISHED) | (_overdue_s(result, slo) > 0.0)
     mine, own = left & others, left & ~others
@@ -57,23 +57,21 @@ def neglected(result: Result, slo: Slo, others: Flags) -> Flags:
 
 
 def exceeds(some: tuple[int, int], rest: tuple[int, int]) -> bool:
-    """Whether so many of so many are a larger share than those of the rest by more than chance: the pooled test of two
-    shares, as if requests were independent.
+    """Whether the share `some` exceeds the share `rest` by more than chance: the pooled test of two shares, as if
+    requests were independent.
     """
     (some_hit, some_all), (rest_hit, rest_all) = some, rest
-    if some_all == 0 or rest_all == 0:
-        return False
     pooled = (some_hit + rest_hit) / (some_all + rest_all)
     error = math.sqrt(pooled * (1 - pooled) * (1 / some_all + 1 / rest_all))
     return some_hit / some_all - rest_hit / rest_all > _ERRORS * error
 
 
 def _overdue_s(result: Result, slo: Slo) -> Floats:
-    """For how long each request was overdue within the window, (N,)."""
+    """Seconds for which each request was overdue within the window, (N,)."""
     requests, window = result.requests, result.window
     assert window is not None
     since_s = np.maximum(requests["arrival_s"] + _PATIENCE * allowed_s(result.workload, slo), window.start_s)
-    is_stalled = requests["reason"] == REASON_STALLED  # ended with the run, which may be over before the window
+    is_stalled = requests["reason"] == REASON_STALLED  # ended with the run, perhaps before the end of the window
     ended_s = np.where(is_stalled, window.end_s, np.minimum(requests["end_s"], window.end_s))
     found: Floats = np.fmax(ended_s - since_s, 0.0)  # 0 for a turn that was never sent
     return found

@@ -1,8 +1,8 @@
 """How long a reader waits for text that comes more slowly than it is read.
 
-A reader begins with the first token and reads `speed` tokens/s; where the next token is not there yet, the reader
-waits. These are the delays of which Andes makes its quality of experience (arXiv 2404.16283), without the wait for the
-first token, which TTFT tells.
+A reader starts with the first token, reads `speed` tokens/s, and waits whenever the next token is not there yet. Andes
+builds its quality of experience from these delays (arXiv 2404.16283). The wait for the first token is not included;
+TTFT shows that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ READING_TOKENS_S = 5.3
 
 
 def reader_wait_s(result: Result, speed: float) -> Floats:
-    """Seconds that a reader of each request waits behind the first token, (N,); NaN for one that did not finish.
+    """Seconds that a reader of each request waits after the first token, (N,); NaN if it did not finish.
 
-    Token j, from 0, is read from t_j or, if that is later, from 1 / speed behind the begin of token j - 1; so the
-    waits add up to max_j (t_j - j / speed) - t_0. Where drafts were accepted, tokens of a span of steps are spread
+    Token j, from 0, is read from t_j on or, if that is later, from 1 / speed after the start of token j - 1; so the
+    waits add up to max_j (t_j - j / speed) - t_0. If drafts were accepted, the tokens of a span of steps are spread
     evenly over these. Raises InputError if the run kept no step log.
     """
     if result.engine.log == "reduced":

@@ -1,4 +1,4 @@
-"""When instances were slowed down in a run, for which share of their time, and when their networks failed."""
+"""When instances were slowed down, for which share of their time, and when their networks failed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from framework.result import Result
 
 
 def slowdown_figures(result: Result, clock: Clock) -> dict[str, Any]:
-    """The figures of a run in which instances are slow for a while, by the summary's names; nothing where none is.
+    """The figures of a run in which instances are slow for a while, by the summary's names; none if no instance is.
 
-    `slowed_share`: share of the time of all instances, from the first request to the last answer, for which they were
-    slowed down, whether they had work or not. `slowdowns`, `link_faults`: a row each that began by the last answer.
+    `slowed_share`: share of the time of all instances, from the first request to the last answer, in which they were
+    slowed down, with or without work. `slowdowns`, `link_faults`: one row for each that began by the last answer.
     """
     known = result.engine.faults.schedule(result.cluster)
     slowdowns, links = known.slowdowns, [one for one in known.links if one.at_s <= result.end_s]

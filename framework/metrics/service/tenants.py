@@ -1,4 +1,4 @@
-"""What each tenant got of a run, and how evenly: service in weighted tokens, after VTC (Sheng et al., OSDI 2024).
+"""The service of each tenant and its fairness, in weighted tokens, after VTC (Sheng et al., OSDI 2024).
 
 A request's service is `INPUT_WEIGHT` for each prompt token, when its prefill begins, and `OUTPUT_WEIGHT` for each
 output token, when it is emitted; cached prompt tokens count as others (arXiv 2401.00588).
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 INPUT_WEIGHT, OUTPUT_WEIGHT = 1.0, 2.0  # weights of VTC's evaluation, after the prices of an API
-MOST_COMPARED = 64  # tenants that are compared with each other: those with the most requests
+MOST_COMPARED = 64  # the most tenants that are compared with each other: those with the most requests
 _STATISTICS = ("mean", "median", "p99")
 
 
@@ -31,7 +31,7 @@ def by_tenant(result: Result, requests: pl.DataFrame, seconds: Seconds, alone_s:
 
     Args:
         requests: the rows of the request table that figures count, with the columns `request_id` and `tenant`.
-        alone_s: shape (N,), the latency of each request of the result if it had an instance to itself.
+        alone_s: shape (N,), the latency of each request of the result on an instance of its own.
     """
     slowdown = requests["e2e_s"].to_numpy() / alone_s[_rows(result, requests)]
     requests = requests.with_columns(pl.Series("slowdown", slowdown, nan_to_null=True))
@@ -53,23 +53,22 @@ def by_tenant(result: Result, requests: pl.DataFrame, seconds: Seconds, alone_s:
 
 
 def _rows(result: Result, requests: pl.DataFrame) -> Ints:
-    """Where the rows of a table are in the result."""
+    """The positions of a table's rows in the result."""
     ids = requests["request_id"].to_numpy()
     return ids if result.request_ids is None else np.searchsorted(result.request_ids, ids)
 
 
 def jain_index(served: Floats, asked: Floats) -> float | None:
-    """Jain's index of what tenants got relative to their max-min fair shares of all that was served; 1: even.
+    """Jain's index of the tenants' service relative to their max-min fair shares of all service; 1: even.
 
     Jain, Chiu and Hawe, DEC-TR-301, 1984: (sum x)^2 / (n sum x^2), with x the ratio of an allocation to the fair one.
-    The fair share of a tenant is what it asked for, up to a level that is the same for all. None where nothing was
-    served.
+    The fair share of a tenant is what it asked for, up to a level that is equal for all. None if nothing was served.
     """
     total = served.sum()
     if total <= 0:
         return None
     ordered = np.sort(asked)
-    left = total - np.cumsum(ordered) + ordered  # what is left for those who ask for no less than each
+    left = total - np.cumsum(ordered) + ordered  # what is left for tenants that ask for at least as much as each
     levels = left / np.arange(len(ordered), 0, -1)
     unmet = np.flatnonzero(ordered >= levels)
     level = levels[unmet[0]] if len(unmet) else np.inf
@@ -79,7 +78,7 @@ def jain_index(served: Floats, asked: Floats) -> float | None:
 
 @dataclass(frozen=True)
 class Service:
-    """The service of a run over time. `names` (T,): its tenants, sorted; `tenant` (N,): whose each request is."""
+    """The service of a run over time. `names` (T,): its tenants, sorted; `tenant` (N,): the tenant of each request."""
 
     result: Result
     tokens: TokenTimes
@@ -88,13 +87,13 @@ class Service:
 
     @classmethod
     def of(cls, result: Result) -> Service:
-        """That of a run that kept its logs and whose trace has tenants."""
+        """The service of a run that kept its logs and whose trace has tenants."""
         assert result.workload.tenant is not None
         names, tenant = np.unique(result.workload.tenant, return_inverse=True)
         return cls(result, token_times(result), tuple(names.tolist()), tenant)
 
     def asked_until(self, time_s: float) -> Floats:
-        """What all requests are worth that have arrived by then, (T,)."""
+        """The service that all requests which have arrived by then ask for, (T,)."""
         workload = self.result.workload
         worth = INPUT_WEIGHT * workload.input_tokens + OUTPUT_WEIGHT * workload.output_tokens
         return self._by_tenant(np.where(self.result.requests["arrival_s"] <= time_s, worth, 0.0))
@@ -111,12 +110,11 @@ class Service:
         return self._by_tenant(worth)
 
     def difference(self) -> float:
-        """The most by which the service of two tenants differs in a window in which both have requests waiting.
+        """The largest difference in service between two tenants over a window in which both have requests waiting.
 
-        The window begins no earlier than the later of the two begins to wait, and ends before either has no request
-        waiting for its first step any more. 0 where no two wait at once. VTC bounds this by
-        2 max(INPUT_WEIGHT x longest prompt, OUTPUT_WEIGHT x tokens of a batch). Of the MOST_COMPARED tenants with the
-        most requests.
+        The window begins when the later of the two begins to wait, or later, and ends before either has no request
+        waiting for its first step. 0 if no two wait at once. VTC bounds this by 2 max(INPUT_WEIGHT x longest prompt,
+        OUTPUT_WEIGHT x tokens of a batch). It covers the MOST_COMPARED tenants with the most requests.
         """
         counts = np.bincount(self.tenant)
         compared = np.sort(np.argsort(-counts, kind="stable")[:MOST_COMPARED])
@@ -126,7 +124,7 @@ class Service:
         times_s = np.concatenate([times_s for times_s, _ in backlogs])
         tenant = np.repeat(np.arange(len(compared)), [len(times_s) for times_s, _ in backlogs])
         opens = np.concatenate([opens for _, opens in backlogs])
-        order = np.lexsort([opens, times_s])  # At one time those that end come first.
+        order = np.lexsort([opens, times_s])  # At one time the ends come first.
         waits = Waits(times_s[order], tenant[order], opens[order])
         return float(largest_difference(self._given(place), self._steps(place), waits, len(compared)))
 
@@ -135,7 +133,7 @@ class Service:
         return found
 
     def _given(self, place: Ints) -> Given:
-        """Service outside decode steps to tenants that have a `place` (T,), those of others being -1."""
+        """Service outside decode steps to tenants that have a `place` (T,); -1 for other tenants."""
         rows, tokens = self.result.requests, self.tokens
         begun = np.flatnonzero(~np.isnan(rows["start_s"]))
         times_s = np.concatenate([rows["start_s"][begun], tokens.single_s])
@@ -146,7 +144,7 @@ class Service:
         return Given(times_s[order], tenant[order], amount[order])
 
     def _steps(self, place: Ints) -> Steps:
-        """The decode steps, and what they give to tenants that have a `place`."""
+        """The decode steps, and the service that they give to tenants with a `place`."""
         tokens = self.tokens
         ends_s = np.concatenate([*tokens.ends_s, np.zeros(0)])
         instance = np.repeat(np.arange(len(tokens.ends_s)), [len(one) for one in tokens.ends_s])
@@ -161,7 +159,9 @@ class Service:
 
 
 def _backlogs(result: Result, own: NDArray[np.bool_]) -> tuple[Floats, NDArray[np.bool_]]:
-    """When some requests begin and cease to have one among them that waits for its first step: times, and which."""
+    """When the given requests begin and cease to have one among them that waits for its first step: times, and
+    which.
+    """
     rows = result.requests[own]
     begin_s = rows["arrival_s"]
     end_s = np.where(np.isnan(rows["start_s"]), rows["end_s"], rows["start_s"])

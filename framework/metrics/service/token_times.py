@@ -18,11 +18,11 @@ Ints = NDArray[np.int64]
 class TokenTimes:
     """The tokens of a run. A span is a run of decode steps of one instance, each of which gives one request a token.
 
-    `ends_s`: of each instance the ends of its decode steps, (steps,), ascending. `request`, `instance`, `first`, `last`
-    (K,): steps `first` to `last - 1` of `instance` are a span of `request`; spans of a request are in order of time.
-    `per_step` (K,): its tokens in each of these steps on average, more than 1 where drafts were accepted. `index` (K,):
-    the number of the first token of each span within its request, from 0. `single_request`, `single_s`, `single_index`
-    (L,): tokens that no decode step gave, first ones among them.
+    `ends_s`: for each instance the ends of its decode steps, (steps,), ascending. `request`, `instance`, `first`,
+    `last` (K,): steps `first` to `last - 1` of `instance` are a span of `request`; spans of a request are in order of
+    time. `per_step` (K,): its tokens in each of these steps on average, more than 1 if drafts were accepted. `index`
+    (K,): the number of the first token of each span within its request, from 0. `single_request`, `single_s`,
+    `single_index` (L,): tokens that no decode step gave, such as first tokens.
     """
 
     ends_s: tuple[Floats, ...]
@@ -49,7 +49,7 @@ def token_times(result: Result) -> TokenTimes:
     log = result.token_log[np.argsort(result.token_log["request"], kind="stable")]
     request, instance = log["request"].astype(np.int64), log["instance"].astype(np.int64)
     in_steps = instance >= 0
-    # Where the token before is not known, the first step of the span gives token 1, which `first_token_s` tells.
+    # If the token before is not known, the first step of the span gives token 1; `first_token_s` is its time.
     first = log["first_step"] + (in_steps & np.isnan(log["previous_token_s"]))
     last = log["last_step"]
     steps = np.where(in_steps, last - first, 1)
@@ -89,7 +89,7 @@ def step_ends_s(result: Result) -> tuple[Floats, ...]:
 
 
 def _single_s(result: Result, log: NDArray[np.void], ends_s: tuple[Floats, ...]) -> Floats:
-    """The times of the rows that are single gaps, in order: so long after the token before of the same request."""
+    """The times of rows that are single gaps, in order: each is a gap after its request's previous token."""
     found, latest_s, of = [], np.nan, -1
     first_s = result.requests["first_token_s"]
     names = ("request", "instance", "last_step", "previous_token_s")

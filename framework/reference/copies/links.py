@@ -1,4 +1,4 @@
-"""Copies between instances (SEMANTICS.md: Links): each waits for its turn, or all share the links at once."""
+"""Copies between instances (SEMANTICS.md: Links): each waits for its turn, or all share the links."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from framework.reference.copies.under_way import Channel, Copy, Link
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 
-_TICKS_S = 2**30  # the time that a copy still takes is a whole number of these, to a second
+_TICKS_S = 2**30  # the remaining time of a copy is rounded to a multiple of 1 / _TICKS_S seconds
 
 
 def begin_copy(
     s: Simulation, r: Request, source: Instance, target: Instance, size: float, complete_s: float, landing_s: float
 ) -> None:
-    """Send `size` bytes of r; the last one cannot have come before `complete_s`, the copy ends `landing_s` later."""
+    """Send `size` bytes of r; the last byte cannot arrive before `complete_s`, the copy ends `landing_s` later."""
     source.totals["transferred_bytes"] += size
     r.copy = Copy(r.id, complete_s, landing_s)
     if s.options.link_sharing == "fifo":
@@ -28,7 +28,7 @@ def begin_copy(
 
 
 def has_ended(s: Simulation, r: Request) -> bool:
-    """The event of r's copy has come: whether that was its end. Else its bytes have been sent, and its end is later."""
+    """Whether the event of r's copy was the copy's end. Otherwise its bytes have been sent, and its end is later."""
     copy = r.copy
     assert copy is not None
     copy.event = None
@@ -43,7 +43,7 @@ def has_ended(s: Simulation, r: Request) -> bool:
 
 
 def withdraw_copy(s: Simulation, r: Request) -> None:
-    """Give r's copy up: what has not been sent is not sent, and not counted as sent."""
+    """Give up r's copy: the bytes that have not been sent are neither sent nor counted."""
     copy, r.copy = r.copy, None
     assert copy is not None
     _forget(s, copy)
@@ -55,7 +55,7 @@ def withdraw_copy(s: Simulation, r: Request) -> None:
 
 
 def share_links(s: Simulation) -> None:
-    """The event is over: where copies have begun or ended, rates are set, and the ends that they bring announced."""
+    """Set the rates of copies after the event, and announce the resulting ends."""
     if not s.links_changed and not (s.channels and any(channel.changed for channel in s.channels.values())):
         return
     s.links_changed = False
@@ -69,7 +69,7 @@ def share_links(s: Simulation) -> None:
             left_bytes = max(0.0, first.sent_until - channel.sent_bytes)
             if rate > 0:
                 _announce(s, first, s.now_s + math.floor(left_bytes / rate * _TICKS_S + 0.5) / _TICKS_S)
-            elif left_bytes == 0:  # else its end is announced once the network is no longer parted
+            elif left_bytes == 0:  # otherwise its end is announced once the network is no longer cut
                 _announce(s, first, s.now_s)
 
 
@@ -117,7 +117,7 @@ def _leave(s: Simulation, copy: Copy) -> None:
 
 
 def _claimed_until(s: Simulation, source: Instance, target: Instance, size: float) -> float:
-    """Until when the sender's and the receiver's side are taken, once both are free, by so many bytes."""
+    """The time until which `size` bytes claim the sender's and the receiver's side, once both are free."""
     start_s = max(s.now_s, source.egress_free_s, target.ingress_free_s)
     end_s = start_s + size / min(source.spec.bandwidth_bytes_s, target.spec.bandwidth_bytes_s)
     source.egress_free_s = target.ingress_free_s = end_s

@@ -1,4 +1,4 @@
-"""Transfers and live migration (SEMANTICS.md: Transfers, Live migration), and the running orders meanwhile."""
+"""Transfers and live migration (SEMANTICS.md: Transfers, Live migration), and their effect on running orders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from framework.reference.state import FAILED, Chunk, Instance, Migration, Reques
 
 
 def give_up_place(s: Simulation, d: Instance, r: Request) -> None:
-    """r does not come to d, where it waits for room or is being copied: what it has there is freed."""
+    """Free everything that r has on d, where it waited for room or was being copied, because it does not come to d."""
     if r in d.incoming:
         d.incoming.remove(r)
     else:
@@ -37,7 +37,7 @@ def stop_decoding(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def note_tokens(s: Simulation, i: Instance, r: Request) -> None:
-    """Write down the decode steps that gave r its tokens on i since it began or went on to decode there."""
+    """Log the decode steps that gave r its tokens on i since it began or continued to decode there."""
     last = int(i.totals["decode_steps"])
     steps, emitted = last - r.join_step, r.emitted - r.joined_with
     if steps > 0:
@@ -46,8 +46,8 @@ def note_tokens(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def kv_there(s: Simulation, d: Instance, r: Request) -> int:
-    """Tokens that r, on its way to d, has blocks for there: split in its prompt, the whole prompt; where KV is pulled,
-    also what its first step there stores at most.
+    """Tokens for which r, on its way to d, has blocks there: of the whole prompt if it was split within it; if KV is
+    pulled, also what its first step there stores at most.
     """
     if r.is_partial and not r.sent_ahead:
         return r.prefill_until
@@ -55,7 +55,7 @@ def kv_there(s: Simulation, d: Instance, r: Request) -> int:
 
 
 def kv_of_first_step(s: Simulation, r: Request, kv: int) -> int:
-    """KV tokens that r, which comes with so many, holds at most in its first decode step, with all its drafts."""
+    """KV tokens that r, which arrives with `kv`, holds at most in its first decode step, with all its drafts."""
     return min(kv + 1 + s.options.drafts.depth, r.input_tokens + r.output_tokens - 1)
 
 
@@ -64,7 +64,7 @@ def room_there(
 ) -> tuple[list[int], int, bool]:
     """Room on d for KV of r that comes from elsewhere.
 
-    Returns the ids that d has cached of its first `kv` tokens, the blocks that the others of `tokens` tokens need, and
+    Returns the ids among its first `kv` tokens that d caches, the blocks that the rest of `tokens` tokens needs, and
     whether there is room for these and `kept` blocks more.
     """
     ids = cached_run(s, d, r, kv)
@@ -75,7 +75,7 @@ def room_there(
 def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: int = 0) -> bool:
     """Reserve a seat and blocks for KV of r that comes to d, and reference what is cached there; False: no room.
 
-    `kept`: blocks that are available and stay so.
+    `kept`: blocks that must stay available.
     """
     ids, blocks, has_room = room_there(s, d, r, tokens, kv, kept)
     if has_room:
@@ -86,17 +86,17 @@ def reserve(s: Simulation, d: Instance, r: Request, tokens: int, kv: int, kept: 
 
 
 def lacking(s: Simulation, d: Instance, r: Request, kv: int) -> int:
-    """The tokens, of so many of r, that it does not reference on d."""
+    """The number of r's first `kv` tokens that it does not reference on d."""
     return kv - s.hash_tokens * len(d.cache.held.get(r.id, []))
 
 
 def asks_where_to_decode(s: Simulation, i: Instance) -> bool:
-    """Whether the policy is asked where a request that i has prefilled decodes."""
+    """Whether the policy chooses the decode instance of a request that i has prefilled."""
     return not i.role & DECODE or "route_decode" in s.hooks.overrides
 
 
 def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
-    """Long prompts that the step completes leave layer by layer, where their destination has room at once."""
+    """Send long prompts that the step completes layer by layer, if their destination has room at once."""
     least = s.options.layerwise_tokens
     if least is None or not asks_where_to_decode(s, i) or s.unserved & DECODE:
         return
@@ -119,7 +119,7 @@ def send_ahead(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
 
 
 def call_back(s: Simulation, r: Request) -> None:
-    """Give up the copy that began before the prefill of r had ended, or that it still waits for."""
+    """Give up the copy that began, or for which r still waits, before the prefill of r had ended."""
     if r.sent_ahead and r.destination is not None:
         d, waits = r.destination, r in r.destination.incoming
         if not waits:
@@ -135,7 +135,7 @@ def call_back(s: Simulation, r: Request) -> None:
 
 
 def start_transfers(s: Simulation, d: Instance) -> None:
-    """Start the copies of those waiting for d that now find room, in order, or let d see to that as it schedules."""
+    """Start copies of requests that wait for d and now find room, in order; with pulled KV, let d schedule."""
     if d.hung:
         return
     if d.spec.pulls:
@@ -151,7 +151,7 @@ def start_transfers(s: Simulation, d: Instance) -> None:
 def start_copy(
     s: Simulation, r: Request, source: Instance, target: Instance, tokens: int, computed_s: float = 0.0
 ) -> None:
-    """Send so many tokens of KV to another instance; their last layer is computed only at `computed_s`."""
+    """Send `tokens` tokens of KV to another instance; their last layer is computed only at `computed_s`."""
     per_token = s.options.copy_bytes_per_token
     size = tokens * (s.options.kv_bytes_per_token if per_token is None else per_token)
     complete_s = s.now_s
@@ -162,7 +162,7 @@ def start_copy(
 
 
 def migrate(s: Simulation, r: Request, d: Instance) -> None:
-    """Begin to copy a decoding request elsewhere while it goes on; ignored where it cannot be done now."""
+    """Begin to copy a decoding request to another instance; do nothing if it cannot be migrated now."""
     source = next((i for i in s.instances if r in i.running), None)
     if source is None or source is d or r.migration is not None or not d.role & DECODE:
         return
@@ -173,7 +173,7 @@ def migrate(s: Simulation, r: Request, d: Instance) -> None:
 
 
 def cancel_migration(s: Simulation, r: Request) -> None:
-    """Give back what r had reserved at its destination, if it is migrating."""
+    """Free what r had reserved at its destination, if it is migrating."""
     if r.migration is not None:
         d = withdraw_migration(s, r)
         start_transfers(s, d)
@@ -181,7 +181,7 @@ def cancel_migration(s: Simulation, r: Request) -> None:
 
 
 def withdraw_migration(s: Simulation, r: Request) -> Instance:
-    """Give back what r, which is migrating, had reserved, and let nobody else come yet; the destination."""
+    """Free what the migrating r had reserved and return the destination, to which no other request comes yet."""
     assert r.migration is not None
     d, ready = r.migration.target, r.migration.ready
     if not ready:
@@ -193,7 +193,7 @@ def withdraw_migration(s: Simulation, r: Request) -> Instance:
 
 
 def switch_over(s: Simulation, i: Instance, r: Request) -> None:
-    """At a boundary of i: send the tail of r's KV, which stops decoding here, or give the migration up."""
+    """Send the tail of r's KV at a boundary of i and stop its decoding, or give the migration up."""
     assert r.migration is not None
     d, copied = r.migration.target, r.migration.copied
     i.changed = True
@@ -210,7 +210,7 @@ def switch_over(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def turn_away(s: Simulation, i: Instance, r: Request, state: int, reason: str) -> bool:
-    """r ends after its prefill on i: its KV is freed."""
+    """End r after its prefill on i: its KV is freed."""
     i.leaving.remove(r)
     free_kv(s, i, r)
     call_back(s, r)
@@ -219,7 +219,7 @@ def turn_away(s: Simulation, i: Instance, r: Request, state: int, reason: str) -
 
 
 def hand_over(s: Simulation, i: Instance, r: Request, d: Instance) -> bool:
-    """Send r, split here, and its KV to d, or let it fail where it could never fit. True: a seat was freed."""
+    """Send r, which is split here, and its KV to d, or fail r if it could never fit. True: a seat was freed."""
     if not s.fits(d, r):
         return turn_away(s, i, r, FAILED, "kv")
     r.source, r.destination, r.handing_over = i, d, True

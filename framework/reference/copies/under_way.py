@@ -12,10 +12,10 @@ class Copy:
     """A copy of KV under way: it has a channel while its bytes flow, and an event if its end is announced."""
 
     request: int
-    complete_s: float  # earliest end: its last byte cannot have come before
-    landing_s: float  # between its last byte and its end
+    complete_s: float  # time before which its last byte cannot arrive
+    landing_s: float  # seconds between its last byte and its end
     channel: Channel | None = None
-    sent_until: float = 0.0  # bytes of that channel with which all of its own have been sent
+    sent_until: float = 0.0  # count of that channel's bytes at which all of its own have been sent
     event: int | None = None
 
 
@@ -25,8 +25,8 @@ class Channel:
 
     source: int
     target: int
-    since_s: float  # time up to which `sent_bytes` are counted
-    sent_bytes: float = 0.0  # bytes that a copy present since the channel was opened has been sent
+    since_s: float  # time up to which `sent_bytes` is counted
+    sent_bytes: float = 0.0  # bytes sent to a copy that has been there since the channel opened
     rate_bytes_s: float = 0.0
     copies: list[Copy] = field(default_factory=list)
     changed: bool = False  # a copy has begun or ended since its rate was set

@@ -1,1 +1,1 @@
-"""An instance crashes and comes back, and requests wait for that."""
+"""Crashes of instances, and requests that wait for their return."""

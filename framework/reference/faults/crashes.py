@@ -1,4 +1,4 @@
-"""An instance crashes and comes back (SEMANTICS.md: Faults)."""
+"""Faults of instances (SEMANTICS.md: Faults)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from framework.system.faults import FaultEvent
 
 
 def fail(s: Simulation, i: Instance) -> None:
-    """Let the next fault come about: it happens to i."""
+    """Process the next fault, which is one of i."""
     this = s.options.faults[s.faults]
     s.faults += 1
     if this.what == "crash":
@@ -39,11 +39,11 @@ def fail(s: Simulation, i: Instance) -> None:
     elif this.what == "link":
         i.link_share, s.links_changed = this.value, True
     elif this.what == "slowdown":
-        i.slowness = this.value  # of the steps that start from now on
+        i.slowness = this.value  # for the steps that start from now on
 
 
 def hang(s: Simulation, i: Instance) -> None:
-    """i, and those that step together with it, make no progress from now on; nothing happens to one that is off."""
+    """Let i and its group make no progress from now on; nothing happens if i is off or down."""
     if i.down or i.off_since_s is not None:
         return
     for rank in i.group:
@@ -53,11 +53,11 @@ def hang(s: Simulation, i: Instance) -> None:
         rank.woken = rank.asked = rank.between = False
         rank.hung = True
     for r in [r for rank in i.group for r in rank.prefilling]:
-        call_back(s, r)  # what is sent layer by layer is not computed
+        call_back(s, r)  # its copy sends each layer once computed, and i computes no more
 
 
 def give_back_growth(s: Simulation, i: Instance) -> None:
-    """The blocks that the decodes of the step under way took for its tokens are free again."""
+    """Free the blocks that the decodes of the step under way took for its tokens."""
     if i.step is None:
         return
     for r in i.step.decodes:
@@ -66,7 +66,7 @@ def give_back_growth(s: Simulation, i: Instance) -> None:
 
 
 def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
-    """i, and those that step together with it, lose all that they hold; nothing happens to an instance that is off."""
+    """Let i and its group lose everything that they hold; nothing happens if i is off or down."""
     if i.down or i.off_since_s is not None:
         return
     for rank in i.group:
@@ -88,7 +88,7 @@ def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
 
 
 def settle(s: Simulation, r: Request) -> None:
-    """r is dropped: it is cancelled if that was decided and awaited its instance; else it fails, or is routed anew."""
+    """Cancel r, which was dropped, if that decision awaited its instance; else fail r or park it."""
     there = [entry for entry in s.postponed if entry.action[1] == r.id]
     s.postponed = [entry for entry in s.postponed if entry not in there]
     r.instance = -1
@@ -101,7 +101,7 @@ def settle(s: Simulation, r: Request) -> None:
 
 
 def lose_steps(s: Simulation, i: Instance) -> None:
-    """The steps under way on i do not end; i was busy up to now."""
+    """Drop the steps under way on i, which was busy up to now."""
     if i.step is not None or i.prefill_step is not None:
         i.totals["busy_s"] += s.now_s - i.counted_s
         i.counted_s = s.now_s
@@ -112,11 +112,10 @@ def lose_steps(s: Simulation, i: Instance) -> None:
 
 
 def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, int]], list[Instance]]:
-    """The requests that these instances hold or expect, taken off, by number, each with the tokens that it has lost;
-    and where else room came free.
+    """Take off the requests that these instances hold or expect; returns them by number, each with its lost tokens, and
+    where else room came free.
 
-    Those that decode or prefill elsewhere go on, and suspended ones stay so.
-    """
+    Requests that decode or prefill elsewhere continue, and suspended ones stay suspended."""
     dropped: list[tuple[Request, int]] = []
     freed: list[Instance] = []
     for _, r in sorted(s.present.items()):
@@ -150,7 +149,7 @@ def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, in
 
 
 def computed_tokens(i: Instance, r: Request) -> int:
-    """KV tokens of r, which is on i, that have been computed, or found in a cache."""
+    """KV tokens of r, which is on i, that have been computed or found in a cache."""
     if r.fetch is not None or any(r is other for _, _, other in i.waiting + i.inbox):
         return 0
     if r in i.prefilling or (r.emitted == 0 and r not in i.running):
@@ -159,7 +158,7 @@ def computed_tokens(i: Instance, r: Request) -> int:
 
 
 def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
-    """r, whose KV is on i or is being computed there, does not go to its destination; where room came free."""
+    """Withdraw the transfer of r, whose KV is on i or is being computed there; returns where room came free."""
     d = r.destination
     assert d is not None
     give_up_place(s, d, r)
@@ -173,7 +172,7 @@ def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
 
 
 def go_down(s: Simulation, i: Instance) -> None:
-    """i, which holds nothing any more, is down, as if it were being started; its next role and its plan stay."""
+    """Take i, which holds nothing any more, down, as if it were starting; its next role and its plan stay."""
     i.cache.clear()
     i.woken = i.asked = i.between = i.closed = False
     if i.draining_role == i.next_role:
@@ -192,7 +191,7 @@ def go_down(s: Simulation, i: Instance) -> None:
 
 
 def come_back(s: Simulation, i: Instance) -> None:
-    """i, and those that step together with it, are back, with nothing."""
+    """Bring i and its group back, empty."""
     for rank in i.group:
         rank.down = False
         take_role(s, rank)
@@ -200,7 +199,7 @@ def come_back(s: Simulation, i: Instance) -> None:
 
 
 def route_parked(s: Simulation) -> None:
-    """Route those that wait for it, in order, once each phase has an instance."""
+    """Route parked requests, in order, once each phase has an instance."""
     while s.parked and not s.unserved:
         r = s.parked.pop(0)
         if r.queue_number == 0:  # it has not been in a queue

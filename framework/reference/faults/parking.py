@@ -10,7 +10,7 @@ from framework.reference.state import Instance, Request
 
 
 def park(s: Simulation, r: Request) -> None:
-    """Let r, which is in no list and holds no KV, wait to be routed anew behind the others that do."""
+    """Park r, which is in no list and holds no KV, behind other parked requests."""
     r.instance = -1
     r.source = r.destination = None
     r.handing_over = r.sent_ahead = r.first_token_recomputed = False
@@ -21,14 +21,14 @@ def park(s: Simulation, r: Request) -> None:
 
 
 def forget_place(r: Request) -> None:
-    """r, which holds no KV, is computed where it is routed from now on, until it decodes."""
+    """Let r, which holds no KV, be computed on the routed instance until it decodes."""
     r.rerouted, r.first_token_pending = True, False
     if r.emitted == 0:
-        r.transfer_end_s = math.nan  # what was sent is lost, and token 1 comes after another transfer
+        r.transfer_end_s = math.nan  # what was sent is lost; token 1 needs another transfer
 
 
 def lose_kv(s: Simulation, i: Instance, r: Request) -> bool:
-    """No instance takes r, held on i, now: its KV is freed, and it is routed anew. True: KV was freed."""
+    """Free the KV of r, held on i, since no instance takes r now; r is routed anew. True: KV was freed."""
     i.leaving.remove(r)
     free_kv(s, i, r)
     park(s, r)

@@ -1,4 +1,4 @@
-"""What a step costs (SEMANTICS.md: Duration of a step, and the mechanisms), and its start."""
+"""The duration of a step (SEMANTICS.md: Duration of a step, and the mechanisms), and its start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from framework.reference.state import Chunk, Instance, Request, Step
 
 
 def choose_depth(s: Simulation, i: Instance) -> int:
-    """Drafts for each decode of i's next step; where that is adaptive, so many as give most tokens a second."""
+    """Drafts for each decode of i's next step; an adaptive depth is the one with the most tokens a second."""
     drafts = s.options.drafts
     if not drafts.adaptive:
         return drafts.depth
@@ -22,7 +22,7 @@ def choose_depth(s: Simulation, i: Instance) -> int:
 
 
 def verify_s(s: Simulation, i: Instance, decodes: list[Request], depth: int) -> float:
-    """A step of these decodes of i, contexts taken as even, drafting not counted."""
+    """Seconds of a step of these decodes of i, contexts taken as equal, without drafting."""
     pool, tokens = i.spec.pool, len(decodes) * (1 + depth)
     context = sum([r.input_tokens + r.emitted + depth for r in decodes])
     base_s = s.timing.base_s(pool, 0, tokens, tokens, tokens - len(decodes))
@@ -72,7 +72,7 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
 
 
 def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk], longest: int) -> float:
-    """How far a step of i lies past what was measured; at most 1: within. `longest`: prefix and chunk of one prompt."""
+    """How far a step of i exceeds the measured range; at most 1: within. `longest`: prefix and chunk of one prompt."""
     depth = i.depth if decodes else 0
     drafted = len(decodes) * (1 + depth)
     context = sum([r.input_tokens + r.emitted + depth for r in decodes])
@@ -82,7 +82,7 @@ def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: 
 
 
 def micro_batches(i: Instance, chunks: list[Chunk]) -> list[list[Chunk]]:
-    """Each chunk goes to the micro-batch that has least."""
+    """The chunks by micro-batch: each goes to the micro-batch with the fewest tokens."""
     dealt: list[list[Chunk]] = [[] for _ in range(i.spec.stages)]
     for chunk in chunks:
         min(dealt, key=lambda batch: sum([tokens for _, _, tokens in batch])).append(chunk)
@@ -90,13 +90,13 @@ def micro_batches(i: Instance, chunks: list[Chunk]) -> list[list[Chunk]]:
 
 
 def with_loads_s(s: Simulation, i: Instance, duration: float) -> float:
-    """Seconds of a step that also brings up what it has found in stores."""
+    """Seconds of a step that also loads what its requests found in stores."""
     load_s, i.load_s = i.load_s, 0.0
     return max(duration, load_s) if s.options.loads_layer_wise else duration + load_s
 
 
 def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
-    """A step of i if each of its ranks had these decodes and chunks."""
+    """Seconds of a step of i if each of its ranks had these decodes and chunks."""
     ranks, pool, depth = i.spec.ranks, i.spec.pool, i.depth if decodes else 0
     batch, context = ranks * len(decodes), ranks * sum([r.input_tokens + r.emitted + depth for r in decodes])
     sampled = batch * (1 + depth) + ranks * sum(
@@ -115,14 +115,14 @@ def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list
 
 
 def attentions_s(s: Simulation, prefill_s: float, decode_s: float, both: bool) -> float:
-    """Attention of a step: where it has `both` kinds the longer one hides a part of the shorter one."""
+    """Attention of a step; if it has `both` kinds, the longer one hides a part of the shorter one."""
     if not both:
         return prefill_s + decode_s
     return max(prefill_s, decode_s) + (1 - s.options.attention_overlap) * min(prefill_s, decode_s)
 
 
 def decode_with_chunks_s(s: Simulation, pool: int, batch: int, context: int, decode_s: float) -> float:
-    """Attention of decodes in a step with chunks, where one kernel has the tiles of both."""
+    """Attention of decodes in a step with chunks, if one kernel has the tiles of both."""
     rows, group, at_once = s.timing.joint_kernel(pool)
     if rows == 0:
         return decode_s
@@ -133,7 +133,7 @@ def decode_with_chunks_s(s: Simulation, pool: int, batch: int, context: int, dec
 
 
 def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
-    """A step of i with these decodes if each of its micro-batches had these chunks."""
+    """Seconds of a step of i with these decodes if each of its micro-batches had these chunks."""
     pool, copies, depth = i.spec.pool, i.spec.stages, i.depth if decodes else 0
     context, batch = sum([r.input_tokens + r.emitted + depth for r in decodes]), len(decodes) * (1 + depth)
     emitting = sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
@@ -151,7 +151,7 @@ def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunk
 
 
 def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
-    """A prefill step concurrent with the decodes."""
+    """Start a prefill step concurrent with the decodes."""
     pool = i.spec.pool
     sampled = sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
     base_s = s.timing.base_s(pool, sum([tokens for _, _, tokens in chunks]), 0, sampled)
@@ -169,7 +169,7 @@ def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
 
 
 def contention_s(s: Simulation, i: Instance, prefill: Step, context: int) -> float:
-    """How much longer decodes read their context because of a prefill step."""
+    """Additional seconds in which decodes read their context because of a prefill step."""
     each = s.options.kv_bytes_per_token
     read = context * each
     of_attention = read / (read + sum(prefix + tokens for _, prefix, tokens in prefill.chunks) * each)

@@ -15,7 +15,7 @@ Form = tuple[list[Request], list[Chunk]]  # the decodes and the chunks of a step
 
 
 def form_step(s: Simulation, i: Instance) -> Form:
-    """The decodes and chunks of i's next step, decodes first; with a prefill step it has decodes alone."""
+    """The decodes and chunks of i's next step, decodes first; next to a prefill step it has decodes alone."""
     return _FORMS["decode_only" if i.prefill_step else i.mode](s, i)
 
 
@@ -43,7 +43,9 @@ def form_stream(s: Simulation, i: Instance, barred: bool) -> None:
 
 
 def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -> list[Chunk]:
-    """Take chunks of those that prefill, in order, and of new ones unless one was preempted; `spent` of the budgets."""
+    """Take chunks of prefilling requests, in order, and of new ones unless one was preempted; `spent` of the
+    budgets.
+    """
     budget = i.token_budget // i.spec.ranks
     chunks: list[Chunk] = []
     for r in list(i.prefilling):
@@ -62,7 +64,7 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
 
 
 def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[Chunk]) -> None:
-    """New requests, each with its first chunk, which joins the others of the step; `spent` of the budgets."""
+    """Admit new requests, each with its first chunk, which joins the others of the step; `spent` of the budgets."""
     while not i.swapped and may_come(i):
         r, rank = min(i.waiting)[2], i.coming_rank
         cached = s.hash_tokens * len(matched_prefix(s, i, r))
@@ -89,13 +91,13 @@ def first_chunk(s: Simulation, i: Instance, r: Request, cached: int, spent: int,
 
 
 def longest_chunk(s: Simulation, r: Request) -> int:
-    """Tokens that r, whose prefill is under way, may have in a step."""
+    """The most tokens of r, whose prefill is under way, in one step."""
     left = r.prefill_until - r.prefilled
     return left if s.options.engine.longest_chunk is None else min(left, s.options.engine.longest_chunk)
 
 
 def tokens_left(i: Instance, size: int, spent: int, rank: int, chunks: list[Chunk]) -> int:
-    """Tokens for one more chunk, where a step of `size` tokens has `spent` and these chunks already."""
+    """Tokens for one more chunk, if a step of `size` tokens has `spent` and these chunks already."""
     loads = micro_batch_loads(i, [chunk for chunk in chunks if i.spec.ranks == 1 or chunk[0].rank == rank])
     decodes = spent - sum(loads)
     return math.ceil((size - decodes) / i.spec.stages) - min(loads)
@@ -130,7 +132,7 @@ def form_static(s: Simulation, i: Instance) -> Form:
 
 
 def form_batch(s: Simulation, i: Instance) -> list[Chunk]:
-    """What is left of prompts that prefill, in order, up to the first that exceeds the budget."""
+    """The rest of prefilling prompts, in order, up to the first that exceeds the budget."""
     chunks: list[Chunk] = []
     for r in list(i.prefilling):
         tokens = r.prefill_until - r.prefilled
@@ -144,7 +146,7 @@ def form_batch(s: Simulation, i: Instance) -> list[Chunk]:
 
 
 def form_prefill_first(s: Simulation, i: Instance) -> Form:
-    """Whole prompts, or decodes where there are none."""
+    """Whole prompts, or decodes if there are none."""
     chunks = form_whole_prompts(s, i, 0, barred=False)
     if chunks:
         return [], chunks
@@ -153,7 +155,7 @@ def form_prefill_first(s: Simulation, i: Instance) -> Form:
 
 
 def form_chunks_first(s: Simulation, i: Instance) -> Form:
-    """Chunks of prompts, or decodes where there are none."""
+    """Chunks of prompts, or decodes if there are none."""
     chunks = form_chunks(s, i, [0] * i.spec.ranks, preempted=False)
     if chunks:
         return [], chunks

@@ -1,4 +1,4 @@
-"""Ranks that step together (SEMANTICS.md: Ranks that are instances)."""
+"""Ranks in lockstep (SEMANTICS.md: Ranks that are instances)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framework.reference.state import Instance
 
 
 def begin_together(s: Simulation, ranks: list[Instance]) -> None:
-    """The ranks of a group have formed their steps, which last as long as the longest of them."""
+    """Start the steps that the ranks of a group have formed, each as long as the longest of them."""
     formed = [i for i in ranks if i.step is not None]
     end_s = max((i.step.end_s for i in formed if i.step), default=0.0)
     for i in formed:

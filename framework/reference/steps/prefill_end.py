@@ -1,6 +1,6 @@
-"""The end of a prefill, and where a request goes on (SEMANTICS.md: End of a step, Splits).
+"""The end of a prefill, and where a request continues (SEMANTICS.md: End of a step, Splits).
 
-`join(s, i, r)`, where it is an argument, lets r decode on i: at once, or from a boundary of i's decodes on.
+`join(s, i, r)`, if it is an argument, lets r decode on i: at once, or from a boundary of i's decodes on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Join = Callable[[Simulation, Instance, Request], None]
 
 
 def join_later(s: Simulation, i: Instance, r: Request) -> None:
-    """r, whose prompt i's prefill stream has computed, joins i's decodes at a boundary."""
+    """Let r, whose prompt i's prefill stream has computed, join i's decodes at a boundary."""
     i.computed.append(r)
 
 
 def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
-    """End those whose chunk gave the last token, each behind the decodes that end and were admitted before it.
+    """End the requests whose chunk gave the last token, each after the ending decodes that were admitted before it.
 
     True: KV was freed.
     """
@@ -53,14 +53,14 @@ def end_in_order(s: Simulation, i: Instance, step: Step) -> bool:
 
 
 def set_aside(i: Instance, leaving: list[Request]) -> None:
-    """Take those out of i's prefilling order whose prompt, or the part of it before their split, is computed."""
+    """Take requests whose prompt, or part before a split, is computed out of i's prefilling order."""
     for r in leaving:
         i.prefilling.remove(r)
     i.prefilled += leaving
 
 
 def complete_prefills(s: Simulation, i: Instance, computed: list[Request], join: Join) -> bool:
-    """Prefills have ended, in chunk order. True: a seat or KV was freed."""
+    """Complete prefills that have ended, in chunk order. True: a seat or KV was freed."""
     set_aside(i, computed)
     found = False
     for r in computed:
@@ -72,7 +72,7 @@ def complete_prefills(s: Simulation, i: Instance, computed: list[Request], join:
 
 
 def complete_prefill(s: Simulation, i: Instance, r: Request, join: Join) -> bool:
-    """A prefill has ended: emit, then finish, stay or leave. True: its seat or its KV was freed."""
+    """Complete a prefill: emit, then finish, stay or leave. True: its seat or its KV was freed."""
     i.prefilled.remove(r)
     stays = s.recomputes_here(r)
     if s.options.first_token == "recomputed" and r.emitted == 0:
@@ -121,7 +121,7 @@ def may_leave_before_token(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def complete_before_token(s: Simulation, i: Instance, r: Request, join: Join) -> bool:
-    """A first prefill has ended: emit and stay, or leave before token 1. True: a seat was freed."""
+    """Complete a first prefill: emit and stay, or leave before token 1. True: a seat was freed."""
     note_prefill_end(s, r)
     i.leaving.append(r)
     if r.sent_ahead:
@@ -159,7 +159,7 @@ def complete_before_token(s: Simulation, i: Instance, r: Request, join: Join) ->
 
 
 def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
-    """r, held on i, has emitted all tokens before its split."""
+    """Send r, held on i, which has emitted all tokens before its split, on."""
     r.split = 0
     if s.unserved & DECODE:
         lose_kv(s, i, r)
@@ -176,7 +176,7 @@ def decode_elsewhere(s: Simulation, i: Instance, r: Request) -> None:
 
 
 def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
-    """All tokens of r before the split in its prompt are prefilled. True: its seat or its KV was freed."""
+    """Send r, whose tokens before the split in its prompt are prefilled, on. True: its seat or its KV was freed."""
     i.prefilled.remove(r)
     i.leaving.append(r)
     r.prefill_until, r.split = r.input_tokens, 0
@@ -204,7 +204,7 @@ def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
-    """r has emitted all its tokens on i. True: its KV was freed; else its free is deferred."""
+    """Finish r, which has emitted all its tokens on i. True: its KV was freed; else its free is deferred."""
     i.changed = True
     if s.options.asynchronous:
         i.deferred_frees.append(r)
@@ -216,7 +216,7 @@ def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def emit(s: Simulation, r: Request) -> None:
-    """r emits a token now."""
+    """Let r emit a token now."""
     r.emitted += 1
     r.token_s.append(s.now_s)
     if r.emitted == 1:
@@ -225,6 +225,6 @@ def emit(s: Simulation, r: Request) -> None:
 
 
 def note_prefill_end(s: Simulation, r: Request) -> None:
-    """The prompt of r is computed; if not for the first time, the first counts."""
+    """Note that the prompt of r is computed; only the first such time counts."""
     if math.isnan(r.prefill_end_s):
         r.prefill_end_s = s.now_s

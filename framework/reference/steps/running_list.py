@@ -1,4 +1,4 @@
-"""Steps in order of admission, of one list of those that decode and prefill (SEMANTICS.md: Prefill)."""
+"""Steps in order of admission: decodes and prefills are one list (SEMANTICS.md: Prefill)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from framework.reference.steps.forming import Form, admit_by_chunks, longest_chu
 
 @dataclass
 class InOrder:
-    """A step that is being formed in order of admission. `spent`: of each rank's budget."""
+    """A step that is being formed in order of admission. `spent`: tokens of each rank's budget."""
 
     s: Simulation
     i: Instance
@@ -25,7 +25,7 @@ class InOrder:
     chunks: list[Chunk] = field(default_factory=list)
 
     def go_through(self) -> bool:
-        """Those that decode and prefill take what they lack of the budget. True: no request was preempted."""
+        """Let decodes and prefills take what they need of the budget. True: no request was preempted."""
         s, i, gave_way = self.s, self.i, self.s.gave_way
         for r in sorted(i.running + i.prefilling, key=lambda r: r.admission):
             tokens = self.tokens_of(r)
@@ -34,7 +34,7 @@ class InOrder:
         return s.gave_way == gave_way
 
     def tokens_of(self, r: Request) -> int:
-        """What r takes of the budget; 0: nothing, or it was preempted."""
+        """The tokens that r takes of the budget; 0: none, or it was preempted."""
         i, budget = self.i, self.i.token_budget // self.i.spec.ranks
         if r in i.running:
             return 1 + i.depth if self.spent[r.rank] < budget and not r.skips else 0
@@ -44,7 +44,9 @@ class InOrder:
         return max(0, min(longest_chunk(self.s, r), tokens_left(i, size, self.spent[r.rank], r.rank, self.chunks)))
 
     def take(self, r: Request, tokens: int) -> bool:
-        """r decodes, or has a chunk of so many tokens, if blocks are found for it. False: r itself gave way."""
+        """Let r decode, or have a chunk of that many tokens, if blocks are found for it. False: r itself was
+        preempted.
+        """
         s, i = self.s, self.i
         if r in i.running:
             if not self.take_blocks(r, growth(s, i, r)):
@@ -61,7 +63,7 @@ class InOrder:
         return True
 
     def take_blocks(self, r: Request, blocks: int) -> bool:
-        """Blocks for r, of others where none are available. False: r itself gave way."""
+        """Take blocks for r, from others if none are available. False: r itself gave way."""
         s, i = self.s, self.i
         while blocks > i.cache.available:
             other = victim(s, i)
@@ -74,11 +76,11 @@ class InOrder:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether tokens are left for who comes next."""
+        """Whether tokens are left for the next request."""
         return self.spent[self.i.coming_rank] < self.i.token_budget // self.i.spec.ranks
 
     def let_join(self) -> None:
-        """Let requests with fetched KV join while they may and tokens are left."""
+        """Let requests with fetched KV join while tokens and room are left."""
         while may_join(self.i) and self.has_tokens:
             r = join(self.s, self.i)
             tokens = self.tokens_of(r)
@@ -88,8 +90,8 @@ class InOrder:
     def take_back(self, r: Request) -> None:
         """Take r out of the step, if it is in it.
 
-        The block that its token would have filled becomes known all the same, unless that token is still being computed
-        as the step is formed.
+        The block that its token would have filled still becomes known, unless that token is being computed while the
+        step is formed.
         """
         if r in self.decodes:
             self.decodes.remove(r)
@@ -101,7 +103,7 @@ class InOrder:
 
 
 def form_in_order(s: Simulation, i: Instance) -> Form:
-    """Let those that decode and prefill take what they lack of the budget, in order of admission, then new ones."""
+    """Let decodes and prefills take what they need of the budget, in order of admission, then admit new requests."""
     i.depth = choose_depth(s, i)
     i.running.sort(key=lambda r: r.admission)
     step = InOrder(s, i, [0] * i.spec.ranks)
@@ -125,7 +127,7 @@ def form_in_order(s: Simulation, i: Instance) -> Form:
 
 
 def pause_others(s: Simulation, i: Instance, decodes: list[Request]) -> None:
-    """The last of the running order are those that the step has no tokens for."""
+    """Pause the last of the running order, for which the step has no tokens."""
     others = [r for r in i.running if r not in decodes]
     for r in others:
         note_tokens(s, i, r)

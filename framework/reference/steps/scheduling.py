@@ -18,7 +18,7 @@ from framework.reference.steps.running_list import form_in_order, pause_others
 
 
 def take_turn(s: Simulation, i: Instance) -> None:
-    """All events of this time have been processed: it is the turn of i to schedule."""
+    """Take the turn of i to schedule: all events of this time have been processed."""
     if not i.woken:  # it has scheduled with its group
         return
     i.woken = False
@@ -36,7 +36,7 @@ def take_turn(s: Simulation, i: Instance) -> None:
 
 
 def look_around(s: Simulation, i: Instance) -> None:
-    """i is about to schedule: each of its idle streams learns which requests have come."""
+    """Let each idle stream of i, which is about to schedule, learn which requests have come."""
     if not i.busy and not i.between:
         i.known = len(i.computed)
     if i.prefill_step is None and i.prefill_ended_s < s.now_s and (i.mode == "concurrent" or not i.between):
@@ -44,7 +44,7 @@ def look_around(s: Simulation, i: Instance) -> None:
 
 
 def schedule(s: Simulation, i: Instance) -> None:
-    """Form i's next step and start it; without anything to do i is idle."""
+    """Form i's next step and start it; i is idle if there is nothing to do."""
     i.busy, barred, streamed = True, s.gives_way(i), i.prefill_step is not None
     let_in(s, i)
     if i.draining_role != i.next_role and i.change_event is None and has_drained(s, i):
@@ -83,7 +83,7 @@ def schedule(s: Simulation, i: Instance) -> None:
 
 
 def let_in(s: Simulation, i: Instance) -> None:
-    """Requests that have been migrated, computed or sent leave, and join, before the step is formed."""
+    """Let migrated requests leave, and computed or sent ones join, before the step is formed."""
     for r in list(i.running):
         if r.migration is not None and r.migration.ready:
             switch_over(s, i, r)
@@ -94,7 +94,7 @@ def let_in(s: Simulation, i: Instance) -> None:
 
 
 def form_and_pull(s: Simulation, i: Instance) -> Form:
-    """The decodes and chunks of i's next step, decodes first; those whose KV has been fetched come before all else."""
+    """The decodes and chunks of i's next step, decodes first; requests with fetched KV come before all else."""
     while i.spec.pulls and may_join(i):
         join(s, i)
     gave_way = s.gave_way
@@ -117,13 +117,13 @@ def prepare_next(s: Simulation, i: Instance) -> None:
 
 
 def prepare_decodes(s: Simulation, i: Instance) -> None:
-    """Prepare so while a prefill step runs: the inbox is left to the next prefill step."""
+    """Do the same while a prefill step runs: the inbox is left to the next prefill step."""
     if knows_late(i):
         s.wake(i)
 
 
 def knows_late(i: Instance) -> bool:
-    """Let the next step use the blocks and seats that came free late; whether anyone there waits for such."""
+    """Let the next step use the blocks and seats that came free late; whether anyone there waits for them."""
     concerned = bool(i.waiting or i.joining or i.swapped) or i.draining_role != i.next_role
     late = concerned and i.late_seats + i.late_blocks > 0
     i.late_seats = i.late_blocks = 0
@@ -131,7 +131,7 @@ def knows_late(i: Instance) -> bool:
 
 
 def schedule_prefills(s: Simulation, i: Instance) -> None:
-    """The prefill stream alone begins, or has ended a step: decodes are under way."""
+    """Start or continue the prefill stream alone, while decodes are under way."""
     barred, gave_way = s.gives_way(i), s.gave_way
     if i.may_prefill:
         ask_batching(s, i)
@@ -154,7 +154,7 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
 
 
 def ask_batching(s: Simulation, i: Instance) -> None:
-    """Ask for the plan of i's coming steps, and for new keys of its queue where they are dynamic."""
+    """Ask for the plan of i's next steps and, if keys are dynamic, for new keys of its queue."""
     if i.changed and "batching" in s.hooks.overrides:
         follow_plan(i, s.hooks.batching(s, i))
     if i.changed and s.hooks.dynamic_keys:
@@ -162,7 +162,7 @@ def ask_batching(s: Simulation, i: Instance) -> None:
 
 
 def ask_select(s: Simulation, i: Instance) -> None:
-    """Ask which of i's decodes its next steps leave out, if there are several; until then none is."""
+    """Ask which decodes i's next steps leave out, if i has several; before the answer, none is left out."""
     if i.changed and "select" in s.hooks.overrides:
         for r in i.running:
             r.skips = False
@@ -171,7 +171,7 @@ def ask_select(s: Simulation, i: Instance) -> None:
 
 
 def set_admission(s: Simulation, i: Instance) -> None:
-    """Close admission for a while where requests wait, and none did; open it where a prompt is computed in part."""
+    """Close admission for a while if requests begin to wait, and open it if a prompt is partly computed."""
     if i.prefilling:
         i.closed = False
     if i.closed and not i.running and not s.options.asynchronous:
@@ -181,7 +181,7 @@ def set_admission(s: Simulation, i: Instance) -> None:
 
 
 def renew_keys(s: Simulation, i: Instance) -> None:
-    """Ask for the keys of i's queue anew, in its order; those preempted stay before all others."""
+    """Ask again for the keys of i's queue, in queue order; preempted requests stay before all others."""
     i.waiting.sort()
     asked = [(number, r) for key, number, r in i.waiting if key > -math.inf]
     if asked:

@@ -18,7 +18,7 @@ from framework.reference.steps.totals import count_step
 
 
 def finish_step(s: Simulation, i: Instance) -> None:
-    """i's step has ended: tokens are emitted, requests finish or move on, and i is to schedule its next step."""
+    """End i's step: emit tokens, let requests finish or move on, and let i schedule its next step."""
     step, i.step, i.busy = i.step, None, False
     assert step is not None
     count_step(s, i, step)
@@ -66,7 +66,7 @@ def resume(i: Instance) -> None:
 
 
 def finish_prefill_step(s: Simulation, i: Instance) -> None:
-    """End a prefill step concurrent with the decodes, which those join that decode here."""
+    """End a prefill step concurrent with the decodes; requests that decode here join the decodes."""
     step, i.prefill_step = i.prefill_step, None
     assert step is not None
     count_step(s, i, step)
@@ -90,7 +90,7 @@ def finish_prefill_step(s: Simulation, i: Instance) -> None:
 
 
 def emit_accepted(s: Simulation, i: Instance, r: Request, depth: int) -> int:
-    """The token of a decode step and the drafts that it accepts; the KV of the others is dropped."""
+    """Emit the token of a decode step and its accepted drafts; the KV of the rejected ones is dropped."""
     taken, drafts = s.blocks_of(i, min(r.kv + 1 + depth, r.input_tokens + r.output_tokens - 1)), s.options.drafts
     count = drafts.emitted(r.id, r.emitted, r.output_tokens - r.emitted, depth)
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""What a step that has ended adds to the step log and to the totals of its instance."""
+"""What an ended step adds to the step log and to its instance's totals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from framework.reference.state import Instance, Step
 
 
 def count_step(s: Simulation, i: Instance, step: Step) -> None:
-    """Write a step that has ended to the step log and add it to the totals."""
+    """Write an ended step to the step log and add it to the totals."""
     decodes, step0, stream = len(step.decodes), int(i.totals["decode_steps"]), int(step.is_concurrent)
     prefill_tokens = step.prefill_tokens
     i.steps.append((step.start_s, step.end_s, decodes, prefill_tokens, step.context))
@@ -40,6 +40,6 @@ def count_step(s: Simulation, i: Instance, step: Step) -> None:
 
 
 def expert_reads(unchosen: float, tokens: int, micro_batches: int) -> float:
-    """How often all experts are read for so many tokens, dealt evenly to micro-batches that each read their own."""
+    """How often all experts are read for `tokens` tokens, dealt evenly to micro-batches that each read their own."""
     each, larger = divmod(tokens, micro_batches)
     return (micro_batches - larger) * (1.0 - unchosen**each) + larger * (1.0 - unchosen ** (each + 1))

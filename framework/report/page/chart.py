@@ -1,4 +1,4 @@
-"""A chart as inline SVG: axes with ticks, lines, dots and limits; colours are those of the page's style sheet."""
+"""A chart as inline SVG: axes with ticks, lines, dots and limits, in the colours of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ _TICK_ROOM = 30.0  # between two labels of the axis below
 
 @dataclass
 class Chart:
-    """One plot; what is added is drawn in that order. `title` is what a reader without sight hears."""
+    """One plot, whose parts are drawn in the order in which they are added. `title` is read out to readers who cannot
+    see it.
+    """
 
     title: str
     x: Scale
@@ -30,7 +32,7 @@ class Chart:
     _parts: list[str] = field(default_factory=list)
 
     def line(self, xs: Floats, ys: Floats, kind: str) -> None:
-        """Points joined in order; where one is not finite the line is broken."""
+        """Add points joined in order; the line breaks where one is not finite."""
         pieces, pen = [], "M"
         for at, up in zip(self._across(xs), self._up(ys), strict=True):
             if not np.isfinite(at + up):
@@ -41,16 +43,16 @@ class Chart:
         self._path("line", kind, pieces)
 
     def steps(self, edges: Floats, ys: Floats, kind: str) -> None:
-        """A level from each edge to the next, shape (N + 1,) and (N,)."""
+        """Add a level from each edge to the next, shape (N + 1,) and (N,)."""
         self.line(np.repeat(edges, 2)[1:-1], np.repeat(ys, 2), kind)
 
     def dots(self, xs: Floats, ys: Floats, kind: str) -> None:
-        """A dot for each point that is finite."""
+        """Add a dot for each finite point."""
         places = np.unique(np.round(np.stack([self._across(xs), self._up(ys)], axis=1), 1), axis=0)
         self._path("dots", kind, [f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up)])
 
     def rings(self, xs: Floats, ys: Floats, kind: str) -> None:
-        """A ring around each point that is finite."""
+        """Add a ring around each finite point."""
         self.dots(xs, ys, f"ring {kind}")
         self.dots(xs, ys, "hole")
 
@@ -59,7 +61,7 @@ class Chart:
             self._parts.append(f'<path class="{shape} {text(kind)}" d="{"".join(pieces)}"/>')
 
     def upright_limit(self, value: float, label: str) -> None:
-        """A dashed line at a value of the axis below; none where that lies outside of it."""
+        """Add a dashed line at a value of the horizontal axis; none if that lies outside it."""
         place = float(self.x([value])[0])
         if not 0 <= place <= 1:
             return
@@ -72,7 +74,7 @@ class Chart:
         )
 
     def level_limit(self, value: float, label: str) -> None:
-        """A dashed line at a value of the axis at the side."""
+        """Add a dashed line at a value of the vertical axis."""
         place = float(self.y([value])[0])
         if not 0 <= place <= 1:
             return
@@ -126,7 +128,7 @@ class Chart:
 
 
 def stacked_bars(title: str, names: Sequence[str], shares: Floats, kinds: Sequence[str]) -> str:
-    """Bars that lie, one a name, each of parts that add up to 1: `shares` (names, parts)."""
+    """Add horizontal bars, one for each name, of parts that sum to 1: `shares` (names, parts)."""
     rows = []
     for name, row in zip(names, shares, strict=True):
         parts = "".join(

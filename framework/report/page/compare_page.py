@@ -66,7 +66,7 @@ def _requests(runs: Sequence[Run]) -> str:
 
 
 def _bars(runs: Sequence[Run]) -> str:
-    """The share of requests that kept the SLO, with the goodput in words."""
+    """Bars of the share of requests that kept the SLO, with the goodput in words."""
     kept = np.array([run.summary["slo_attainment"] for run in runs])
     names = [
         f"{run.label}: {number(run.summary[HEADLINE])} requests/s, {percent(run.summary['slo_attainment'])}"

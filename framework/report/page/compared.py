@@ -1,4 +1,4 @@
-"""Runs side by side: what differs in their settings, their figures, their latencies, and request by request."""
+"""Runs side by side: settings that differ, figures, latencies, and differences request by request."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale
 
 Floats = NDArray[np.float64]
-MOST = 8  # runs of a page, one a colour
+MOST = 8  # runs on a page, one colour each
 _ABSENT = "–"
-_SAME = ("input_tokens", "output_tokens")  # columns that requests which can be paired share
+_SAME = ("input_tokens", "output_tokens")  # columns in which paired requests must agree
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Run:
 
 
 def changed(runs: Sequence[Run]) -> Sheet:
-    """The settings in which they differ, a column a run; a setting that is absent, or null, is the same as none."""
+    """The settings in which the runs differ, one column each; an absent setting equals null."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     rows: list[list[Cell]] = [["directory", *(run.place for run in runs)]]
     for name in names:
@@ -63,7 +63,7 @@ _FIGURES = (
 
 
 def figures(runs: Sequence[Run]) -> Sheet:
-    """The headline figures, a column a run."""
+    """The headline figures, one column for each run."""
     rows: list[list[Cell]] = []
     for key in _FIGURES:
         values = [metric(key).of(run.summary) for run in runs]
@@ -94,7 +94,7 @@ def _distribution(of_runs: Sequence[Quantity], runs: Sequence[Run]) -> str:
 
 
 def _limits_s(runs: Sequence[Run], name: str) -> dict[float, str]:
-    """The limits for all requests, each with the runs that have it, where they differ."""
+    """The limits for all requests, each with the runs that have it if they differ."""
     limits: dict[float, list[str]] = {}
     for run in runs:
         limit = run.settings.get(f"slo.{name}") if name else None
@@ -117,7 +117,7 @@ def are_alike(runs: Sequence[Run]) -> bool:
 
 @dataclass(frozen=True)
 class Difference:
-    """What `run` has less the first run, in `unit`: differences (N,), NaN where either has no value, and their mean."""
+    """The differences (N,) of `run` from the first run, in `unit`, NaN if either has no value, and their mean."""
 
     run: Run
     quantity: str
@@ -127,7 +127,7 @@ class Difference:
 
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
-    """The differences of each run but the first: goodness, TTFT, TPOT and E2E, request by request."""
+    """The differences of each run from the first: goodness, TTFT, TPOT and E2E, request by request."""
     found = []
     base = quantities(runs[0].requests)
     good = runs[0].requests["good"].to_numpy().astype(np.float64)
@@ -141,7 +141,7 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
 
 
 def difference_table(found: Sequence[Difference]) -> Sheet:
-    """A row a run and quantity: the mean with its interval, the median, and who is better."""
+    """One row for each run and quantity: the mean with its interval, the median, and which run is better."""
     rows: list[list[Cell]] = []
     for one in found:
         it = one.paired
@@ -156,7 +156,7 @@ def difference_table(found: Sequence[Difference]) -> Sheet:
 
 
 def difference_pictures(found: Sequence[Difference], runs: Sequence[Run]) -> list[str]:
-    """How differences of TTFT, TPOT and E2E are distributed, a line a run."""
+    """The distributions of differences of TTFT, TPOT and E2E, one line for each run."""
     drawn = []
     for name in dict.fromkeys(one.quantity for one in found if one.quantity != "SLO kept"):
         own = [one for one in found if one.quantity == name and np.isfinite(one.values).any()]

@@ -1,4 +1,4 @@
-"""A map of two settings: a table whose cells are as dark as their values are high."""
+"""A map of two settings: a table with darker cells for higher values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def heat_map(
     names: tuple[Sequence[str], Sequence[str]],
     values: NDArray[np.float64],
 ) -> str:
-    """`values` (down, across), NaN where there is none; `axes` and `names` of what goes down, and across."""
+    """A map of `values` (down, across), NaN if there is none; `axes` and `names` of both directions, down first."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     head = "".join(f'<th scope="col" class="n">{text(name)}</th>' for name in names[1])

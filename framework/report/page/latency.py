@@ -1,4 +1,4 @@
-"""Pictures of latency: how it is distributed, and how it goes with lengths."""
+"""Pictures of latency: its distribution, and its dependence on lengths."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from framework.result import Result
 Floats = NDArray[np.float64]
 SHARES = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
 SHOWN = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
-_CLASSES = 4  # most classes with a curve of their own
+_CLASSES = 4  # the most classes with their own curve
 _DOTS = 1_500
 _BINS = 6
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A latency: `values` (N,) in seconds, NaN where undefined; shown in `unit`, of which a second has `per_s`."""
+    """A latency: `values` (N,) in seconds, NaN if undefined; shown in `unit`, of which a second has `per_s`."""
 
     name: str
     caption: str
     values: Floats
     unit: str
     per_s: float
-    limit: str  # limit of the SLO, "" where it has none
+    limit: str  # limit of the SLO, "" if there is none
 
 
 def quantities(requests: pl.DataFrame) -> list[Quantity]:
@@ -111,7 +111,7 @@ def quantile(ordered: Floats, shares: Floats) -> Floats:
 
 
 def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
-    """The distribution of all gaps between tokens; of the longest of each request if the log of steps was reduced."""
+    """The distribution of all gaps between tokens; of each request's longest gap if the step log was reduced."""
     if result.engine.log == "full":
         output_tokens = result.workload.output_tokens
         upto_s, shares = gap_shares(result.step_log, result.token_log, output_tokens, len(result.instances))
@@ -140,7 +140,7 @@ def _shares(title: str, scale: Scale, label: str) -> Chart:
 
 
 def up_to(values: Floats) -> Scale:
-    """The scale of what a distribution covers, but for its far ends."""
+    """A scale for a distribution except its far ends."""
     above = values[values > 0]
     if len(above) == 0:
         return Scale(0.0, 1.0)
@@ -149,7 +149,7 @@ def up_to(values: Floats) -> Scale:
 
 
 def _limits_s(slo: Slo, name: str, classes: Sequence[str]) -> dict[float, str]:
-    """The limits in force, each with its label; of classes where they have their own."""
+    """The limits in force, each with its label; those of classes if they have their own."""
     limits: dict[float, str] = {}
     if (limit := getattr(slo, name)) is not None:
         limits[float(limit)] = "SLO"
@@ -160,7 +160,7 @@ def _limits_s(slo: Slo, name: str, classes: Sequence[str]) -> dict[float, str]:
 
 
 def against_lengths(requests: pl.DataFrame, slo: Slo) -> list[str]:
-    """TTFT against prompts, TPOT against outputs: a dot a request, and its percentiles by length."""
+    """TTFT over prompt lengths and TPOT over output lengths: a dot for each request, and percentiles by length."""
     ttft, tpot, _ = quantities(requests)
     return [
         _against(requests, ttft, "input_tokens", "prompt (tokens)", slo),
@@ -189,14 +189,14 @@ def _against(requests: pl.DataFrame, quantity: Quantity, column: str, label: str
 
 
 def _spread_out(indices: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """At most so many of them, evenly spread."""
+    """At most `most` of them, evenly spread."""
     if len(indices) <= most:
         return indices
     return indices[np.linspace(0, len(indices) - 1, most).astype(np.int64)]
 
 
 def _by_length(lengths: Floats, values: Floats, good: NDArray[np.bool_]) -> list[list[Cell]]:
-    """A row for each range of lengths, of which each has about as many requests."""
+    """One row for each range of lengths, with about equally many requests each."""
     edges = np.unique(np.quantile(lengths, np.linspace(0, 1, _BINS + 1))) if len(lengths) else np.zeros(0)
     ranges = [*pairwise(edges)] if len(edges) != 1 else [(edges[0], edges[0])]
     rows: list[list[Cell]] = []

@@ -1,4 +1,4 @@
-"""What limits the goodput of a run and what would improve it, as a part of its page."""
+"""A part of a run's page: what limits its goodput, and what would improve it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from framework.report.trials_table import helping, units, verdict
 
 
 def limits(trials: Trials) -> str:
-    """The sentences, then what is worth what: causes removed, and remedies tried."""
+    """The sentences, then the worth of each removed cause and each tried remedy."""
     said = "".join(f"<p>{text(line)}</p>" for line in verdict(trials))
     below = f'<p class="note">{text(units(trials))}</p>' if units(trials) else ""
     return "".join([f'<div class="finding">{said}</div>', _removed(trials), _tried(trials), below])
@@ -42,7 +42,7 @@ def _tried(trials: Trials) -> str:
 def _drawn(
     title: str, note: str, bars: list[tuple[str, Trial]], trials: Trials, rows: list[list[Cell]], first: str
 ) -> str:
-    """Bars of the share of requests that kept the SLO, what is gained apart, next to the table of the same."""
+    """Bars of the share of requests that kept the SLO, with gains marked, next to the same as a table."""
     base = trials.base.kept / trials.base.offered
     names = [f"{name} ({number(trial.goodput)} req/s)" for name, trial in bars]
     kept = np.array([trial.kept / trial.offered for _, trial in bars])

@@ -14,13 +14,13 @@ Cell = str | int | float | bool | None
 
 
 def text(value: object) -> str:
-    """Any value as text of a page: what others wrote stays text, control characters are shown."""
+    """Any value as text of a page: markup in it stays text, and control characters are shown."""
     return html.escape(printable(masked(str(value))), quote=True).replace(" %", "\u00a0%")
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: `columns`, and rows of cells; numbers are set to the right."""
+    """A table: `columns`, and rows of cells; numbers are aligned to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -60,7 +60,7 @@ def _short(value: float) -> str:
 
 @dataclass(frozen=True)
 class Legend:
-    """What the lines of a figure are: (label, class of the series)."""
+    """The meaning of the lines of a figure: (label, class of the series)."""
 
     entries: Sequence[tuple[str, str]]
 
@@ -70,7 +70,7 @@ class Legend:
 
 
 def figure(title: str, note: str, svg: str, legend: Legend, sheet: Sheet) -> str:
-    """A picture with its title, its legend, and the table that says the same."""
+    """A picture with its title, its legend, and a table with the same content."""
     return (
         f"<figure><figcaption><strong>{text(title)}</strong> <span>{text(note)}</span></figcaption>"
         f"{legend.html()}{svg}<details><summary>Table: {text(title)}</summary>{sheet.html()}</details></figure>"
@@ -79,7 +79,7 @@ def figure(title: str, note: str, svg: str, legend: Legend, sheet: Sheet) -> str
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of the page under a heading; without `content` it is left out."""
+    """A part of the page under a heading; it is left out without `content`."""
 
     anchor: str
     title: str
@@ -97,9 +97,9 @@ def grid(parts: Iterable[str]) -> str:
 
 
 def page(title: str, head: str, chapters: Sequence[Chapter], data: tuple[str, object], first: str = "") -> str:
-    """The whole page: `head`, links to the chapters that have content, `first`, the chapters, and `data`.
+    """The whole page: `head`, links to chapters with content, `first`, the chapters, and `data`.
 
-    `data`: the id of a script element, and what it holds as JSON.
+    `data`: the id of a script element, and its JSON content.
     """
     shown = [chapter for chapter in chapters if chapter.content is not None]
     links = "".join(f'<a href="#{text(one.anchor)}">{text(one.title)}</a>' for one in shown)

@@ -1,4 +1,4 @@
-"""Pictures of a run over time, by pool where pools differ."""
+"""Pictures of a run over time, by pool if there are several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from framework.result import Result
 
 Floats = NDArray[np.float64]
 _WINDOWS = 80
-_POOLS = 6  # most pools with a curve of their own
+_POOLS = 6  # the most pools with their own curve
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def over_time(result: Result, good: NDArray[np.bool_]) -> tuple[list[str], float
 
 
 def _says_something(panel: _Panel, series: pl.DataFrame) -> bool:
-    """Whether it is known, and the number of instances at work changes, where that is what it shows."""
+    """Whether a panel is known and, if it shows the number of instances at work, whether that changes."""
     if not any(series[column].drop_nulls().len() > 0 for column, _ in panel.columns):
         return False
     if panel.title != "Instances":

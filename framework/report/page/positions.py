@@ -13,7 +13,7 @@ from framework.result import Result
 
 
 def positions(result: Result, clock: DecodeClock | None = None) -> list[str]:
-    """The mean gap by position; nothing where that is not known, or all gaps are of one bucket."""
+    """The mean gap by position; nothing if it is unknown, or if all gaps are in one bucket."""
     found = by_position(result, clock)
     if found is None or len(found) < 2:
         return []

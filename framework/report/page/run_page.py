@@ -1,4 +1,4 @@
-"""The report of one run: what it came to, why, and all that stands behind it."""
+"""The page of one run: its figures, their causes, and all details."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "pre
 
 
 def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str, limits: str | None = None) -> str:
-    """The page as HTML. `settings`: all of the run's, by name; `command`: what repeats it; `limits`: the
-    chapter on what limits it (`framework.report.page.limits`)."""
+    """The page as HTML. `settings`: all of the run's, by name; `command`: the command that repeats it; `limits`: the
+    chapter on what limits it (`framework.report.page.limits`).
+    """
     result, evaluation, slo = measurement.result, measurement.evaluation, measurement.slo
     summary, requests = evaluation.summary, evaluation.requests
     diagnosis = diagnose(result, evaluation, slo)
@@ -98,7 +99,7 @@ def _tile(name: str, value: float | None, shown: str, unit: str, below: str, kin
 
 
 def _limited(key: str, value_ms: float | None, limit_s: float | None, kept: pl.Series) -> str:
-    """A latency next to its limit; the unit is that in which both read well."""
+    """A latency next to its limit, in a unit in which both read well."""
     if value_ms is None:
         return _tile(metric(key).short, None, "–", "", "undefined")
     shown = metric(key).readable(value_ms)

@@ -1,4 +1,4 @@
-"""Axes: from values to places, and the values that get a tick."""
+"""Axes: from values to positions, and the values that get a tick."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 _TICKS = 5
-_WIDE = 30.0  # largest / smallest, from which an axis is logarithmic
-_FEW_DECADES, _MANY_DECADES = 2.0, 3.5  # decades from which fewer values, and only powers of ten, have ticks
+_WIDE = 30.0  # largest / smallest from which an axis is logarithmic
+_FEW_DECADES, _MANY_DECADES = 2.0, 3.5  # decades from which ticks are fewer, and only at powers of ten
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From `low`..`high` to 0..1; logarithmic if `log`."""
+    """A scale from `low`..`high` to 0..1; logarithmic if `log`."""
 
     low: float
     high: float
@@ -49,20 +49,20 @@ class Scale:
 
 
 def nice(value: float) -> float:
-    """The next of 1, 2, 5, 10, ... that is not below `value`."""
+    """The smallest of 1, 2, 5, 10, ... that is at least `value`."""
     base = 10.0 ** math.floor(math.log10(value))
     return next(part * base for part in (1.0, 2.0, 5.0, 10.0) if part * base >= value * (1 - 1e-9))
 
 
 def from_zero(values: Floats) -> Scale:
-    """An even scale from 0 to a little beyond the largest value."""
+    """A linear scale from 0 to a little beyond the largest value."""
     finite = values[np.isfinite(values)]
     highest = float(finite.max(initial=0.0))
     return Scale(0.0, 1.04 * highest if highest > 0 else 1.0)
 
 
 def fitting(values: Floats) -> Scale:
-    """Logarithmic where the values range far, else from 0."""
+    """A logarithmic scale if the range of values is wide, else a linear one from 0."""
     above = values[np.isfinite(values) & (values > 0)]
     if len(above) == 0 or above.max() < _WIDE * above.min():
         return from_zero(values)
@@ -70,7 +70,7 @@ def fitting(values: Floats) -> Scale:
 
 
 def tick_text(value: float, ticks: Sequence[float] = ()) -> str:
-    """With as many decimals as it takes to distinguish ticks; thousands as k, millions as M."""
+    """The value with as many decimals as distinguish ticks; thousands as k, millions as M."""
     largest = max((abs(tick) for tick in ticks), default=abs(value))
     for factor, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= factor and largest >= factor:

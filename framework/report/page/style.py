@@ -1,8 +1,8 @@
-"""How a page looks: by day and by night, on a telephone, and on paper."""
+"""The look of a page: by day and by night, on a telephone, and on paper."""
 
 from __future__ import annotations
 
-# The colours of Okabe and Ito, darker by day and lighter by night where the contrast asks for it.
+# The colours of Okabe and Ito, darker by day and lighter by night if the contrast needs it.
 STYLE = """
 :root{--paper:#fff;--ink:#1a1c20;--soft:#5b616b;--line:#d9dce1;--grid:#eceef1;--card:#f6f7f9;
 --c0:#0072b2;--c1:#c04a00;--c2:#00805d;--c3:#b0508a;--c4:#2a93d1;--c5:#a86f00;--c6:#444;--c7:#7a5cc4;

@@ -1,4 +1,4 @@
-"""A page of a sweep: curves over what was swept, maps of two settings, and goodput against cost."""
+"""The page of a sweep: curves over swept settings, maps of two settings, and goodput against cost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from framework.report.page.scale import fitting, from_zero
 from framework.report.sweep_groups import mean_of
 
 Floats = NDArray[np.float64]
-_LINES = 8  # most lines of a picture, one a colour
+_LINES = 8  # lines of a picture, one colour each
 _MOST_ROWS = 500
 _MAPS = 4
 CURVES = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms")  # keys of the summary
@@ -28,7 +28,7 @@ _COLUMNS = (*CURVES, "gpus", "usd_per_million_good_tokens")
 
 @dataclass(frozen=True)
 class Point:
-    """A run of a sweep: the `settings` that it was given, by setting, and its summary."""
+    """A run of a sweep: its own `settings`, by name, and its summary."""
 
     settings: Mapping[str, str]
     summary: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Point:
 def sweep_page(points: Sequence[Point], title: str, unfinished: int) -> str:
     """The page as HTML; `unfinished`: how many runs of the sweep left no summary.
 
-    Runs that differ in their seeds alone count as one, with the means of their figures.
+    Runs that differ only in their seeds count as one, with the means of their figures.
     """
     merged = _over_seeds(points)
     axes = _axes(merged)
@@ -89,7 +89,7 @@ def _number(word: str | None) -> float | None:
 
 
 def _label(one: Point, axes: Sequence[str]) -> str:
-    """What it was given of these settings; the names of policies stand alone."""
+    """The values of these settings in a run; names of policies stand alone."""
     settings = [one.settings[axis] if axis == "policy" else f"{axis.split('.')[-1]}={one.settings[axis]}"
              for axis in axes if axis in one.settings]  # fmt: skip
     return " ".join(settings) or "all"
@@ -168,7 +168,7 @@ def _ordered(points: Sequence[Point], axis: str, numeric: Sequence[str]) -> list
 
 
 def frontier(costs: Floats, goodputs: Floats) -> NDArray[np.int64]:
-    """Indices of the points that none is both cheaper, or as cheap, and better than, the cheapest first."""
+    """Indices of the points without a better one at most as expensive, the cheapest first."""
     order = np.lexsort((-goodputs, costs))
     best = np.maximum.accumulate(np.append(-np.inf, goodputs[order]))[:-1]
     return order[goodputs[order] > best].astype(np.int64)

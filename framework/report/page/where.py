@@ -1,4 +1,4 @@
-"""Where the time of requests went, and the requests that fared worst."""
+"""How requests spent their time, and the requests with the worst service."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _sum(column: pl.Series, own: NDArray[np.bool_]) -> float:
 
 
 def worst_requests(result: Result, requests: pl.DataFrame, slo: Slo, diagnosis: Diagnosis) -> str | None:
-    """The requests that missed a limit by the largest factor, and why; those that were not served come last."""
+    """The requests that missed a limit by the largest factor, and why; requests that were not served come last."""
     count, losses = len(requests), diagnosis.losses
     lost = np.flatnonzero(losses.cause >= 0)
     if len(lost) == 0:

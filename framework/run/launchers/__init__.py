@@ -1,1 +1,1 @@
-"""What the launchers of Hydra share here: cheap composition, and jobs in processes that may die."""
+"""What Hydra's launchers share here: cheap composition, and jobs in processes that may die."""

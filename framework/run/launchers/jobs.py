@@ -1,4 +1,4 @@
-"""A job in a process other than the one that launched it: what goes there, and what can come back."""
+"""A job in a process other than its launcher's: what is sent to it, and what can be sent back."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from framework.errors import InputError, JobError
 
 try:
     from joblib.externals import cloudpickle
-except ImportError:  # joblib has not brought its own since 1.6: it asks for the package
+except ImportError:  # joblib has not brought its own since 1.6 and requires the package
     import cloudpickle
 
-# One thread a job: jobs are as many as there are cores.
+# One thread for each job: there are as many jobs as cores.
 SINGLE_THREADED = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMBA")} | {
     "POLARS_MAX_THREADS": "1"
 }
@@ -45,7 +45,7 @@ class Shared:
     task: TaskFunction
 
     def begin(self) -> Path:
-        """Do what every launcher does first; the directory of the sweep."""
+        """Do the first steps of every launcher; returns the directory of the sweep."""
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         directory = Path(self.config.hydra.sweep.dir)
@@ -53,11 +53,11 @@ class Shared:
         return directory
 
     def pack(self) -> bytes:
-        """All of it, and where relative paths start, for `perform`."""
+        """All of it, with the directory of relative paths, packed for `perform`."""
         return cloudpickle.dumps((os.getcwd(), (self.context, self.config, self.task, Singleton.get_state())))
 
     def failed(self, number: int, overrides: Overrides, line: str) -> JobReturn:
-        """What is returned of a job whose process is gone; callbacks get that in its place."""
+        """The result of a job whose process has died, which callbacks also receive."""
         config = self.context.config_loader.load_sweep_config(self.config, list(overrides))
         with open_dict(config):
             config.hydra.job.num = number
@@ -68,9 +68,9 @@ class Shared:
 
 
 def perform(packed: bytes, number: int, overrides: Overrides) -> JobReturn | Exception:
-    """Run job `number`. What goes wrong in its task is in its JobReturn, what goes wrong before is returned instead.
+    """Run job `number`. An error in its task is in its JobReturn; an earlier error is returned instead.
 
-    Nothing is raised: what a launcher makes of an error on its way loses what the error said.
+    Nothing is raised, since a launcher loses the message of an error that it passes on.
     """
     directory, shared = _unpack(packed)
     _settle()
@@ -86,14 +86,14 @@ def perform(packed: bytes, number: int, overrides: Overrides) -> JobReturn | Exc
 
 
 def module_path() -> str:
-    """PYTHONPATH of a process that is to `perform` jobs: what is on it here, and what they unpickle."""
+    """PYTHONPATH of a process that is to `perform` jobs: this process's path, and the modules that jobs unpickle."""
     own = (str(_FRAMEWORK.parent), str(_FRAMEWORK / "plugins"))
     here = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join((*(path for path in here if path and path not in own), *own))
 
 
 def result_of(performed: JobReturn | Exception) -> JobReturn:
-    """The JobReturn of `perform`; raises what was returned instead."""
+    """The JobReturn of `perform`; raises an error that was returned instead."""
     if isinstance(performed, Exception):
         raise performed
     return performed
@@ -101,7 +101,7 @@ def result_of(performed: JobReturn | Exception) -> JobReturn:
 
 @functools.lru_cache(maxsize=1)  # once per launch and process: it imports what the task needs
 def _unpack(packed: bytes) -> tuple[str, tuple[Any, ...]]:
-    plugins = Plugins.instance()  # The plugins come before the rest, for they make its classes anew.
+    plugins = Plugins.instance()  # The plugins come first, because they define its classes anew.
     directory, shared = cloudpickle.loads(packed)
     *_, singletons = shared
     singletons["instances"][Plugins] = plugins
@@ -110,7 +110,7 @@ def _unpack(packed: bytes) -> tuple[str, tuple[Any, ...]]:
 
 @functools.cache
 def _settle() -> None:
-    """Spare garbage collections what has been imported; the workers of joblib ask for one every second."""
+    """Exempt imported objects from garbage collections, because the workers of joblib start one every second."""
     gc.collect()
     gc.freeze()
 
@@ -125,6 +125,6 @@ def _enter(directory: str) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """`error` as one that loses nothing on its way to another process, unlike traces and causes."""
+    """A copy of `error` that loses nothing on its way to another process, as traces and causes would."""
     line = explain(error)
     return JobError("".join(traceback.format_exception(error))) if line is None else InputError(line)

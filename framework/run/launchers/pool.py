@@ -1,4 +1,4 @@
-"""Jobs on all cores of this machine, whatever becomes of the processes that they run in."""
+"""Jobs on all cores of this machine, whose processes may die."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from framework.run.launchers.starting import how_to_start
 
 log = logging.getLogger(__name__)
 
-_AHEAD = 2  # jobs given out per worker, so that none waits for its next
-_IDLE_S = 300.0  # seconds until a worker that nobody uses ends
+_AHEAD = 2  # jobs handed out per worker, so that none waits for its next one
+_IDLE_S = 300.0  # seconds until an unused worker ends
 _KILLED = "its worker was killed three times, the last time with no other job; most likely memory ran out"
 
 
 def launch(shared: Shared, n_jobs: int, job_overrides: Sequence[Overrides], first: int) -> list[JobReturn]:
-    """Run jobs `first`, `first` + 1, ...; what they return, in order.
+    """Run jobs `first`, `first` + 1, ... and return their results in order.
 
-    A job that is under way when a worker is killed starts again, the third time alone. If it is killed then too, what
-    it returns is an InputError. Workers outlive the call.
+    A job that was under way when a worker was killed starts again, the third time alone. If it is killed then too, its
+    result is an InputError. Workers outlive the call.
     """
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
         raise InputError(f"hydra.launcher.n_jobs must be a whole number other than 0, -1 for all cores, got {n_jobs!r}")
@@ -55,13 +55,13 @@ class _Pool:
     returned: dict[int, JobReturn] = field(default_factory=dict)
 
     def run_all(self) -> list[int]:
-        """Fill `returned`; the jobs that were killed three times, the third time alone."""
+        """Fill `returned`; jobs that were killed twice run alone the third time."""
         self._tell()
         lost = self._run_in_company(self._run_in_company(self.jobs))
         return [number for number in lost if self._attempt([number], workers=1)]
 
     def _run_in_company(self, numbers: Iterable[int]) -> list[int]:
-        """Run each once; those that were under way when a worker was killed, which any of them may have caused."""
+        """Run each once; returns the jobs under way when a worker was killed, any of which may be the cause."""
         waiting, lost = list(numbers), set[int]()
         while waiting:
             lost |= self._attempt(waiting, self.workers)
@@ -69,7 +69,7 @@ class _Pool:
         return sorted(lost)
 
     def _attempt(self, numbers: Iterable[int], workers: int) -> set[int]:
-        """Run jobs until all have ended or a worker is killed; those that were given out and lost."""
+        """Run jobs until all have ended or a worker is killed; returns those that were handed out and lost."""
         executor = get_reusable_executor(workers, timeout=_IDLE_S, **how_to_start())
         waiting, given, begun = iter(numbers), dict[Future[JobReturn | Exception], int](), set[int]()
         try:

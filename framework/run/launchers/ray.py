@@ -1,4 +1,4 @@
-"""Jobs on a Ray cluster, each composed where it runs."""
+"""Jobs on a Ray cluster, each composed on its node."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from framework.run.launchers.jobs import SINGLE_THREADED, Overrides, Shared, mod
 
 log = logging.getLogger(__name__)
 
-_PASSED_ON = ("TRACES_DIR", "TRACES_OFFLINE")  # a cluster that runs already does not know the command's environment
+_PASSED_ON = ("TRACES_DIR", "TRACES_OFFLINE")  # a running cluster does not know the command's environment
 _ANSWER_S = 5.0
 
 
 def launch(
     shared: Shared, settings: Mapping[str, Any], job_overrides: Sequence[Overrides], first: int
 ) -> list[JobReturn]:
-    """Run jobs `first`, `first` + 1, ...; what they return, in order. `settings`: "init" and "remote", for Ray.
+    """Run jobs `first`, `first` + 1, ... and return their results in order. `settings`: "init" and "remote", for Ray.
 
-    Ray starts the jobs of dead workers and nodes again; a job that it gives up returns an InputError. Machines need the
-    project, its environment and the directory of the command at the same places.
+    Ray restarts the jobs of dead workers and nodes; a job that it gives up has an InputError as its result. Machines
+    need the project, its environment and the directory of the command at the same places.
     """
     directory = shared.begin()
     _attach(settings["init"])

@@ -1,4 +1,4 @@
-"""Jobs as those of Slurm, through submitit, with the settings of Hydra's launcher for it."""
+"""Jobs as Slurm jobs, through submitit, with the settings of Hydra's launcher for it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _AT_START = ("max_num_timeout",)
 def launch(
     shared: Shared, cluster: str, settings: Mapping[str, Any], job_overrides: Sequence[Overrides], first: int
 ) -> list[JobReturn]:
-    """Run jobs `first`, `first` + 1, ... on `cluster`, "slurm" or "local"; what they return, in order.
+    """Run jobs `first`, `first` + 1, ... on `cluster`, "slurm" or "local", and return their results in order.
 
-    A job that ends without a result, killed or out of time, returns an InputError. Machines need the project, its
-    environment and the directory of the command at the same places. Raises InputError if nothing can be submitted.
+    A job that ends without a result, killed or out of time, has an InputError as its result. Machines need the project,
+    its environment and the directory of the command at the same places. Raises InputError if nothing can be submitted.
     """
     directory = shared.begin()
     log.info(f"{len(job_overrides):,} {cluster} jobs, in {directory}")
@@ -50,7 +50,7 @@ def launch(
 
 
 @dataclass(frozen=True)
-class _Job(Checkpointable):  # Slurm queues one that it preempts again
+class _Job(Checkpointable):  # Slurm queues a job again after it preempts it
     packed: bytes
 
     def __call__(self, number: int, overrides: list[str]) -> JobReturn | Exception:

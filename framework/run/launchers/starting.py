@@ -1,6 +1,6 @@
-"""How workers of this machine start: as copies of one process that has imported what their jobs need.
+"""The start of workers on this machine: as copies of one process that has imported what their jobs need.
 
-A process that imports for itself takes more than a second for it. Where the system knows no such copies each does.
+Importing takes each process more than a second. On systems without such copies each worker imports by itself.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from typing import Any
 from framework.run.launchers.jobs import SINGLE_THREADED, module_path
 
 _IMPORTED = (
-    "servelab",  # first: from then on no package of the user's stands before those of this installation
+    "servelab",  # first: from then on no package of the user's precedes those of this installation
     *("framework.run.launchers.jobs", "framework.run.job", "framework.report.run_table", "scipy.optimize"),
 )
-_GRACE_S = 2.0  # seconds for the job at hand when the process that gives out the jobs is gone
+_GRACE_S = 2.0  # seconds left for the present job after the launching process has died
 
 
 def how_to_start() -> dict[str, Any]:
-    """Arguments of loky's executor. The process to copy runs when this returns, and ends after its last worker."""
+    """Arguments of loky's executor. The process to copy is running when this returns, and ends after its last
+    worker.
+    """
     known: dict[str, Any] = {"initializer": _begin, "initargs": (dict(os.environ) | SINGLE_THREADED,)}
     if not _copies():
         return known | {"env": SINGLE_THREADED}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(_IMPORTED))
     outer = dict(os.environ)
-    # Libraries read the former as they are loaded; the last keeps the working directory from standing first.
+    # Libraries read the first ones when they are loaded; the last one keeps the working directory from coming first.
     os.environ.update(SINGLE_THREADED, PYTHONPATH=module_path(), PYTHONSAFEPATH="1")
     try:
         forkserver.ensure_running()
@@ -45,9 +47,11 @@ def _copies() -> bool:
 
 
 def _begin(environment: Mapping[str, str]) -> None:
-    """Prepare a worker: as its environment was when the jobs were given out, deaf to interrupts, and mortal."""
+    """Prepare a worker: restore the environment of the launch, ignore interrupts, and end with the launching
+    process.
+    """
     _become(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that gives out the jobs hears it too, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launching process receives it too, and ends this one
     if _copies():
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -58,7 +62,7 @@ def _become(environment: Mapping[str, str]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker soon after the process that gives out the jobs, which may have had no chance to end it."""
+    """End this worker soon after the launching process, which may not be able to end it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

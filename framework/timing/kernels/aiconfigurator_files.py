@@ -1,4 +1,4 @@
-"""Which columns of which files of aiconfigurator-core make the rows of each operation: facts about its format."""
+"""The columns of aiconfigurator-core's files that make the rows of each operation: facts about its format."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _BF16_BYTES = 2
 
 @dataclass(frozen=True)
 class File:
-    """One kind of file: where it lies, the column or expression of each key, which rows count, and their seconds."""
+    """One kind of file: its place, the column or expression of each key, which rows count, and their seconds."""
 
     family: str
     name: str
     columns: Mapping[str, str | pl.Expr]
     keep: pl.Expr | None = None
     folder: str | None = None  # folder to read instead of the backend's
-    fills: Sequence[str] = ()  # rows count where no row before has the same values of these columns
+    fills: Sequence[str] = ()  # rows count if no earlier row has the same values of these columns
     unless: str = ""  # names of kernels that are left out
     latency_s: pl.Expr = pl.col("latency") * 1e-3
 
@@ -88,7 +88,7 @@ _EXPERTS: Mapping[str, str | pl.Expr] = {
     "ep": "moe_ep_size",
     "distribution": "distribution",
 }
-# TensorRT-LLM's own kernels for experts on Blackwell, which FlashInfer packs for the other backends: where two tables
+# TensorRT-LLM's own kernels for experts on Blackwell, which FlashInfer provides to the other backends: if two tables
 # measured them for one shape, they agree within a few per cent.
 _SHARED_TYPES = ("fp8_block", "nvfp4", "w4a8_mxfp4_mxfp8")
 _SHARED_KERNELS = "flashinfer_trtllm|min_latency|^moe_torch_flow$"
@@ -120,7 +120,7 @@ def _scaling(folder: str | None) -> File:
 
 
 def _deepep(name: str, comm: str, phase: str, latency_us: pl.Expr, keep: pl.Expr | None = None) -> File:
-    """Older files of the library DeepEP: dispatch and combine side by side, all GPUs of the nodes take part."""
+    """Older files of the library DeepEP: dispatch and combine in one row, all GPUs of the nodes take part."""
     columns: dict[str, str | pl.Expr] = {
         "phase": pl.lit(phase),
         "comm": pl.lit(comm),
@@ -145,19 +145,21 @@ def _deepep_files() -> list[File]:
 
 
 def _spread_experts(name: str) -> File:
-    """Kernels behind DeepEP, whole experts on each GPU; routing is even, as copies of the popular ones make it."""
+    """Kernels behind DeepEP, with whole experts on each GPU; routing is even, as copies of the popular experts
+    make it.
+    """
     columns = {**_EXPERTS, "distribution": pl.lit("balanced")}
     keep = (pl.col("distribution") == "uniform") & (pl.col("moe_ep_size") > NODE_GPUS)
     return File("moe", name, columns, keep)
 
 
-# The type of what is sent is part of the library's name where it is not its default.
+# The type of the sent data is part of the library's name if it is not the default.
 _COMM = pl.col("comm_backend").str.strip_prefix("trtllm_") + pl.when(
     pl.col("comm_dtype").is_in(["default", "bfloat16"])
 ).then(pl.lit("")).otherwise("_" + pl.col("comm_dtype"))
 _PREFILL: Mapping[str, str | pl.Expr] = {"tokens": "isl", "prefix": "step"}
 _DECODE: Mapping[str, str | pl.Expr] = {"context": pl.col("isl") + pl.col("step")}
-# Operations that no version measured in full: what one lacks, by these columns, is taken from the next.
+# Operations that no version measured completely: what one lacks, by these columns, is taken from the next.
 FILLED = {
     "all_reduce": ["gpus"],
     "all_gather": ["gpus"],
@@ -174,7 +176,7 @@ FILES: Mapping[str, Sequence[File]] = {
         File("attention", "generation_attention", {**_HEADS, **_DECODE}),
     ],
     "experts": [
-        # Experts without a gate do two thirds of the work: they are no faster kernel of the same operation.
+        # Experts without a gate do two thirds of the work, so they are not a faster kernel of the same operation.
         File("moe", "moe", _EXPERTS, keep=~pl.col("kernel_source").str.contains("nongated")),
         File(
             "moe",
@@ -186,7 +188,7 @@ FILES: Mapping[str, Sequence[File]] = {
             unless=_SHARED_KERNELS,
         ),
     ],
-    # For a few tokens of each expert, and for many: of what both measured the faster counts.
+    # For a few tokens of each expert, and for many: if both were measured, the faster one counts.
     "spread_experts": [_spread_experts("wideep_generation_moe"), _spread_experts("wideep_context_moe")],
     "all_reduce": [
         File(
@@ -232,7 +234,7 @@ FILES: Mapping[str, Sequence[File]] = {
             },
         )
     ],
-    # Scaling a matrix to fp8 is an elementwise kernel; that of SGLang's tables is ten times slower than others are.
+    # Scaling a matrix to fp8 is an elementwise kernel; in SGLang's tables it is ten times slower than in others.
     "elementwise": [_scaling(None), _scaling("vllm")],
     "quantize": [_quantize("computescale", "scale"), _quantize("scale_matrix", "apply")],
 }

@@ -16,9 +16,9 @@ _PHASES = ("dispatch", "combine")
 def all_to_all_s(operations: Operations, hidden: int, experts: Experts, ep: int, tokens: FloatArray) -> FloatArray:
     """Seconds of dispatch and combine of one layer: tokens go to the GPUs of their experts, and results come back.
 
-    Each of `ep` GPUs sends `tokens`, an array of any shape, which the result has too; each token is `hidden` values. Of
-    the libraries that were measured the fastest counts. Among more GPUs than were measured a token goes to more of
-    them: k experts lie on p (1 - (1 - 1 / p)^k) of p GPUs. Raises InputError where no library was measured.
+    Each of `ep` GPUs sends `tokens`, an array of any shape, which the result has too; each token is `hidden` values.
+    The fastest measured library counts. Among more GPUs than were measured a token goes to more of them: k experts lie
+    on p (1 - (1 - 1 / p)^k) of p GPUs. Raises InputError if no library was measured.
     """
     shape = {"hidden": hidden, "per_token": experts.per_token, "experts": experts.count}
     rows = nearest(operations.rows("dispatch", shape), {"ep": ep})

@@ -1,4 +1,4 @@
-"""What grouped-query attention costs one GPU, by the methods that framework.timing.kernels.step_cost asks for."""
+"""The cost of grouped-query attention on one GPU, by the methods of framework.timing.kernels.step_cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations, Sh
 
 @dataclass(frozen=True)
 class _Layers:
-    """`count` layers of one kind, and what attention of one of them takes."""
+    """`count` layers of one kind, and the time of one layer's attention."""
 
     count: int
     prefill: Interpolated
@@ -24,9 +24,9 @@ class _Layers:
 
 @dataclass(frozen=True)
 class GroupedQuery:
-    """Grouped-query attention of all layers on one of `tp` GPUs, in some layers to a window only.
+    """Grouped-query attention of all layers on one of `tp` GPUs; some layers may have a window.
 
-    Raises InputError where tp GPUs cannot split the heads.
+    Raises InputError if tp GPUs cannot split the heads.
     """
 
     operations: Operations

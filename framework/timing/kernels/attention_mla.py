@@ -1,4 +1,4 @@
-"""What multi-head latent attention (MLA) costs one GPU, by the methods that framework.timing.kernels.step_cost asks.
+"""The cost of multi-head latent attention (MLA) on one GPU, by the methods of framework.timing.kernels.step_cost.
 
 A prefill projects latents up to keys and values of every head; a decode absorbs that projection into queries and
 outputs and attends to the latents themselves (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1). Backends were
@@ -27,7 +27,7 @@ _FOUR_BITS = ("nvfp4", "mxfp4", "int4")
 
 @dataclass(frozen=True)
 class _Mla:
-    """MLA of all layers on one of `tp` GPUs. Raises InputError where tp GPUs cannot split the heads."""
+    """MLA of all layers on one of `tp` GPUs. Raises InputError if tp GPUs cannot split the heads."""
 
     operations: Operations
     model: Model
@@ -61,7 +61,7 @@ class _Mla:
         return "bf16" if self.model.dtype in _FOUR_BITS else self.model.dtype
 
     def _weights(self, heads: int) -> float:
-        """Values of a layer's projections for so many heads; those into the latents are of no head."""
+        """Values of a layer's projections for `heads` heads; those into the latents belong to no head."""
         return float(self._sizes.parameters(self.model.hidden, heads))
 
     def _rows(self, operation: str) -> pl.DataFrame:
@@ -115,10 +115,11 @@ class _Mla:
 class MlaModule(_Mla):
     """MLA that was measured as a whole module, with its projections, rotary embedding and cache writes.
 
-    What a step's tokens cost whatever they attend to is the least that so many were seen to take: as one sequence, as
-    sequences of a few tokens each, or as decodes with next to no context. Prefills and decodes cost what is above it.
-    On some GPUs modules of a few tokens take twice as long as their matrices and the four kernels between these,
-    measured apart: the CPU launched them one by one, where servers replay a CUDA graph. The excess is subtracted.
+    The cost of a step's tokens, whatever they attend to, is the least time in which as many were measured: as one
+    sequence, as sequences of a few tokens each, or as decodes with almost no context. Prefills and decodes cost what is
+    above it. On some GPUs modules of a few tokens take twice as long as their matrices and the four kernels between
+    these, measured separately: the CPU launched them one by one, while servers replay a CUDA graph. The excess is
+    subtracted.
     """
 
     @property
@@ -137,7 +138,7 @@ class MlaModule(_Mla):
         return self._flat_s(tokens) - self._launched_s()
 
     def _launched_s(self) -> float:
-        """Seconds that launches from the CPU took beyond the kernels of one token; 0 where these were not measured."""
+        """Seconds of launches from the CPU beyond the kernels of one token; 0 if these were not measured."""
         one, apart = np.ones(()), MlaKernels(self.operations, self.model, self.tp)
         try:
             kernels_s = apart.projections_s(one) + apart.absorb_s(one)
@@ -146,7 +147,7 @@ class MlaModule(_Mla):
         return max(0.0, float(self._flat_s(one) - kernels_s) - _BETWEEN * self.model.layers * LAUNCH_S)
 
     def _flat_s(self, tokens: FloatArray) -> FloatArray:
-        """The least that so many tokens were seen to take."""
+        """The least measured time of `tokens` tokens."""
         short_s = self._prefill().seconds(np.maximum(tokens / _SHORT, 1.0), np.minimum(tokens, _SHORT))
         whole_s = self._prefill().seconds(1.0, tokens)
         decode_s = self._decode().seconds(tokens, 1.0)
@@ -196,7 +197,7 @@ class MlaKernels(_Mla):
     def absorb_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of a decode's products of queries and outputs with the up-projections, over its tokens.
 
-        They take the place of projecting keys and values up.
+        They replace the projection of keys and values.
         """
         return self.model.layers * (self._absorb("pre").seconds(tokens) + self._absorb("post").seconds(tokens))
 
@@ -223,7 +224,7 @@ class MlaKernels(_Mla):
 
 
 def mla_attention(operations: Operations, model: Model, tp: int) -> MlaModule | MlaKernels:
-    """MLA as it was measured: the whole module where there is one, else its kernels; raises InputError for neither."""
+    """MLA as it was measured: the whole module if there is one, else its kernels. Raises InputError for neither."""
     module = MlaModule(operations, model, tp)
     try:
         module.length_limit(), module.context_limit(np.ones(1))

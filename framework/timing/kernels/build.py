@@ -3,8 +3,8 @@
     python -m framework.timing.kernels.build
     python -m framework.timing.kernels.build model=llama3_8b gpu=h100 backend=vllm tp=16 dtype=fp8 kv_dtype=fp8
 
-Without arguments: all that ship, into the package. With arguments: into the user's cache, where timing=measured finds
-them. Entries that a profile there already has stay, as long as they come from the same tables. Models and GPUs are
+Without arguments it makes all shipped profiles, in the package. With arguments it writes to the user's cache, where
+timing=measured finds them. Existing entries of a profile stay if they come from the same tables. Models and GPUs are
 those of conf/. Kernel times come from the package aiconfigurator-core (NVIDIA, Apache-2.0): pip install '.[kernels]'.
 """
 
@@ -41,7 +41,7 @@ _TYPES = ("dtype", "expert_dtype", "kv_dtype")
 _KEYS = {
     **dict.fromkeys(("model", "gpu", "backend"), "names, several joined by commas"),
     **dict.fromkeys(_SIZES, "of one instance; those that people use if none is given"),
-    **dict.fromkeys(_TYPES, "those that ship, or the model's own, if nothing is said"),
+    **dict.fromkeys(_TYPES, "those that ship, or the model's own, by default"),
     "kernels": "a CSV of one's own (framework/timing/kernels/read_csv.py) or the profiles of the simulator Vidur",
     "missing": "roofline: operations that were not measured come from the datasheet, and the profile names them",
     "out": "a directory other than the user's cache",
@@ -57,11 +57,10 @@ _CITATION = "{source}: kernel times measured on {gpu} with {backend} {backend_ve
 
 @dataclass(frozen=True)
 class Request:
-    """Which profiles to make, and where to.
+    """Which profiles to make, and where.
 
-    `parallelisms` and `types` are None where those that ship are to be made. `kernels` is "package" or a file, as for
-    `load_kernels`. With `estimates`, what was not measured is taken from the datasheet. With `keep`, entries that are
-    at `out` already stay.
+    `parallelisms` and `types` are None for the shipped ones. `kernels` is "package" or a file, as for `load_kernels`.
+    With `estimates`, what was not measured is taken from the datasheet. With `keep`, existing entries at `out` stay.
     """
 
     models: tuple[Model, ...]
@@ -78,7 +77,7 @@ class Request:
 
 @dataclass
 class Made:
-    """What came of a request: the files, how many entries they have in all, and by reason what could not be made."""
+    """The result of a request: the files, their total number of entries, and by reason what could not be made."""
 
     paths: list[Path] = field(default_factory=list)
     entries: int = 0
@@ -90,10 +89,10 @@ class Made:
 
 
 def load_kernels(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
-    """Kernel tables of `gpu` from "package" (aiconfigurator-core), a CSV of one's own, or profiles of Vidur.
+    """Kernel tables of `gpu` from "package" (aiconfigurator-core), a user's CSV, or profiles of Vidur.
 
     Vidur's are a directory, or a file recognised by its columns. `backend` may be None for a CSV that states it. Raises
-    InputError for what cannot be used.
+    InputError for unusable input.
     """
     path = Path(source)
     if source != _PACKAGE and not path.is_dir() and not is_vidur(read_text(path)):
@@ -104,7 +103,7 @@ def load_kernels(source: str, gpu: Gpu, backend: str | None = None) -> Kernels:
 
 
 def build(request: Request, progress: Callable[[int, int], None] | None = None) -> Made:
-    """Make the profiles of a request. What lacks measured kernels is listed in the result, not refused.
+    """Make the profiles of a request. Profiles that lack measured kernels are listed in the result, not refused.
 
     `progress(done, total)` counts profiles. Raises InputError for a file that cannot be written.
     """
@@ -208,7 +207,7 @@ def _project_version() -> str:
 
 
 def parse(arguments: Arguments) -> Request:
-    """The request of a command line. Raises InputError, or an error of Hydra's, for what cannot be."""
+    """The request of a command line. Raises InputError, or an error of Hydra's, for a wrong one."""
     own, overrides = arguments.own, arguments.settings
     models = _chosen("model", own, PLANS, overrides)
     sizes = {name: whole(name, own[name]) for name in _SIZES if name in own}
@@ -243,7 +242,7 @@ def _estimates(missing: str) -> bool:
 
 
 def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], overrides: Sequence[str]) -> Any:
-    """What conf/ has under the names of a group that were given, or under all that ship."""
+    """The entries of conf/ with the given names of a group, or all shipped ones."""
     names = dict.fromkeys(own[group].split(",") if group in own else default)
     further = [word for word in overrides if word.startswith(f"{group}.") or is_config_dir(word)]
     return tuple(configured([f"{group}={name}", *further], [group])[group] for name in names)
@@ -251,7 +250,7 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
 
 @command(__doc__, keys=_KEYS, settings=("model", "gpu"))
 def main(arguments: Arguments) -> None:
-    """Make what the command line asks for and print what came of it. Raises InputError if nothing could be made."""
+    """Make what the command line asks for and print the result. Raises InputError if nothing could be made."""
     request = parse(arguments)
     with progress_bar("profiles") as progress:
         made = build(request, progress)

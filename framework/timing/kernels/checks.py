@@ -1,8 +1,8 @@
-"""Checks of kernel times: values, and whether a GPU could have done what they say.
+"""Checks of kernel times: their values, and whether a GPU could reach them.
 
-The speed of light of a row is the time that its FLOPs need at the GPU's peak or its bytes at the bandwidth of memory
-or link, the longer of both (S. Williams et al., "Roofline", CACM 52(4), 2009). A unit mistake, a factor of 1000, puts
-a row far below it or a whole table far above.
+The speed of light of a row is the longer of the time that its FLOPs need at the GPU's peak and the time that its bytes
+need at the bandwidth of memory or link (S. Williams et al., "Roofline", CACM 52(4), 2009). A unit mistake, a factor of
+1000, puts a row far below it or a whole table far above it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS
 
-# No kernel runs shorter, measured tables have none under 1.4 us; and a launch on an idle GPU takes about this long.
+# No kernel is shorter: measured tables have none under 1.4 us. A launch on an idle GPU takes about this long.
 _SHORTEST_S = 0.2e-6
 _LAUNCH_S = 2e-6
-# How much faster than the speed of light a row may be: datasheets state peaks below the boost clock (measured: up to
-# 0.99), and small tensors that a benchmark reads again and again come from the cache (measured: up to 4.7).
+# The factor by which a row may be faster than the speed of light: datasheets state peaks below the boost clock
+# (measured: up to 0.99), and small tensors that a benchmark reads repeatedly come from the cache (measured: up to 4.7).
 _FLOPS_MARGIN = 3.0
 _CACHE_MARGIN = 12.0
-# How far above launch and speed of light the median row may be. Measured tables are within a factor of 80.
+# The factor by which the median row may exceed launch and speed of light. Measured tables are within a factor of 80.
 _SLOW = 300.0
 _UNEVEN = 100.0  # between adjacent sizes of one shape
-# The size along which step times are interpolated: one value would leave nothing to interpolate.
+# The size along which step times are interpolated; a single value would leave nothing to interpolate.
 _AXIS = {
     "gemm": "m",
     "prefill_attention": "tokens",
@@ -56,7 +56,7 @@ def checked(
 
     `rows` has all key columns of the operation, the column `latency` in units of `unit_s` seconds, and `row`, which
     says where the row stands in the file `where`. Raises InputError, naming file, operation, row and value, for the
-    first size that is no whole number in its range, the first name that is empty or unknown type, and the first time
+    first size that is no whole number in its range, the first name that is empty or an unknown type, and the first time
     that is not finite and positive.
     """
     for name in OPERATIONS[operation]:
@@ -113,7 +113,7 @@ def require_consistent(operation: str, rows: pl.DataFrame, where: str) -> None:
 
 
 def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> None:
-    """Raise InputError for a row that the GPU cannot run so fast, and for a table that is far too slow."""
+    """Raise InputError for a row that is too fast for the GPU, and for a table that is far too slow."""
     light = _light(operation, rows, gpu)
     too_fast = light.filter(pl.col("too_fast"))
     advice = "seconds, milliseconds and microseconds mixed up, or another gpu?"
@@ -135,10 +135,10 @@ def require_plausible(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) 
 
 
 def require_even(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> None:
-    """Raise InputError where one size takes a hundred times what adjacent sizes of the same shape let expect.
+    """Raise InputError if one size takes a hundred times what adjacent sizes of the same shape suggest.
 
     A larger call cannot end a hundred times sooner than a smaller one, nor come a hundred times closer to the speed of
-    light: a single row in another unit looks so.
+    light; a single row in another unit would.
     """
     axis = _AXIS.get(operation)
     if axis is None:
@@ -167,7 +167,7 @@ def too_fast(operation: str, rows: pl.DataFrame, gpu: Gpu) -> pl.Series:
 def _refuse_first(
     operation: str, rows: pl.DataFrame, where: str, valid: pl.Series, name: str, needed: str
 ) -> pl.DataFrame:
-    """The rows, if all are valid; else InputError for the first that is not."""
+    """The rows, if all are valid. Raises InputError for the first that is not."""
     bad = rows.filter(~valid.fill_null(False))
     if bad.height:
         value = bad[name][0]
@@ -248,7 +248,7 @@ def _by_dtype(values: Mapping[str, float], name: str = "dtype") -> pl.Expr:
 
 
 def _peak(gpu: Gpu, dtype: str) -> float:
-    """Dense FLOP/s, the GPU's highest for a type that it states none for."""
+    """Dense FLOP/s; the GPU's highest for a type without a stated peak."""
     try:
         return gpu.peak(dtype)
     except InputError:

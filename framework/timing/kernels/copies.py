@@ -1,4 +1,4 @@
-"""What elementwise kernels take: a launch, then bytes at the speed of the cache where they fit, else of memory."""
+"""The time of elementwise kernels: a launch, then bytes at the speed of the cache if they fit, else of memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from framework.timing.curves import FloatArray
 
 @dataclass(frozen=True)
 class Copies:
-    """Seconds over bytes: `launch_s`, and so many bytes a second, `rates`, at the `sizes` in bytes that were measured.
+    """Seconds over bytes: `launch_s`, and bytes a second, `rates`, at the measured `sizes` in bytes.
 
-    Between two sizes the logarithm of the rate is interpolated in that of the size; beyond them it stays.
+    Between two sizes the logarithm of the rate is interpolated over that of the size; beyond them it is constant.
     """
 
     launch_s: float
@@ -23,15 +23,15 @@ class Copies:
 
     @classmethod
     def at(cls, rate: float, launch_s: float) -> Copies:
-        """Copies at one rate, whatever their size."""
+        """Copies at one rate for all sizes."""
         return cls(launch_s, np.array([1.0]), np.array([rate]))
 
     @classmethod
     def measured(cls, rows: pl.DataFrame, shared: float) -> Copies:
-        """Copies as the rows of the table `elementwise` have them, each of which had the whole cache.
+        """Copies from the rows of the table `elementwise`, each of which had the whole cache.
 
-        `shared` is how many times as many bytes pass through the cache in a step: a kernel runs at the rate of one that
-        moves that many. Sizes are taken together by powers of two. The launch is the least time of any of them.
+        `shared` is the factor by which more bytes pass through the cache in a step: a kernel has the rate of one that
+        moves that many bytes. Sizes are grouped by powers of two. The launch is the least time of any of them.
         """
         powers = rows.group_by(pl.col("bytes").log(2).round(0).alias("power")).agg(
             pl.col("bytes").median(), pl.col("latency_s").median()

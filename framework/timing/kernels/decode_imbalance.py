@@ -1,14 +1,14 @@
-"""What decodes of unequal context cost on top of equal ones, from measured kernels.
+"""The additional cost of decodes of unequal context over equal ones, from measured kernels.
 
-A decode kernel ends with its longest sequence. Against a batch of the same summed context c in which all b sequences
-are alike, an uneven one takes
+A decode kernel ends with its longest sequence. Compared with a batch of the same summed context c in which all b
+sequences are equal, an uneven one takes
 
     skew_s * (b * longest - c)
 
-seconds more: the term of the step time that framework.timing.table calls `uneven_s`. The difference of two measurements
-is noisy, and its noise grows with their length, so residuals are taken relative to the even batch's time. Outliers are
-down-weighted (Cauchy loss, tuned to 95 % efficiency on normal noise: Holland, Welsch, "Robust regression using
-iteratively reweighted least-squares", 1977).
+seconds more: the term `uneven_s` of framework.timing.table. The difference of two measurements is noisy, and its noise
+grows with their length, so residuals are relative to the even batch's time. Outliers have less weight (Cauchy loss,
+tuned to 95 % efficiency on normal noise: Holland, Welsch, "Robust regression using iteratively reweighted
+least-squares", 1977).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KEYS = OPERATIONS["decode_attention"]
 _LAYER = tuple(name for name in _KEYS if name not in ("batch", "context"))
 _LEAST_CASES = 4
 _RESAMPLES = 200
-_LEAST_NOISE = 1e-3  # least relative noise of a measurement: beyond its noise a residual counts less
+_LEAST_NOISE = 1e-3  # least relative noise of a measurement; a residual beyond its noise has less weight
 _SIGMAS_PER_MEDIAN = 1.4826  # standard deviations of a normal variable in the median of its absolute value
 _CAUCHY_SCALE = 2.385  # scale in standard deviations of the noise
 
 
 @dataclass(frozen=True)
 class DecodeImbalance:
-    """What was fitted to the decodes of one layer whose contexts are uneven.
+    """A fit to the decodes of one layer with uneven contexts.
 
     `per_token_s` are the seconds of one layer per context token of (batch x longest - summed context), and `error_s` is
     their standard error, from a bootstrap over the `cases` uneven batches. `residual` is the median over these of the
@@ -49,16 +49,16 @@ class DecodeImbalance:
     residual_without: float
 
     def step_s(self, layers: int) -> float:
-        """`StepRow.skew_s` of a model with so many layers of this kind; 0 where it lies within 2 errors of 0."""
+        """`StepRow.skew_s` of a model with `layers` layers of this kind; 0 if it lies within 2 errors of 0."""
         return layers * self.per_token_s if self.per_token_s > 2 * self.error_s else 0.0
 
 
 def fit_imbalance(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> DecodeImbalance:
     """Fit the term to rows of one layer, with the same heads and types: `even` ones and `uneven` ones.
 
-    They are rows of the tables `decode_attention` and `uneven_decode`. Each uneven row counts for which there is an
-    even one of the same batch and (mean) context. `seed` is that of the bootstrap. Raises InputError for rows of
-    several layers, and for fewer than 4 such pairs.
+    They are rows of the tables `decode_attention` and `uneven_decode`. An uneven row counts if there is an even one of
+    the same batch and (mean) context. `seed` is that of the bootstrap. Raises InputError for rows of several layers,
+    and for fewer than 4 such pairs.
     """
     pairs = _pairs(even, uneven)
     if pairs.height < _LEAST_CASES:
@@ -83,9 +83,9 @@ def fit_imbalance(even: pl.DataFrame, uneven: pl.DataFrame, seed: int = 0) -> De
 
 
 def imbalance_s(kernels: Kernels, model: Model, tp: int) -> float:
-    """`StepRow.skew_s` of a model on one of `tp` GPUs; 0 where too few uneven batches of its heads were measured.
+    """`StepRow.skew_s` of a model on one of `tp` GPUs; 0 if too few uneven batches of its heads were measured.
 
-    It is 0 too where they show no effect. Layers with a window read no more than the window, and are not counted.
+    It is also 0 if they show no effect. Layers with a window read no more than the window, and are not counted.
     """
     if "uneven_decode" not in kernels.tables or model.latent is not None:
         return 0.0
@@ -113,7 +113,7 @@ def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:
 
 def _robust_slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Slope through the origin that minimises the Cauchy loss of y - slope * x."""
-    scale = float(np.median(np.abs(x)))  # the solver wants numbers near 1
+    scale = float(np.median(np.abs(x)))  # the solver needs numbers near 1
     start = float(np.median(y / x)) * scale
     noise = _CAUCHY_SCALE * _SIGMAS_PER_MEDIAN * float(np.median(np.abs(start * x / scale - y)))
     fit = least_squares(

@@ -1,13 +1,13 @@
 """Times between measured shapes, by interpolating the utilisation of the GPU in logarithms of sizes.
 
-Kernel times span six orders of magnitude and bend where a kernel changes from one limit of the hardware to the other.
-Their utilisation, the time at the speed of light (roofline: Williams, Waterman, Patterson, "Roofline: an insightful
-visual performance model for multicore architectures", CACM 52(4), 2009) over the measured time, varies slowly. Its
-logarithm is interpolated linearly in the logarithms of all sizes: a plateau (time constant while a tile fills) and a
-power law are both exact. Beyond the largest size the utilisation of the last measured point holds, below the smallest
-its time does. Attention fills the GPU the better the longer it goes on: what it wastes on a call or a tile counts less
-and less, so that one over its utilisation approaches a constant as one over the size (docs/timing_kernels.md says how
-well that meets lengths that were measured and kept apart).
+Kernel times span six orders of magnitude and bend where a kernel changes from one limit of the hardware to another.
+Their utilisation is the time at the speed of light (roofline: Williams, Waterman, Patterson, "Roofline: an insightful
+visual performance model for multicore architectures", CACM 52(4), 2009) divided by the measured time, and varies
+slowly. Its logarithm is interpolated linearly in the logarithms of all sizes, so a plateau (constant time while a tile
+fills) and a power law are both exact. Beyond the largest size the utilisation of the last measured point holds, below
+the smallest its time does. Attention uses the GPU better the longer it runs: the waste of a call or a tile counts less
+and less, so the inverse of its utilisation approaches a constant as 1 / size (docs/timing_kernels.md compares this with
+lengths that were measured but held out).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from framework.errors import InputError
 from framework.timing.curves import FloatArray
 
 _ESTIMATED_SIZE = 2.0**17  # size up to which an estimate counts as known
-Ideal = Callable[..., FloatArray]  # seconds at the speed of light, of the sizes
+Ideal = Callable[..., FloatArray]  # seconds at the speed of light, over the sizes
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Interpolated:
     `axes` has d arrays: the log2 of each measured size, increasing. `log_utilisation` has the log2 of the utilisation,
     of shape (len(axes[0]), ..., len(axes[-1])); where nothing was measured, it is that of the last smaller size on the
     last axis that has one. `limits` has the largest measured last size for all sizes but the last, of shape
-    (len(axes[0]), ..., len(axes[-2])). `ideal` gives the seconds at the speed of light. What was measured may be a
-    share of what is asked for, 1 / `stretch` of it, and keep the GPU as busy with `stretch` times the first size; that
-    says nothing of a larger batch than was measured, so that no less than its own utilisation counts. With `saturates`,
-    beyond the largest last size one over the utilisation falls on as it did over the last octave, as one over the size.
+    (len(axes[0]), ..., len(axes[-2])). `ideal` gives the seconds at the speed of light. The measurement may be of a
+    share of the wanted work, 1 / `stretch` of it, and keep the GPU as busy with `stretch` times the first size; that
+    says nothing of a larger batch than was measured, so at least its own utilisation counts. With `saturates`, beyond
+    the largest last size the inverse of the utilisation keeps falling as over the last octave, as 1 / size.
     """
 
     axes: tuple[FloatArray, ...]
@@ -49,7 +49,7 @@ class Interpolated:
     saturates: bool = False
 
     def seconds(self, *sizes: FloatArray | float) -> FloatArray:
-        """The seconds at d sizes >= 0, which broadcast against each other, and whose shape the result has."""
+        """The seconds at d sizes >= 0, which broadcast against each other to the shape of the result."""
         held = [np.maximum(size, 2.0**least) for size, least in zip(sizes, self._smallest, strict=True)]
         utilisation = self._beyond(held[0] * self.stretch, *held[1:])
         if self.stretch > 1:
@@ -61,15 +61,15 @@ class Interpolated:
         stretched = [np.asarray(sizes[0]) * min(self.stretch, 1.0), *sizes[1:]]
         corners = []
         for corner in _corners(self.axes[:-1], stretched):
-            # A corner counts only where the size really lies between the two.
+            # A corner counts only if the size really lies between the two.
             corners.append(np.where(corner.weight > 0, self.limits[corner.at], np.inf))
         return np.minimum.reduce(corners)
 
     def limit_together(self, size: FloatArray | float) -> FloatArray:
-        """The largest second size that was measured around a first one, or with which both multiply to what was.
+        """The largest second size that was measured around a first one, or whose product with it was measured.
 
-        Of two sizes, which together say how much a kernel reads: as much was measured of fewer, longer ones. Unless
-        times saturate, `limit`.
+        The two sizes together determine how much a kernel reads: as much was measured with fewer, longer ones. Unless
+        times saturate, it equals `limit`.
         """
         if not self.saturates:
             return self.limit(size)
@@ -80,7 +80,7 @@ class Interpolated:
         return np.maximum(self.limit(size), most[at] / np.maximum(asked, first[0]))
 
     def _beyond(self, *sizes: FloatArray | float) -> FloatArray:
-        """Log2 of the utilisation, beyond the largest last size too."""
+        """Log2 of the utilisation, also beyond the largest last size."""
         if not self.saturates:
             return self._utilisation(*sizes)
         *others, last = sizes
@@ -114,14 +114,13 @@ def interpolate(
     saturates: bool = False,
     together: bool = False,
 ) -> Interpolated:
-    """The interpolation of the column latency_s over the columns `sizes`, which no two rows have alike.
+    """The interpolation of the column latency_s over the columns `sizes`, in which no two rows agree.
 
-    `ideal` gives the seconds at the speed of light of what was measured, and `wanted` those of what is asked for, where
-    that is something else of which the same utilisation is expected. With `capped`, `ideal` is a bound, so that times
-    below it (data that stayed in cache) are raised to it; otherwise it only says how time scales. `saturates` as in
-    `Interpolated`; with `together`, the product of two sizes says how much is read, so that a row which ends goes on as
-    a measured one of fewer, longer ones does. Raises InputError for
-    an empty table, and for times and sizes that are not positive.
+    `ideal` gives the seconds at the speed of light of the measured work, and `wanted` those of the wanted work, if that
+    differs but should have the same utilisation. With `capped`, `ideal` is a bound, so times below it (data that stayed
+    in cache) are raised to it; otherwise it only says how time scales. `saturates` is as in `Interpolated`. With
+    `together`, the product of two sizes says how much is read, so a row which ends continues as a measured row of
+    fewer, longer ones does. Raises InputError for an empty table, and for times and sizes that are not positive.
     """
     if rows.is_empty():
         raise InputError(f"no measured time to interpolate over {', '.join(sizes)}")
@@ -145,14 +144,14 @@ def interpolate(
 
 
 def estimated(sizes: int, ideal: Ideal, utilisation: float) -> Interpolated:
-    """An operation over so many sizes of which nothing was measured: everywhere of the same utilisation."""
+    """An operation over `sizes` without any measurement: it has the same utilisation everywhere."""
     ends = np.array([0.0, np.log2(_ESTIMATED_SIZE)])
     held = np.full((2,) * sizes, np.log2(utilisation))
     return Interpolated((ends,) * sizes, held, np.full((2,) * (sizes - 1), _ESTIMATED_SIZE), ideal)
 
 
 def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:
-    """The rows whose values of the columns `wanted` are closest to those wanted in log2; of equals the smaller ones."""
+    """The rows whose values of the columns `wanted` are closest in log2; among equals the smaller ones."""
     names = list(wanted)
     combinations = rows.select(names).unique().sort(names)
     distance = np.zeros(combinations.height)
@@ -163,14 +162,14 @@ def nearest(rows: pl.DataFrame, wanted: dict[str, float]) -> pl.DataFrame:
 
 
 class _Corner(NamedTuple):
-    """A corner of the cells in which points lie, and how much it counts there."""
+    """A corner of the cells in which points lie, and its weight there."""
 
     at: tuple[NDArray[np.intp], ...]
     weight: FloatArray
 
 
 def _corners(axes: Sequence[FloatArray], sizes: Sequence[FloatArray | float]) -> list[_Corner]:
-    """The 2^d corners of the cell around each point; points outside the grid take its edge."""
+    """The 2^d corners of the cell around each point; points outside the grid use its edge."""
     places = [_place(axis, np.log2(size)) for axis, size in zip(axes, sizes, strict=True)]
     corners = []
     for upper in itertools.product((0, 1), repeat=len(axes)):
@@ -192,9 +191,9 @@ def _place(axis: FloatArray, x: FloatArray) -> tuple[NDArray[np.intp], FloatArra
 
 
 def _go_on_together(grid: FloatArray, first: FloatArray, second: FloatArray) -> None:
-    """Fill, in place, what lies beyond the end of each row as far as rows before it have the product of both sizes.
+    """Fill, in place, the end of each row as far as earlier rows have the product of both sizes.
 
-    `first` and `second` have the log2 of the sizes. The row goes on with the changes of the nearest such row.
+    `first` and `second` have the log2 of the sizes. The row continues with the changes of the nearest such row.
     """
     ends = [second[np.flatnonzero(~np.isnan(row))[-1]] if not np.all(np.isnan(row)) else -np.inf for row in grid]
     for i in range(1, len(first)):
@@ -212,7 +211,7 @@ def _go_on_together(grid: FloatArray, first: FloatArray, second: FloatArray) -> 
 
 
 def _saturate(grid: FloatArray, last_axis: FloatArray) -> None:
-    """Fill, in place, what lies beyond the last measured size of each row; `last_axis` has the log2 of the sizes."""
+    """Fill, in place, the part of each row beyond its last measured size; `last_axis` has the log2 of the sizes."""
     for place in np.ndindex(grid.shape[:-1]):
         row = grid[place]
         known = np.flatnonzero(~np.isnan(row))
@@ -223,14 +222,14 @@ def _saturate(grid: FloatArray, last_axis: FloatArray) -> None:
 
 
 def _saturated(reached: FloatArray, halfway: FloatArray, share: FloatArray) -> FloatArray:
-    """Log2 of the utilisation at a size of which `share` was reached, from those there and at half of that."""
+    """Log2 of the utilisation at a size of which `share` was reached, from the values there and at half of it."""
     here = 2.0**-reached
     falls = np.clip(2.0**-halfway - here, 0.0, here / 2)
     return np.asarray(-np.log2(np.maximum(here - falls * (1 - share), 1.0)))
 
 
 def _fill(grid: FloatArray, axis: int) -> FloatArray:
-    """Gaps take the last value before them on the axis; those at its start the first one after them."""
+    """Fill gaps with the last value before them on the axis, those at its start with the first one after them."""
     moved = np.moveaxis(grid.copy(), axis, -1)
     for direction in (1, -1):
         view = moved[..., ::direction]

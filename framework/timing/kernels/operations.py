@@ -1,4 +1,4 @@
-"""The operations that a decoder's layers are made of, on one GPU, timed by interpolation of measured kernel times."""
+"""The operations of a decoder's layers on one GPU, timed by interpolation of measured kernel times."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
 ACTIVATION_BYTES = 2.0  # bytes of a value between layers: bf16
-# Where no elementwise kernel was measured, one reaches 80 % of the bandwidth after a launch of 3 us: the values that
+# If no elementwise kernel was measured, one reaches 80 % of the bandwidth after a launch of 3 us: the values that
 # aiconfigurator-core states for every GPU (systems/<gpu>.yaml).
 _COPY_BANDWIDTH = 0.8
-# Measured kernels have the cache to themselves; in a step weights stream through it between one kernel and the next. As
-# many bytes again are taken to lie in the way.
+# Measured kernels have the cache to themselves; in a step weights stream through it between one kernel and the next.
+# The model assumes as many bytes again in the way.
 _CACHE_SHARED = 2.0
 LAUNCH_S = 3e-6
-# Tokens choose experts unevenly, more evenly where routers were trained with a shared expert (DeepSeek-V3).
+# Tokens choose experts unevenly, and more evenly if routers were trained with a shared expert (DeepSeek-V3).
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 _NETWORK_S = 15e-6  # seconds of a round between nodes; estimate
 _LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
-_ESTIMATED = 0.7  # utilisation of what is taken from the datasheet; matrix products measured on GPUs reach 0.6 to 0.85
-_ROUND_S = 15e-6  # seconds of an all-reduce for each GPU after the first, where the GPU states none
-_LEAST_PRODUCT = 0.4  # share of a measured time that is not taken for the search for scales, whatever that took
+_ESTIMATED = 0.7  # utilisation of estimates from the datasheet; measured matrix products reach 0.6 to 0.85
+_ROUND_S = 15e-6  # seconds of an all-reduce for each GPU after the first, if the GPU states none
+_LEAST_PRODUCT = 0.4  # least share of a measured time after subtracting the search for scales
 
 
 @dataclass(frozen=True)
 class Shard:
-    """What one GPU holds of a layer's attention: its heads, and the data type of cached keys and values."""
+    """One GPU's part of a layer's attention: its heads, and the data type of cached keys and values."""
 
     heads: int
     kv_heads: int
@@ -48,7 +48,7 @@ class Shard:
     window: int = 0
 
     def seen(self, context: FloatArray) -> FloatArray:
-        """How many tokens the last one of `context` tokens attends to."""
+        """The number of tokens to which the last one of `context` tokens attends."""
         return np.minimum(context, self.window) if self.window else context
 
 
@@ -56,8 +56,8 @@ class Shard:
 class Operations:
     """The operations of one GPU and backend, interpolated between measured shapes.
 
-    Arrays of sizes broadcast, and all times are in seconds. Methods raise InputError, naming operation and shape, where
-    the tables hold nothing to go by.
+    Arrays of sizes broadcast, and all times are in seconds. Methods raise InputError, naming operation and shape, if
+    the tables have no usable rows.
     """
 
     kernels: Kernels
@@ -66,16 +66,16 @@ class Operations:
 
     @property
     def launch_s(self) -> float:
-        """Seconds of an elementwise kernel that has next to nothing to do."""
+        """Seconds of an elementwise kernel with almost no work."""
         return self._copies.launch_s
 
     def copy_s(self, moved_bytes: FloatArray) -> FloatArray:
-        """Seconds of an elementwise kernel that reads and writes so many bytes, its launch apart."""
+        """Seconds of an elementwise kernel that reads and writes `moved_bytes`, without its launch."""
         return self._copies.seconds(np.asarray(moved_bytes, np.float64))
 
     @property
     def elementwise_measured(self) -> bool:
-        """Whether elementwise kernels were measured on their own."""
+        """Whether elementwise kernels were measured separately."""
         return "elementwise" in self.kernels.tables
 
     @cached_property
@@ -103,8 +103,8 @@ class Operations:
     def experts(self, dtype: str, hidden: int, experts: Experts, tp: int, ep: int) -> Interpolated:
         """A layer's routed experts, over the tokens that enter it on all GPUs that share it.
 
-        Each of `ep` groups has whole experts, and `tp` GPUs of a group split each of them. Among the GPUs of several
-        nodes, kernels made for that count where they were measured, under even routing.
+        Each of `ep` groups has whole experts, and `tp` GPUs of a group split each of them. Across nodes, kernels made
+        for that count if they were measured, under even routing.
         """
         intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
 
@@ -135,7 +135,7 @@ class Operations:
         """Seconds of an all_reduce, all_gather or reduce_scatter of a message among `gpus` GPUs; 0 for a single one.
 
         The message is the gathered one, in bytes. Across nodes the parts of a message that the GPUs of a node hold
-        after their own exchange travel side by side, each over the network port of its GPU.
+        after their own exchange travel in parallel, each over its GPU's network port.
         """
         if gpus == 1:
             return np.zeros(np.shape(message_bytes))
@@ -164,7 +164,7 @@ class Operations:
         return fit.seconds(message_bytes)
 
     def prefill_attention(self, shard: Shard) -> Interpolated:
-        """Prefill attention of one layer, over (sequences, tokens of each), with nothing cached before."""
+        """Prefill attention of one layer, over (sequences, tokens of each), with nothing cached."""
 
         def ideal(of: Shard) -> Ideal:
             wide = 2.0 * (of.heads + of.kv_heads) * of.head_dim * ACTIVATION_BYTES
@@ -209,7 +209,7 @@ class Operations:
         return self.fit(key, lambda: self._or_estimated("decode_attention", make, 2, ideal(shard)))
 
     def sampler_s(self, vocab: float, batch: FloatArray) -> FloatArray:
-        """Seconds of choosing a token for each of `batch` sequences; 0 where that was not measured."""
+        """Seconds to choose a token for each of `batch` sequences; 0 if that was not measured."""
         if "sampler" not in self.kernels.tables:
             return np.zeros(np.shape(batch))
 
@@ -222,18 +222,18 @@ class Operations:
         return self.fit(("sampler", vocab), make).seconds(batch)
 
     def link_bytes_s(self, gpus: int, measured: int) -> float:
-        """The bytes a second from one of `gpus` GPUs to the others; `measured` of them were seen to share a node."""
+        """The bytes a second from one of `gpus` GPUs to the others; `measured` of them were measured in one node."""
         near = max(measured, self.gpu.linked_gpus)
         return self.gpu.link_bytes_s if gpus <= near else min(self.gpu.nic_bytes_s, self.gpu.link_bytes_s)
 
     def fit(self, key: tuple[Any, ...], make: Callable[[], Interpolated]) -> Interpolated:
-        """The interpolation that `make` makes, which is made only once for a key."""
+        """The interpolation that `make` makes, only once for a key."""
         if key not in self._fits:
             self._fits[key] = make()
         return self._fits[key]
 
     def _or_estimated(self, operation: str, make: Callable[[], Interpolated], sizes: int, ideal: Ideal) -> Interpolated:
-        """What `make` makes of measured times, or, where there are none and that is allowed, of the datasheet."""
+        """The result of `make` from measured times or, if there are none and that is allowed, from the datasheet."""
         try:
             return make()
         except InputError:
@@ -243,7 +243,7 @@ class Operations:
             return estimated(sizes, ideal, _ESTIMATED)
 
     def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
-        """The rows of a table in which the columns have the wanted values. Raises InputError where there are none."""
+        """The rows of a table with the wanted values in the columns. Raises InputError if there are none."""
         table = self.kernels.table(operation)
         rows = table.filter(*(pl.col(name) == value for name, value in wanted.items()))
         if rows.is_empty():
@@ -255,7 +255,7 @@ class Operations:
         return rows
 
     def _has(self, operation: str, wanted: dict[str, Any]) -> bool:
-        """Whether a table holds rows in which the columns have the wanted values."""
+        """Whether a table holds rows with the wanted values in the columns."""
         table = self.kernels.tables.get(operation)
         return (
             table is not None
@@ -267,17 +267,17 @@ class Operations:
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
 
     def _multiplied_as(self, dtype: str) -> str:
-        """The type of weights, by what the backend multiplies them where that is faster and was measured."""
+        """The type of weights by which the backend multiplies them, if that is faster and was measured."""
         faster = self.kernels.multiplied_as.get(dtype, dtype)
         return faster if faster in self.kernels.table("experts")["dtype"].unique() else dtype
 
     def _gemm_rows(self, dtype: str) -> pl.DataFrame:
         """Rows of a data type as a server runs it.
 
-        Rows of fp8 contain the search for the scale of the activations: it is taken off where scales are fixed. Where
-        fp8_block rows measured the host's launches instead of the kernel, those of fp8 stand in: a product of 32 x 32
-        matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do; up to twice that
-        time, times say little of the GPU. The same kernels in other tables take as long as plain fp8.
+        Rows of fp8 contain the search for the scale of the activations; it is subtracted if scales are fixed. If
+        fp8_block rows measured the host's launches instead of the kernel, those of fp8 replace them: a product of 32 x
+        32 matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do; up to twice that
+        time, times say little of the GPU. The same kernels in other tables take as long as fp8 with one scale.
         """
         rows = self.rows("gemm", {"dtype": "fp8" if dtype == "fp8_dynamic" else dtype})
         if dtype == "fp8":
@@ -292,7 +292,7 @@ class Operations:
         return rows.join(plain, on=("m", "n", "k"), how="left").with_columns(latency_s=corrected)
 
     def _with_fixed_scales(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Times of products without the search for the scale of their activations, where that was measured apart."""
+        """Times of products without the search for the scale of their activations, if that was measured separately."""
         if "quantize" not in self.kernels.tables:
             return rows
         searches = self.rows("quantize", {}).filter((pl.col("phase") == "scale") & (pl.col("dtype") == "fp8"))
@@ -309,19 +309,19 @@ class Operations:
         rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
         windowed = rows.filter(pl.col("window") == 0 if shard.window == 0 else pl.col("window") > 0)
         if windowed.is_empty():
-            self.rows(operation, {"kv_dtype": shard.kv_dtype, "window": shard.window})  # says what is missing
+            self.rows(operation, {"kv_dtype": shard.kv_dtype, "window": shard.window})  # raises with what is missing
         wanted: dict[str, float] = {"head_dim": shard.head_dim, "kv_heads": shard.kv_heads, "heads": shard.heads}
         return nearest(windowed, wanted | ({"window": shard.window} if shard.window else {}))
 
 
 def _measured(rows: pl.DataFrame) -> Shard:
-    """The shard that rows of one shard are of."""
+    """The shard to which rows of one shard belong."""
     first = rows.row(0, named=True)
     return Shard(first["heads"], first["kv_heads"], first["head_dim"], first["kv_dtype"], first["window"])
 
 
 def _distribution(rows: pl.DataFrame, preferred: Sequence[str]) -> pl.DataFrame:
-    """Rows of the most likely distribution of tokens over experts that was measured."""
+    """Rows of the most likely measured distribution of tokens over experts."""
     measured = set(rows["distribution"].unique())
     chosen = next((name for name in preferred if name in measured), rows["distribution"][0])
     return rows.filter(pl.col("distribution") == chosen)

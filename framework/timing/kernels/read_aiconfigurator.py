@@ -1,7 +1,7 @@
 """Kernel tables of the package aiconfigurator-core (NVIDIA, Apache-2.0): `pip install '.[kernels]'`.
 
 The package holds `systems/data/<gpu>/<family>/<backend>/<version>/<name>_perf.parquet`, measured under CUDA graphs as
-servers replay them. `systems/query_versions.yaml` names the version of each backend whose measurement is complete,
+servers replay them. `systems/query_versions.yaml` names the version of each backend with a complete measurement,
 `systems/<gpu>.yaml` states the hardware.
 """
 
@@ -25,18 +25,18 @@ from framework.timing.kernels.table import Kernels, Provenance, fastest
 BACKENDS = ("vllm", "trtllm", "sglang")
 _PACKAGE = "aiconfigurator_core"
 _TESTED = "0.12.0"
-# TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations where the GPU can, which is where that was measured.
+# TensorRT-LLM multiplies mxfp4 weights by mxfp8 activations on GPUs that can, which are those that were measured.
 _MULTIPLIED_AS = {"trtllm": {"mxfp4": "mxfp4_mxfp8"}}
 _GPUS = {
     **{gpu: f"{gpu}_sxm" for gpu in ("a100", "h100", "h200", "b200", "b300")},
     **{gpu: gpu for gpu in ("l40s", "gb200", "gb300")},
     "rtx_pro_6000": "rtx_pro_6000_server",
 }
-# Steps of these GPUs are composed without elementwise kernels of their own: with them nothing that was measured is met
-# better (docs/timing_kernels.md).
+# Steps of these GPUs have no separate elementwise kernels: including them improves no comparison with measurements
+# (docs/timing_kernels.md).
 UNTABLED_ELEMENTWISE = ("a100", "h100", "h200", "b200")
-# Attention beyond what was measured is held there at the utilisation of the largest size: with such steps published
-# comparisons were repeated.
+# Beyond its measured sizes attention has the utilisation of the largest size: published comparisons were repeated with
+# such steps.
 HELD = ("a100",)
 
 
@@ -44,11 +44,11 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
     """All kernel tables of a GPU (a name of conf/gpu) and a backend (vllm, trtllm or sglang).
 
     Each table is of the version that the package calls current for that GPU and backend, else of the newest older one
-    that has it, else of the oldest newer one. Of several kernels that measured the same shape the fastest counts, of
-    repeats their median: what a backend chooses by its heuristics is not recorded. Kernels for experts that several
-    backends share count for all of them. Rows of types that the framework does not know, without a positive time or
-    faster than the GPU can be are left out and counted in `notes`. `root` is the `systems` directory, by default that
-    of the installed package. Raises InputError for a package not installed, and for an unknown gpu or backend.
+    that has it, else of the oldest newer one. The fastest of several kernels that measured the same shape counts, and
+    the median of repeats: the choice of a backend's heuristics is not recorded. Kernels for experts that several
+    backends share count for all of them. Rows of types that the framework does not know, without a positive time or too
+    fast for the GPU are left out and counted in `notes`. `root` is the `systems` directory, by default that of the
+    installed package. Raises InputError for a package not installed, and for an unknown gpu or backend.
     """
     systems = package_root() if root is None else root
     hardware = package_gpu(gpu, systems)
@@ -66,7 +66,7 @@ def load_package(gpu: str, backend: str, root: Path | None = None) -> Kernels:
 
 
 def package_gpu(gpu: str, root: Path | None = None) -> Gpu:
-    """The GPU as the package describes it. Raises InputError for a GPU that it has no tables of."""
+    """The GPU as the package describes it. Raises InputError for a GPU without tables."""
     if gpu not in _GPUS:
         raise InputError(f"no measured kernel times of gpu {gpu}: aiconfigurator-core has {', '.join(sorted(_GPUS))}")
     system = _system(package_root() if root is None else root, gpu)
@@ -87,7 +87,7 @@ def package_gpu(gpu: str, root: Path | None = None) -> Gpu:
 
 
 def package_root() -> Path:
-    """The `systems` directory of the installed package. Raises InputError, with how to install it, without one."""
+    """The `systems` directory of the installed package. Raises InputError, with how to install it, if it is missing."""
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         raise InputError("measured kernel times need aiconfigurator-core: pip install '.[kernels]'")
@@ -96,7 +96,7 @@ def package_root() -> Path:
 
 @dataclass
 class _Reader:
-    """Reads the tables of one GPU and backend, remembering the version of each and what it left out."""
+    """Reads the tables of one GPU and backend, and notes the version of each and what it left out."""
 
     root: Path
     gpu: Gpu
@@ -113,7 +113,7 @@ class _Reader:
         self.gpus_per_node = int(_system(self.root, self.gpu.name)["node"]["num_gpus_per_node"])
 
     def table(self, operation: str) -> pl.DataFrame | None:
-        """The table of an operation, None where the package has none."""
+        """The table of an operation, None if the package has none."""
         parts: list[pl.DataFrame] = []
         versions: list[str] = []
         for file in FILES[operation]:
@@ -135,7 +135,7 @@ class _Reader:
         return fastest(operation, pl.concat(parts).drop("row"))
 
     def _paths(self, file: File) -> list[Path]:
-        """The file in each version that has it, the one to prefer first."""
+        """The file in each version that has it, the preferred one first."""
         folder = self.root / "data" / _GPUS[self.gpu.name] / file.family / (file.folder or self.backend)
         if file.folder == self.backend:
             return []
@@ -146,7 +146,7 @@ class _Reader:
         return older[::-1] + paths[len(older) :]
 
     def _rows(self, operation: str, file: File, path: Path) -> pl.DataFrame:
-        """The rows of a file that can be used."""
+        """The usable rows of a file."""
         raw = file.rows(_parquet(path).with_columns(gpus_per_node=pl.lit(self.gpus_per_node)), str(path))
         known = raw.drop_nulls()
         timed = known.filter(pl.col("latency_s").is_finite() & (pl.col("latency_s") > 0))
@@ -186,7 +186,7 @@ def _parquet(path: Path) -> pl.DataFrame:
 
 
 def _order(version: str) -> tuple[tuple[int, int, str], ...]:
-    """A version's place: numbers compare as numbers, 1.3.0rc20 comes before 1.3.0 and that before 1.3.0.post1."""
+    """The order of versions: numbers compare as numbers, 1.3.0rc20 precedes 1.3.0 and that precedes 1.3.0.post1."""
     parts = re.findall(r"\d+|[a-z]+", version)
     ranked = [(1, int(part), "") if part.isdigit() else (2 if part == "post" else 0, 0, part) for part in parts]
     return (*ranked, (1, -1, ""))

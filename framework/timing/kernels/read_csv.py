@@ -1,4 +1,4 @@
-"""Kernel tables from a CSV of one's own, one file for all operations.
+"""Kernel tables from a user's CSV, one file for all operations.
 
 `python -m framework.timing.microbench` writes such a file. Its columns:
 
@@ -12,8 +12,8 @@
   `kernel`, the kernel's name, of which the fastest counts where several were measured;
 - optional, the same in every row: `gpu`, `backend`, `version`, `licence`.
 
-For example `op,dtype,m,n,k,latency_us` and `gemm,bf16,16,4096,4096,14.8`. Rows are numbered as an editor does: the
-header is row 1. Give at least two values of m, tokens or batch, so that there is something to interpolate.
+For example `op,dtype,m,n,k,latency_us` and `gemm,bf16,16,4096,4096,14.8`. Rows are numbered as in an editor: the header
+is row 1. Give at least two values of m, tokens or batch, so that there is something to interpolate.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _DEFAULTS = {"window": "0", "prefix": "0"}
 def load_csv(path: Path, gpu: Gpu, backend: str | None = None) -> Kernels:
     """The kernel tables of a CSV as the module describes it.
 
-    `gpu` tells what is possible: times that it cannot reach, or far slower than it could be, are refused as mistakes.
-    `backend` is what the file must state, where it states one; None leaves that open. Raises InputError, naming file,
-    operation, row and what is wrong.
+    `gpu` determines what is possible: times that it cannot reach, or that are far too slow, are refused as mistakes.
+    `backend` is what the file must state, if it states one; None accepts any. Raises InputError, naming file,
+    operation, row and the mistake.
     """
     rows = read_text(path)
     where = str(path)
@@ -93,7 +93,7 @@ def _table(operation: str, rows: pl.DataFrame, where: str, gpu: Gpu) -> pl.DataF
 
 
 def _with_defaults(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with `kernel`, and with the keys that may be left out."""
+    """The rows with `kernel`, and with the optional keys."""
     given = [name for name in ("kernel", *_DEFAULTS) if name in rows.columns]
     absent = {name: pl.lit(None, pl.String) for name in ("kernel", *_DEFAULTS) if name not in given}
     return rows.with_columns(**absent).with_columns(
@@ -102,7 +102,7 @@ def _with_defaults(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _stated(rows: pl.DataFrame, where: str, name: str, expected: str | None = None) -> str:
-    """What the column says in all rows, or else `expected`; InputError if it says something else."""
+    """The value of the column in all rows, or else `expected`. Raises InputError if the column states another value."""
     values = rows[name].drop_nulls().unique(maintain_order=True).to_list() if name in rows.columns else []
     if expected is None and len(values) < 2:
         return str(values[0]) if values else "unstated"
@@ -115,14 +115,14 @@ def _stated(rows: pl.DataFrame, where: str, name: str, expected: str | None = No
 
 
 def read_text(path: Path) -> pl.DataFrame:
-    """The rows of a CSV: all columns as strings without blanks around them, where empty ones are null, and `row`.
+    """The rows of a CSV: all columns as strings without surrounding blanks, empty ones null, and `row`.
 
-    `row` is the number of the row as an editor counts it: the header is row 1. A column `row` of the file is left out.
-    Raises InputError for a file that cannot be read, is no CSV or has no rows.
+    `row` is the number of the row as in an editor: the header is row 1. A column `row` of the file is left out. Raises
+    InputError for a file that cannot be read, is no CSV or has no rows.
     """
     data = read_file(path, "table of kernel times")
     try:
-        rows = pl.read_csv(b"\xef\xbb\xbf" + data, infer_schema=False)  # the mark: polars is not to unpack anything
+        rows = pl.read_csv(b"\xef\xbb\xbf" + data, infer_schema=False)  # the mark keeps polars from unpacking anything
         rows = rows.rename({name: name.strip() for name in rows.columns}).drop("row", strict=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = str(error).splitlines()[0] if str(error) else "damaged"

@@ -2,7 +2,7 @@
 
 Its profilers write, in milliseconds and float16: `mlp.csv`, the layers of a model by tokens and tensor-parallel degree;
 `attention.csv`, attention by cached and new tokens; `all_reduce.csv`, messages in bytes. A file is recognised by its
-columns. What has no table here (norms, activations, rope, embedding) is left to the model of bytes over bandwidth.
+columns. Operations without a table here (norms, activations, rope, embedding) use the model of bytes over bandwidth.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _TP = pl.col("num_tensor_parallel_workers")
 
 
 def load_vidur(source: Path | Sequence[Path], gpu: Gpu, backend: str) -> Kernels:
-    """The kernel tables of a directory or of files, in milliseconds there and in seconds here.
+    """The kernel tables of a directory or of files, converted from milliseconds to seconds.
 
-    They are gemm, prefill_attention, decode_attention and all_reduce, as far as there are files of them. Of repeats the
-    median counts. Raises InputError for files that are none of these, with a missing column, value or
-    positive time, or with times that `gpu` cannot reach.
+    They are gemm, prefill_attention, decode_attention and all_reduce, as far as there are files. The median of repeats
+    counts. Raises InputError for other files, for a missing column, value or positive time, and for times that `gpu`
+    cannot reach.
     """
     paths = sorted(source.rglob("*.csv")) if isinstance(source, Path) and source.is_dir() else source
     files = [(path, read_text(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
@@ -114,7 +114,7 @@ def _attention(rows: pl.DataFrame, where: str) -> dict[str, pl.DataFrame]:
 
 
 def _collective(rows: pl.DataFrame, where: str) -> dict[str, pl.DataFrame]:
-    """All-reduces; of several placements of as many GPUs the one on the fewest nodes."""
+    """All-reduces; among several placements of equally many GPUs the one on the fewest nodes."""
     rows = _with_sizes("all_reduce", rows, where, ("num_workers", "size", "devices_per_node"), [_median("all_reduce")])
     packed = rows.filter(pl.col("devices_per_node") == pl.col("devices_per_node").max().over("num_workers"))
     table = packed.with_columns(dtype=_DTYPE, gpus="num_workers", bytes="size", kernel=pl.lit(""))
@@ -122,7 +122,7 @@ def _collective(rows: pl.DataFrame, where: str) -> dict[str, pl.DataFrame]:
 
 
 def _with_sizes(kind: str, rows: pl.DataFrame, where: str, sizes: Sequence[str], others: Sequence[str]) -> pl.DataFrame:
-    """The rows with `sizes` as whole numbers; InputError for a missing column or another value."""
+    """The rows with `sizes` as whole numbers. Raises InputError for a missing column or another value."""
     for name in (*sizes, *others):
         if name not in rows.columns:
             raise InputError(f"{where}, {kind}, row 1: no column {name}; needed are {', '.join((*sizes, *others))}")

@@ -1,4 +1,4 @@
-"""The time of a step from measured kernel times: which operations each part of a step calls, and how often."""
+"""The time of a step from measured kernel times: the operations that each part of a step calls, and how often."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from framework.timing.profile import NODE_GPUS
 
 _SEND_LATENCY_S = 10e-6  # seconds of a send between pipeline stages, as aiconfigurator-core states it for every GPU
 _SUM_BYTES = 4.0  # fp32
-_OVERLAPPED_TOKENS = 256  # tokens up to which servers are assumed to run shared experts on a stream of their own
+_OVERLAPPED_TOKENS = 256  # tokens up to which servers are assumed to run shared experts on a separate stream
 
 
 class Attention(Protocol):
-    """What a step asks of the attention of all layers on one GPU. Arrays broadcast, and all times are in seconds.
+    """What a step needs of the attention of all layers on one GPU. Arrays broadcast, and all times are in seconds.
 
     `copied_bytes` are the bytes that elementwise kernels (rotary embedding, writing the cache) move for each token, and
-    `copies` is the number of such kernels in a step. Where elementwise kernels were not measured on their own, the
-    measured time of a decode is taken to include their launch.
+    `copies` is the number of such kernels in a step. If elementwise kernels were not measured separately, the measured
+    time of a decode is assumed to include their launch.
     """
 
     @property
@@ -65,8 +65,8 @@ class Attention(Protocol):
 class StepCost:
     """Seconds of the parts of a step, evaluated in the full tables, over sizes of the whole instance. Arrays broadcast.
 
-    Tokens and sequences are spread evenly over the dp groups; with pp stages, pp micro-batches of equal size are in
-    flight and each passes all stages, so that a step takes as long as one of them through the whole depth.
+    Tokens and sequences are spread evenly over the dp groups. With pp stages, pp micro-batches of equal size are in
+    flight and each passes all stages, so a step takes as long as one of them through the whole depth.
     """
 
     operations: Operations
@@ -101,7 +101,7 @@ class StepCost:
     def elementwise_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of norms, activations, rotary embedding, cache writes and embedding over the tokens of a step."""
         model, tp, own = self.model, self.parallelism.tp, self._own(tokens)
-        # Kernels, and values that each moves for a token. Norms read and write the tokens and the residual.
+        # Kernels, and the values that each moves for a token. Norms read and write the tokens and the residual.
         kernels = [(2 * model.layers, 4.0 * model.hidden)]
         kernels.append((model.layers - model.expert_layers, model.mlp_matrices * model.intermediate / tp))
         if model.experts is not None and model.experts.shared_intermediate:
@@ -138,8 +138,8 @@ class StepCost:
     def _dispatch_and_combine_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds in which the dp groups exchange tokens around the experts of a layer, over the tokens of a step.
 
-        Within a node every GPU gathers all tokens; where experts are spread wider, tokens may go to their experts
-        alone, if that is faster and was measured.
+        Within a node every GPU gathers all tokens; if experts are spread wider, tokens may go to their experts alone,
+        if that is faster and was measured.
         """
         model, parallelism = self.model, self.parallelism
         assert model.experts is not None
@@ -172,12 +172,12 @@ class StepCost:
 
     @property
     def groups(self) -> int:
-        """How many parts of a step run at the same time: micro-batches in flight times dp groups."""
+        """The number of parts of a step that run at the same time: micro-batches in flight times dp groups."""
         return self.parallelism.dp * self.parallelism.pp
 
     @property
     def tokens_limit(self) -> float:
-        """The most tokens of a step that were measured."""
+        """The largest measured number of tokens of a step."""
         limit = self.operations.gemm(self.model.dtype).largest(-1) * self.groups
         if self.model.experts is not None:
             limit = min(limit, self._expert_layer().largest(-1) * self.parallelism.pp)
@@ -185,16 +185,16 @@ class StepCost:
 
     @property
     def sampled_limit(self) -> float:
-        """The most sequences of a step that emit a token which were measured."""
+        """The largest measured number of sequences of a step that emit a token."""
         return self.operations.gemm("bf16").largest(-1) * self.groups
 
     @property
     def token_steps(self) -> FloatArray:
-        """The measured counts of tokens of a step, shape (M,): where a tile fills, times jump to the next."""
+        """The measured numbers of tokens of a step, shape (M,): times jump when a tile is full."""
         return np.asarray(2.0 ** self.operations.gemm(self.model.dtype).axes[-1] * self.groups)
 
     def context_limits(self, batches: FloatArray) -> FloatArray:
-        """The largest summed context in tokens that was measured for each batch, of the shape of `batches`."""
+        """The largest measured summed context in tokens for each batch, of the shape of `batches`."""
         return batches * self.attention.context_limit(self._own(batches))
 
     @property
@@ -210,7 +210,7 @@ class StepCost:
     def step_s(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int, sampled: int) -> float:
         """Seconds of a step of chunks (prefix, tokens) and `decodes` sequences of `context` tokens in all.
 
-        Chunks of equal length are evaluated as one batch; one behind a prefix costs (1 - p^2 / (p + s)^2) of a whole
+        Chunks of equal length are evaluated as one batch; one after a prefix costs (1 - p^2 / (p + s)^2) of a whole
         prompt of p + s tokens.
         """
         tokens = float(sum(tokens for _, tokens in chunks) + decodes)
@@ -228,7 +228,7 @@ class StepCost:
         return time_s
 
     def linear_s(self, tokens: FloatArray) -> FloatArray:
-        """Seconds of all that depends on the tokens of a step alone."""
+        """Seconds of all parts that depend only on the tokens of a step."""
         return self.gemm_s(tokens) + self.experts_s(tokens) + self.elementwise_s(tokens) + self.communication_s(tokens)
 
     def _expert_layer(self) -> Interpolated:
@@ -258,7 +258,7 @@ class StepCost:
 
 
 def step_cost(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepCost:
-    """What a model's steps on an instance cost, made of kernels; raises InputError where a kernel was not measured."""
+    """The cost of a model's steps on an instance, made of kernels. Raises InputError if a kernel was not measured."""
     operations = Operations(kernels, gpu)
     attention: Attention
     if model.latent is None:

@@ -1,4 +1,4 @@
-"""Tables of measured kernel times of one GPU and one backend, in one schema whatever they were read from.
+"""Tables of measured kernel times of one GPU and one backend, in one schema for all sources.
 
 A table holds one row for each measured shape of one operation: the key columns of `OPERATIONS` and `latency_s`, the
 seconds of one call. Two columns are optional: `spread_s`, the interquartile range of repeats in seconds, and `kernel`,
@@ -65,7 +65,7 @@ MAY_BE_ZERO = ("window", "prefix", "module")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where tables come from. `version` is that of the backend, and `versions` are those of each table."""
+    """The origin of tables. `version` is that of the backend, and `versions` are those of each table."""
 
     gpu: str
     backend: str
@@ -81,8 +81,8 @@ class Kernels:
 
     `notes` say what was left out of the source, and why. `estimated` collects the operations that are taken from the
     datasheet because they were not measured; None: such are refused. `multiplied_as` has the types of experts' weights
-    that the backend multiplies as another type where that was measured. With `saturates`, the utilisation of attention
-    goes on to rise beyond the largest size that was measured (framework.timing.kernels.interpolate); else it is held.
+    that the backend multiplies as another type if that was measured. With `saturates`, the utilisation of attention
+    keeps rising beyond the largest measured size (framework.timing.kernels.interpolate); else it is constant there.
     """
 
     provenance: Provenance
@@ -93,7 +93,7 @@ class Kernels:
     saturates: bool = True
 
     def table(self, operation: str) -> pl.DataFrame:
-        """The table of an operation, sorted by its key columns. Raises InputError where nothing was measured."""
+        """The table of an operation, sorted by its key columns. Raises InputError if nothing was measured."""
         if operation not in self.tables:
             origin = self.provenance
             raise InputError(
@@ -106,7 +106,7 @@ class Kernels:
 def fastest(operation: str, rows: pl.DataFrame) -> pl.DataFrame:
     """One row for each key, sorted by the keys.
 
-    It has the median of repeats with one kernel, and of several kernels the fastest. `rows` has the operation's key
+    It has the median of repeats with one kernel, and among several kernels the fastest. `rows` has the operation's key
     columns, `kernel`, `latency_s` and maybe `spread_s`, which the spread of repeats replaces.
     """
     keys = list(OPERATIONS[operation])

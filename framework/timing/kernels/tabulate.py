@@ -1,6 +1,6 @@
-"""From the full kernel tables to the curves of a step: few knots, between which curves stay close to what was measured.
+"""From the full kernel tables to the curves of a step: few knots, between which curves stay close to the measurements.
 
-Knots are few enough for a small file. Between them curves are affine, and as close to the function as is asked for.
+Few knots keep the file small. Between them curves are affine, and within the given tolerance of the function.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from framework.timing.profile import Setup, StepParts, limits_of_decodes
 from framework.timing.step_row import StepRow
 
 _TOLERANCE = 0.01  # tolerance of the parts that depend on the tokens of a step together
-# Attention may be off by this share of itself, or by that share of the step, whichever is more.
+# Attention may deviate by this share of itself, or by that share of the step, whichever is more.
 _PART_TOLERANCE, _STEP_TOLERANCE = 0.02, 0.003
-_LOGITS_TOLERANCE = 0.001  # the same of the projection to the vocabulary
-_CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # chunk sizes of chunked prefill, at which there is no error
+_LOGITS_TOLERANCE = 0.001  # likewise, of the projection to the vocabulary
+_CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # chunk sizes of chunked prefill, at which the error is 0
 _RATIO = 1.04  # between points at which the tables are evaluated
 _LARGEST_BATCH = 512.0
 _LARGEST_CONTEXT = 2.0**21  # summed; from here on time grows in proportion
 _TOGETHER = np.asarray(2.0 ** np.arange(7), float)  # prompts that one step may hold
-_ALONE_WEIGHT = 3.0  # weight of the error of one prompt, the commonest step
+_ALONE_WEIGHT = 3.0  # weight of the error of one prompt, the most common step
 _LARGEST_STEP = 2.0**14  # tokens
 _FILLING = 16.0  # prompts whose tiles fill a GPU for many rounds
-_OF_TILES = np.array([1024.0, 2048.0, 4096.0])  # tokens of such prompts, from which the time of a tile is taken
+_OF_TILES = np.array([1024.0, 2048.0, 4096.0])  # tokens of such prompts, which determine the time of a tile
 
 
 def tabulate(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepParts:
     """The step times of a model on an instance from measured kernel times, part by part.
 
     `gpu` states peaks and bandwidth for the interpolation between measured shapes. Raises InputError, naming operation
-    and shape, where a kernel that a step needs was not measured, and where tp does not divide the heads; and where
-    measured times lead to curves that cannot be, as those that fall after their last knot.
+    and shape, if a kernel that a step needs was not measured, if tp does not divide the heads, and if measured times
+    lead to impossible curves, such as those that fall after their last knot.
     """
     cost = step_cost(kernels, model, gpu, parallelism)
     try:
@@ -99,10 +99,10 @@ def _token_curves(cost: StepCost) -> tuple[FloatArray, Mapping[str, FloatArray]]
 def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
     """Knots over the length of a prompt, the attention of one above the floor there, and the floor of a step.
 
-    T(b, l) = floor + b above(l) stands for b prompts of l tokens. Alone, a short prompt does not fill the GPU: its time
-    is launch, and many together take hardly longer. Floor and above(l) are those whose largest error in any step of 1
-    to 64 prompts and 16,384 tokens, as a share of the step, is smallest (the floor: on the mean over lengths); that of
-    one prompt alone weighs three times.
+    T(b, l) = floor + b above(l) is the time of b prompts of l tokens. A short prompt alone does not fill the GPU: its
+    time is launch, and many together take hardly longer. Floor and above(l) minimise the largest error, as a share of
+    the step, in any step of 1 to 64 prompts and 16,384 tokens (the floor: the mean over lengths); the error of one
+    prompt alone has three times the weight.
     """
     last = max(cost.attention.length_limit(), float(cost.model.max_context))
     lengths = samples(1.0, last, _RATIO, also=cost.token_steps / cost.groups)
@@ -120,10 +120,10 @@ def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
 
 
 def _tiles(cost: StepCost) -> tuple[float, float]:
-    """Seconds of a row of a prefill tile, and of a row for each key, where tiles fill the GPU.
+    """Seconds of a row of a prefill tile, and of a row for each key, if tiles fill the GPU.
 
-    A row of a causal prompt of l tokens has l / 2 keys on average, to which the part of a block of keys that is masked
-    comes in prompts and decodes alike: it is in the time of the row. The line through the prompts that is least off as
+    A row of a causal prompt of l tokens has l / 2 keys on average, plus the masked part of a block of keys, equally in
+    prompts and decodes: that is in the time of the row. The line is the one through the prompts with the least error as
     a share of their times.
     """
     batch = np.asarray(_FILLING * cost.groups)
@@ -140,8 +140,8 @@ def _above(
 ) -> tuple[FloatArray, FloatArray]:
     """For each length the time of a prompt above the floor that fits all batches best, and its largest error.
 
-    Arrays over (batches, lengths): attention of so many prompts, the whole step, and which of them count. The error is
-    a share of the step.
+    Arrays over (batches, lengths): attention of these prompts, the whole step, and which of them count. The error is a
+    share of the step.
     """
     batch = _TOGETHER[:, None]
     candidates = np.maximum((together_s - floor_s) / batch, 0.0)
@@ -182,8 +182,8 @@ def choose_knots(xs: FloatArray, curves: FloatArray, slack: FloatArray, keep: It
     """Indices, shape (knots,), of points between which affine interpolation of all curves stays within their slack.
 
     `xs` are N increasing points. `curves` and `slack` have shape (K, N): the values of K curves, and the error that is
-    allowed around each, where inf allows any. Each segment reaches as far as it can. The first and the last point and
-    those in `keep` are knots.
+    allowed around each; inf allows any. Each segment reaches as far as it can. The first and the last point and those
+    in `keep` are knots.
     """
     forced = [*np.flatnonzero(np.isin(xs, list(keep))), len(xs) - 1]
     knots = [0]
@@ -206,7 +206,9 @@ def _reach(xs: FloatArray, curves: FloatArray, slack: FloatArray) -> int:
 
 
 def samples(first: float, last: float, ratio: float, also: Iterable[float] = ()) -> FloatArray:
-    """Whole numbers from `first` to `last`, each `ratio` times the one before or the next one, and those in `also`."""
+    """Whole numbers from `first` to `last`, each `ratio` times the one before or the next whole number, and those in
+    `also`.
+    """
     spread = np.geomspace(first, last, int(np.ceil(np.log(last / first) / np.log(ratio))) + 1)
     points = np.unique(np.round(np.concatenate([spread, [first, last], np.asarray(list(also), float)])))
     return points[(points >= first) & (points <= last)]

@@ -29,7 +29,7 @@ class ReduceGroups:
         self._groups: dict[int, Group] = {}
 
     def prepare(self, case: Case) -> Timed:
-        """Set an all-reduce up on all GPUs of its group. Raises OutOfMemoryError or UnsupportedError."""
+        """Prepare an all-reduce on all GPUs of its group. Raises OutOfMemoryError or UnsupportedError."""
         gpus, present = case.size("gpus"), self._torch.cuda.device_count()
         if gpus > present:
             raise UnsupportedError(f"needs {gpus} GPUs, here {'is 1' if present == 1 else f'are {present}'}")
@@ -58,7 +58,7 @@ class _Reduce:
         return min(self._group.ask(("sample", 0)))
 
     def release(self) -> None:
-        """Do nothing: the next message takes the place of this one."""
+        """Do nothing: the next message replaces this one."""
 
 
 class Group:
@@ -82,7 +82,7 @@ class Group:
     def ask(self, request: tuple[str, int]) -> list[float]:
         """Send all processes a request (what to do, bytes of the message) and collect their answers, in seconds.
 
-        Raises OutOfMemoryError or UnsupportedError; a group that failed once answers no more.
+        Raises OutOfMemoryError or UnsupportedError; a group that failed once does not answer again.
         """
         if self._broken:
             raise UnsupportedError(self._broken)
@@ -118,13 +118,13 @@ class Group:
 
 
 def serve(rank: int, gpus: int, meeting: str, pipe: Connection, backend: str) -> None:
-    """Be the process `rank` of a group: answer requests with seconds or the text of an error, until asked to end."""
+    """Run the process `rank` of a group: answer requests with seconds or the text of an error, until asked to end."""
     torch, distributed = import_module("torch"), import_module("torch.distributed")
     ready: Any = None
     while True:
         try:
             request, message_bytes = pipe.recv()
-        except EOFError:  # the other side is gone
+        except EOFError:  # the other side has ended
             break
         if request == "end":
             break
@@ -140,7 +140,7 @@ def serve(rank: int, gpus: int, meeting: str, pipe: Connection, backend: str) ->
             else:
                 distributed.barrier()
                 pipe.send(ready())
-        except Exception as error:  # whatever it is, the other side must hear of it
+        except Exception as error:  # the other side must receive any error
             pipe.send(" ".join(f"{type(error).__name__}: {error}".split()))
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -155,7 +155,7 @@ def _captured(torch: Any, distributed: Any, message_bytes: int) -> Any:
     # The same number on all ranks, so it must not come from a measurement.
     count = 200 if message_bytes <= 2**20 else 40 if message_bytes <= 2**26 else 5
     graph = torch.cuda.CUDAGraph()
-    # The library's watchdog thread polls events meanwhile, which a capture of all threads would take for its own.
+    # The library's watchdog thread polls events; a capture of all threads would include its calls.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         for _ in range(count):
             distributed.all_reduce(message)
@@ -173,7 +173,7 @@ def _captured(torch: Any, distributed: Any, message_bytes: int) -> Any:
 
 
 def _eager(torch: Any, distributed: Any, message_bytes: int) -> Any:
-    """An all-reduce without a GPU, for checks of everything around it."""
+    """An all-reduce without a GPU, to check everything around it."""
     message = torch.zeros(message_bytes // _BF16_BYTES, dtype=torch.bfloat16)
 
     def reduce() -> float:

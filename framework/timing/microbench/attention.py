@@ -1,7 +1,7 @@
-"""Attention kernels of the libraries that a machine may have, called on one layer's paged KV cache.
+"""Attention kernels of the libraries on a machine, called on one layer's paged KV cache.
 
 All are causal with the mask aligned to the last token, so a chunk of new tokens sees all of its prefix. Keys and values
-lie in pages that are scattered over the cache, as a server leaves them.
+lie in pages scattered over the cache, as a server leaves them.
 
 Sources of the calls: docs.flashinfer.ai (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper);
 github.com/Dao-AILab/flash-attention, flash_attn/flash_attn_interface.py (version 2) and hopper/flash_attn_interface.py
@@ -20,21 +20,21 @@ from framework.timing.microbench.cases import MIXED, Case, contexts_of
 from framework.timing.microbench.device import UnsupportedError
 
 _PAGE_TOKENS = 16
-_WIDE_PAGE_TOKENS = 256  # what version 2 of the flash attention kernels demands
+_WIDE_PAGE_TOKENS = 256  # what version 2 of the flash attention kernels requires
 _WORKSPACE_BYTES = 256 * 2**20
-_GROUP_FOR_TENSOR_CORES = 4  # query heads to a KV head from which decoding on tensor cores pays
+_GROUP_FOR_TENSOR_CORES = 4  # query heads per KV head from which decoding on tensor cores pays
 
 
 @dataclass(frozen=True)
 class Calls:
-    """A kernel, and the arguments to call it with: one set for each copy of what a step reads from memory."""
+    """A kernel and its arguments: one set for each copy of the data that a step reads from memory."""
 
     kernel: str
     function: Callable[..., object]
     inputs: Sequence[tuple[Any, ...]]
 
     def __call__(self, turn: int) -> object:
-        """Call the kernel with the set of arguments whose turn it is."""
+        """Call the kernel with the set of arguments for this turn."""
         return self.function(*self.inputs[turn % len(self.inputs)])
 
 
@@ -62,14 +62,14 @@ class Sequences:
 
     @property
     def are_alike(self) -> bool:
-        """Whether all sequences have as many new tokens and the same context."""
+        """Whether all sequences have equally many new tokens and the same context."""
         return len(set(self.tokens)) == len(set(self.contexts)) == 1
 
 
 class PagedCache:
     """Queries, and `copies` copies of the KV of one layer in scattered pages of `page` tokens, all normal noise.
 
-    Noise and not zeros: a GPU that multiplies zeros draws less power and clocks higher than one that serves.
+    Noise instead of zeros: a GPU that multiplies zeros draws less power and clocks higher than one that serves.
     """
 
     def __init__(self, torch: Any, case: Case, copies: int, page: int, device: str) -> None:
@@ -97,7 +97,7 @@ class PagedCache:
         return self._torch.tensor(values, dtype=self._torch.int32, device=self._device)
 
     def lengths(self) -> tuple[Any, Any, int, int]:
-        """Where the queries and the keys of each sequence begin, the most new tokens, and the longest context."""
+        """The starts of the queries and of the keys of each sequence, the most new tokens, and the longest context."""
         tokens, contexts = self.sequences.tokens, self.sequences.contexts
         return self.starts(tokens), self.starts(contexts), max(tokens), max(contexts)
 
@@ -115,7 +115,7 @@ class PagedCache:
 
 
 def attention_calls(torch: Any, library: str, case: Case, copies: int, device: str = "cuda") -> Calls:
-    """The calls of an attention case, over `copies` copies of the KV. Raises UnsupportedError where there are none."""
+    """The calls of an attention case, over `copies` copies of the KV. Raises UnsupportedError if there are none."""
     if library != "flashinfer" and case.dtype("kv_dtype") != "bf16":
         raise UnsupportedError(f"{library} is not called with {case.dtype('kv_dtype')} KV")
     if library == "torch":
@@ -134,7 +134,7 @@ def attention_calls(torch: Any, library: str, case: Case, copies: int, device: s
 
 
 def flash_infer(torch: Any, flashinfer: Any, cache: PagedCache) -> Callable[..., object]:
-    """FlashInfer as a function of keys and values. It has a kernel for decodes, and one for whatever holds a chunk."""
+    """FlashInfer as a function of keys and values. It has one kernel for decodes, and one for any step with a chunk."""
     sequences = cache.sequences
     workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=cache.queries.device)
     last = [(context - 1) % cache.page + 1 for context in sequences.contexts]
@@ -184,7 +184,7 @@ def flash_3(flash: Any, cache: PagedCache) -> Callable[..., object]:
 
 
 def flash_3_in_one_piece(flash: Any, cache: PagedCache) -> Callable[..., object]:
-    """FlashAttention 3 without pages, of which it takes pages of one token in order. Splits keys as it sees fit.
+    """FlashAttention 3 without pages; it takes pages of one token in order, and splits keys as it sees fit.
 
     Raises UnsupportedError for a window, which this build leaves out.
     """
@@ -215,8 +215,8 @@ def plain_torch(
 ) -> tuple[Callable[..., object], list[tuple[Any, ...]]]:
     """PyTorch's flash attention on KV in one piece: the function, and its arguments for each copy.
 
-    Chunks and decodes in one call have the kernel for any lengths. Raises UnsupportedError for decodes that are not all
-    alike, and for a window.
+    Chunks and decodes in one call use the kernel for any lengths. Raises UnsupportedError for decodes that differ, and
+    for a window.
     """
     sequences = Sequences.of(case)
     if case.operation == MIXED and not case.size("window"):
@@ -233,7 +233,7 @@ def plain_torch(
     queries = torch.randn((batch, case.size("heads"), tokens, case.size("head_dim")), **noise)
     shape = (2, batch, case.size("kv_heads"), context, case.size("head_dim"))
     attention = torch.nn.attention
-    # `is_causal` would align the mask to the first token, which differs where there is a prefix; a decode needs none.
+    # `is_causal` would align the mask to the first token, which differs if there is a prefix; a decode needs none.
     mask = import_module("torch.nn.attention.bias").causal_lower_right(tokens, context) if tokens > 1 else None
     grouped = {"enable_gqa": True} if case.size("heads") != case.size("kv_heads") else {}
 
@@ -245,7 +245,7 @@ def plain_torch(
 
 
 def _paged_attention_of_torch() -> Callable[..., object] | None:
-    """varlen_attn_out where it knows page tables; None before PyTorch 2.12."""
+    """varlen_attn_out if it knows page tables; None before PyTorch 2.12."""
     try:
         attention: Callable[..., object] = import_module("torch.nn.attention.varlen").varlen_attn_out
     except (ImportError, AttributeError):

@@ -1,9 +1,9 @@
 """Which kernel calls to measure for a model, the most useful first.
 
 Cases are listed in rounds. The first round covers every shape and every operation coarsely (steps of 4 to 16 in tokens,
-batch and context), so that a table cut off by a time budget still spans the whole range; later rounds fill in the
-powers of two between, uneven batches and prefixes, then what lies between powers of two and just past the edges of
-GEMM tiles. An uneven batch always has its even counterpart in the same round or before.
+batch and context), so a table cut off by a time budget still spans the whole range. Later rounds add the powers of two
+between, uneven batches and prefixes, then sizes between powers of two and just past the edges of GEMM tiles. An uneven
+batch always has its even counterpart in the same or an earlier round.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.system.model import Model
 from framework.timing.kernels.table import NAMES, OPERATIONS
 
-Identity = tuple[str, tuple[tuple[str, str | int], ...]]  # what makes two cases the same measurement
+Identity = tuple[str, tuple[tuple[str, str | int], ...]]  # equal for two cases that are the same measurement
 MIXED = "mixed_attention"
 LAYER = "layer"
 STREAMS = "two_streams"
@@ -49,7 +49,7 @@ class Case:
     """One kernel call: an operation and its key columns, in the order of `KEYS`, then `longest` for an uneven batch.
 
     Round 0 is measured first. `flops` and `bytes` are what the call computes and moves through memory; for all_reduce
-    they are 0 and what each GPU sends. `parts` are the calls that a case of several consists of.
+    they are 0 and what each GPU sends. `parts` are the calls of a case of several calls.
     """
 
     operation: str
@@ -89,8 +89,8 @@ def model_cases(models: Sequence[Model], tps: Sequence[int], dtypes: Sequence[st
     """The cases of all models on each number of GPUs, the most useful first, none twice.
 
     `dtypes` are those of the weights in GEMMs; the output projection stays in bf16, and KV has each model's own type.
-    Experts and MLA are left out: torch has no kernels of its own for them. Raises InputError for a tp that does not
-    divide the attention heads.
+    Experts and MLA are left out: torch has no kernels for them. Raises InputError for a tp that does not divide the
+    attention heads.
     """
     found: dict[Identity, Case] = {}
     for case in _all(models, tps, dtypes):
@@ -98,7 +98,7 @@ def model_cases(models: Sequence[Model], tps: Sequence[int], dtypes: Sequence[st
         if known is None or case.round < known.round:
             found[case.identity] = case
     order = {name: place for place, name in enumerate(KEYS)}
-    # GPU counts stay together: each needs processes of its own.
+    # GPU counts stay together: each needs its own processes.
     return sorted(found.values(), key=lambda case: (case.round, order[case.operation], case.size("gpus")))
 
 

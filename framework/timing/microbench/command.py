@@ -1,18 +1,18 @@
 """Measures the kernels of a model on the GPU here: `python -m framework.timing.microbench model=llama3_8b ...`
 
-Needs PyTorch with CUDA, which this project does not install. On a machine that has both, run
+It needs PyTorch with CUDA, which this project does not install. On a machine that has both, run
 
     python -m framework.timing.microbench model=llama3_8b tp=1,2,4 out=h200.csv
 
 and a table of kernel times grows in h200.csv, with h200.json next to it (device, driver, versions, clocks, what was
-left out and why). Interrupt it whenever you like: the same command goes on where it stopped. Then make a profile of it,
-which timing=measured finds as timing.backend=torch:
+left out and why). An interrupted command continues where it stopped. Then make a profile of it, which timing=measured
+finds as timing.backend=torch:
 
     python -m framework.timing.kernels.build model=llama3_8b gpu=h200 backend=torch tp=2 kernels=h200.csv
 
-One GPU is enough for all tp: it measures what one GPU of a group computes; all-reduces need as many GPUs as they join.
+One GPU is enough for all tp: it measures what one GPU of a group computes. All-reduces need as many GPUs as they join.
 
-With the word `list` it says what would be measured and how long that takes, then stops; that needs no GPU.
+With the word `list` it prints what would be measured and how long that takes, then stops; that needs no GPU.
 
 A case is one kernel call, captured in a CUDA graph as servers replay it. Each time is the median of repeats, each
 repeat the mean over the calls of one replay, until the interquartile range falls below 2 % of the median.
@@ -84,7 +84,7 @@ def measure(
     """Time the cases that `table` lacks, in order, and add them to it.
 
     It stops before a case that would end later than `budget_s` seconds after the start, by an estimate for `gpu`.
-    `report(done, total)` is called before each case, and `clock()` tells the seconds.
+    `report(done, total)` is called before each case, and `clock()` gives the seconds.
     """
     outcome, started, clocks_due = Outcome(), clock(), clock()
     repeats = Repeats() if repeats is None else repeats
@@ -140,7 +140,7 @@ def describe(cases: Sequence[Case], gpu: Gpu) -> str:
 def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
     """Measure what `options` ask for, on the device that `open_device(attention library)` returns.
 
-    Raises InputError where there is no GPU, and for files that cannot be continued.
+    Raises InputError without a GPU, and for files that cannot be continued.
     """
     cases, earlier = options.cases(), _earlier_runs(_origin_path(options))
     device = open_device(options.attention)
@@ -151,7 +151,7 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
         try:
             with progress_bar(f"{gpu.name}, {options.out}") as report:
                 outcome = measure(cases, device, table, gpu, options.budget_s, report=report)
-        finally:  # This is also done where the user interrupts.
+        finally:  # This is also done if the user interrupts.
             written = table.finish()
         runs = [*earlier, _described(options, origin, outcome)]
         write_whole(_origin_path(options), (json.dumps(runs, indent=2) + "\n").encode())
@@ -168,7 +168,7 @@ def _origin_path(options: Options) -> Path:
 
 
 def _earlier_runs(path: Path) -> list[Any]:
-    """The runs described so far; InputError for a file that holds something else."""
+    """The runs described so far. Raises InputError for a file with other content."""
     if not path.exists():
         return []
     try:
@@ -192,7 +192,7 @@ def _described(options: Options, origin: Mapping[str, str | int | float], outcom
 
 @command(__doc__, operands="[list]", keys=KEYS, settings=DIRECTORIES)
 def main(arguments: Arguments) -> None:
-    """Run the command line. Raises InputError for what its user can fix."""
+    """Run the command line. Raises InputError for a user's mistake."""
     options = Options.parse(arguments)
     if options.dry_run:
         print(describe(options.cases(), dry_run_gpu(options.gpu, options.config_dirs)))

@@ -1,10 +1,10 @@
-"""The CUDA side of the micro-benchmark: it sets cases up with PyTorch and times replays of CUDA graphs.
+"""The CUDA side of the micro-benchmark: it prepares cases with PyTorch and times replays of CUDA graphs.
 
-Weights and cached KV come from memory in a real step: all the other layers pass between two uses of one layer's. A case
-that used the same ones again and again would be served from the L2 cache instead. So calls take turns over copies that
-together are three times as large as L2. Flushing the cache between calls would do the same, but its own writes would
-have to be distinguished from the call inside a graph, and it would evict the activations too, which a real step has
-just written and finds in L2.
+Weights and cached KV come from memory in a real step: all other layers pass between two uses of one layer's. A case
+that reused the same ones would find them in the L2 cache. So calls take turns over copies that together are three times
+as large as L2. Flushing the cache between calls would do the same, but its own writes would have to be distinguished
+from the call inside a graph, and it would evict the activations too, which a real step has just written and finds in
+L2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.options import ATTENTION
 from framework.timing.microbench.streams import Concurrent, Launches, Parts
 
-_L2_BYTES = 64 * 2**20  # bytes of the L2 cache where torch does not state it
+_L2_BYTES = 64 * 2**20  # bytes of the L2 cache if torch does not state it
 _CACHES = 3  # sizes of L2 between two uses of the same weights
 _COPIES = 128
 _FP8_CAPABILITY = (8, 9)
@@ -36,7 +36,7 @@ _CLOCKS = {"sm": "clocks.sm", "memory": "clocks.mem", "sm_max": "clocks.max.sm",
 
 
 class CudaDevice:
-    """The first GPU that torch sees. Raises InputError where torch, a GPU or the attention library is missing."""
+    """The first GPU that torch sees. Raises InputError if torch, a GPU or the attention library is missing."""
 
     def __init__(self, attention: str = "auto") -> None:
         self._torch = torch = load_torch()
@@ -64,7 +64,7 @@ class CudaDevice:
         }
 
     def clocks_mhz(self) -> Mapping[str, float]:
-        """The clocks of SMs and memory in MHz, now and at most; empty without nvidia-smi."""
+        """The present and the highest clocks of SMs and memory in MHz; empty without nvidia-smi."""
         values = _nvidia_smi(self._uuid, list(_CLOCKS.values()))
         try:
             return dict(zip(_CLOCKS, map(float, values), strict=True)) if values else {}
@@ -91,7 +91,7 @@ class CudaDevice:
             raise refused(error) from None
 
     def close(self) -> None:
-        """End the processes that join all-reduces."""
+        """End the processes of all-reduces."""
         self._groups.close()
 
     def _streams(self, case: Case) -> Timed:
@@ -130,7 +130,7 @@ def layer_calls(parts: Sequence[Calls]) -> Calls:
 
 
 def elementwise_calls(torch: Any, case: Case, device: str = "cuda") -> Calls:
-    """Calls that negate bf16 numbers which they find in the cache, as the kernel before left them."""
+    """Calls that negate bf16 numbers which are in the cache, as the kernel before left them."""
     numbers = torch.randn(case.size("bytes") // 4, dtype=torch.bfloat16, device=device)
     out = torch.empty_like(numbers)
     return Calls("torch_neg", lambda: torch.neg(numbers, out=out), [()])
@@ -158,7 +158,7 @@ def gemm_calls(torch: Any, case: Case, copies: int, device: str = "cuda") -> Cal
 
 
 def load_torch() -> ModuleType:
-    """PyTorch, which sees a GPU. Raises InputError, in one line, without either."""
+    """PyTorch with a GPU. Raises InputError, in one line, if either is missing."""
     try:
         torch = import_module("torch")
     except ImportError as error:
@@ -175,7 +175,7 @@ def load_torch() -> ModuleType:
 
 
 def _attention_library(name: str) -> str:
-    """The library of that name, for auto the first that is installed."""
+    """The attention library of that name; for auto, the first that is installed."""
     found = [library for library in ATTENTION if util.find_spec(library) is not None]
     if name != "auto" and name not in found:
         raise InputError(f"attention={name}: is not installed; choose one of {', '.join(found)}")
@@ -183,17 +183,17 @@ def _attention_library(name: str) -> str:
 
 
 def _version(library: str) -> str:
-    """The version of an attention library; InputError where it does not load."""
+    """The version of an attention library. Raises InputError if it does not load."""
     try:
         return str(getattr(import_module(library), "__version__", "unknown"))
-    except (ImportError, OSError, RuntimeError) as error:  # built for another torch, say
+    except (ImportError, OSError, RuntimeError) as error:  # for example, built for another torch
         raise InputError(f"{library} does not load ({error}); fix it or choose another with attention=") from None
 
 
 def refused(error: Exception) -> Exception:
-    """The exception that an error at set-up amounts to: no memory, an unsupported case, or a fault of the GPU.
+    """The exception for an error during preparation: no memory, an unsupported case, or a fault of the GPU.
 
-    After a fault of the GPU nothing more can be measured, so that it is an InputError.
+    After a fault of the GPU nothing more can be measured, so it is an InputError.
     """
     text = " ".join(str(error).split())
     if "out of memory" in text:
@@ -204,7 +204,7 @@ def refused(error: Exception) -> Exception:
 
 
 def _nvidia_smi(gpu: str, fields: list[str]) -> list[str]:
-    """Values of fields of nvidia-smi, none where it cannot be asked."""
+    """Values of fields of nvidia-smi, none if it cannot be asked."""
     command = ["nvidia-smi", f"--id={gpu}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         line = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout

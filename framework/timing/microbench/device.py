@@ -1,4 +1,4 @@
-"""What the micro-benchmark asks of a GPU, and how it repeats a timing until it is sure of it."""
+"""What the micro-benchmark needs of a GPU, and how it repeats a timing until that is precise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from framework.timing.microbench.cases import Case
 
-REASON_LETTERS = 90  # letters of what a library or a process says
+REASON_LETTERS = 90  # most letters of a message of a library or a process
 
 
 class OutOfMemoryError(Exception):
@@ -35,7 +35,7 @@ class Measured:
 
 
 class Timed(Protocol):
-    """A case that is ready to be timed. `kernel` names the library or kernel that runs."""
+    """A prepared case. `kernel` names the library or kernel that runs."""
 
     @property
     def kernel(self) -> str: ...
@@ -54,15 +54,15 @@ class Device(Protocol):
 
     @property
     def origin(self) -> Mapping[str, str | int | float]:
-        """What a table should say about its origin: `device`, `memory_bytes`, `version` of the library, and more."""
+        """The origin of a table: `device`, `memory_bytes`, `version` of the library, and more."""
         ...
 
     def clocks_mhz(self) -> Mapping[str, float]:
-        """The clocks now in MHz, by name; empty where they cannot be read."""
+        """The present clocks in MHz, by name; empty if they cannot be read."""
         ...
 
     def prepare(self, case: Case) -> Timed:
-        """Set a case up. Raises OutOfMemoryError or UnsupportedError."""
+        """Prepare a case. Raises OutOfMemoryError or UnsupportedError."""
         ...
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Repeats:
     seconds: float = 5.0
 
     def time(self, timed: Timed, clock: Callable[[], float] = time.monotonic) -> Measured:
-        """The median and interquartile range of samples of `timed`, in seconds; `clock()` tells the seconds."""
+        """The median and interquartile range of samples of `timed`, in seconds; `clock()` gives the seconds."""
         for _ in range(self.warm_up):
             timed.sample()
         started = clock()

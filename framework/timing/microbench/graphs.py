@@ -8,12 +8,12 @@ from typing import Any
 
 from framework.timing.microbench.attention import Calls
 
-_REPLAY_S = 0.005  # seconds of a replay: so many that starting a graph (some us) does not count
+_REPLAY_S = 0.005  # seconds of a replay: enough to hide the start of a graph (some us)
 _CALLS = 1024  # calls in one graph
 
 
 class CapturedGraph:
-    """Calls captured in a CUDA graph, as many as take at least 5 ms, but at least one."""
+    """Calls captured in a CUDA graph: enough to take at least 5 ms, and at least one."""
 
     def __init__(self, torch: Any, stream: Any, calls: Calls) -> None:
         self.kernel = calls.kernel
@@ -24,7 +24,7 @@ class CapturedGraph:
             eager_s = self._eager_s()
         self._capture(max(1, min(_CALLS, math.ceil(_REPLAY_S / eager_s))))
         replay_s = self.count * self.sample()
-        if replay_s < _REPLAY_S / 2 and self.count < _CALLS:  # the CPU had been slower than the GPU
+        if replay_s < _REPLAY_S / 2 and self.count < _CALLS:  # the CPU was slower than the GPU
             self._capture(min(_CALLS, math.ceil(self.count * _REPLAY_S / replay_s)))
 
     def sample(self) -> float:
@@ -47,7 +47,7 @@ class CapturedGraph:
         self._graph.reset()
 
     def _eager_s(self) -> float:
-        """Seconds of a call outside a graph, the first ones (which compile and choose kernels) apart."""
+        """Seconds of a call outside a graph, without the first ones (which compile and choose kernels)."""
         for i in range(2):
             self._calls(i)
         self._torch.cuda.synchronize()

@@ -1,10 +1,9 @@
-"""The table that a measurement fills: a user's CSV of kernel times, and the journal that survives an interruption.
+"""The table that a measurement fills: a user's CSV of kernel times, and a journal that survives an interruption.
 
-Rows are appended to `<out>.part` as they are measured and flushed one by one; `finish` writes all of them, sorted, to
-`<out>` under a temporary name, renames it and removes the journal. Whoever reads `<out>` sees a whole table, and a
-measurement that was killed goes on where it stopped: the last line of the journal may be torn and is then measured
-again. What is no part of the schema of kernel tables, such as calls that mix a chunk with decodes, goes to
-`<stem>.steps.csv`.
+Rows are appended to `<out>.part` as they are measured and flushed one by one. `finish` writes all of them, sorted, to
+`<out>` under a temporary name, renames it and removes the journal. So a reader of `<out>` sees a whole table, and a
+killed measurement continues where it stopped: the last line of the journal may be torn and is then measured again. Rows
+outside the schema of kernel tables, such as calls that mix a chunk with decodes, go to `<stem>.steps.csv`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Table:
         self._journal.flush()
 
     def finish(self) -> list[Path]:
-        """Write the table and what belongs next to it, remove the journal, and return the files that were written."""
+        """Write the table and the files next to it, remove the journal, and return the files that were written."""
         self._journal.close()
         rows = [self._rows[identity] for identity in sorted(self._rows, key=_order)]
         parts = {
@@ -102,7 +101,7 @@ class Table:
             self._rows[_identity(where, row)] = row
 
     def _begin_journal(self) -> IO[str]:
-        """The journal with the rows already in it, torn ends left out, open for more."""
+        """The journal with the rows already in it, without torn ends, open for more."""
         known = [row for _, row in _read(self._journal_path, torn=True)]
         write_whole(self._journal_path, _text([dict(zip(COLUMNS, COLUMNS, strict=True)), *known]).encode())
         return open(self._journal_path, "a", encoding="utf-8", newline="")
@@ -115,7 +114,7 @@ def _text(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _read(path: Path, *, torn: bool) -> list[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a file, none where there is no file; with `torn`, without an unfinished last line."""
+    """Line numbers and rows of a file, none if there is no file; with `torn`, without an unfinished last line."""
     if not path.exists():
         return []
     try:

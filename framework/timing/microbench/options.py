@@ -33,17 +33,17 @@ _DEFAULTS = {
 }
 KEYS = {
     "model": "models of conf/model, joined by commas; several share the shapes they have in common",
-    "tp": "GPUs that share a layer, 1 if nothing is said; several joined by commas",
-    "out": "the table, measured.csv if nothing is said",
-    "minutes": "stop after that long, the least useful cases last; when all are measured if nothing is said",
-    "dtypes": "of the weights, most useful first; the models' own, then fp8, if nothing is said",
+    "tp": "GPUs that share a layer, 1 by default; several joined by commas",
+    "out": "the table, measured.csv by default",
+    "minutes": "stop after that long, the least useful cases last; when all are measured by default",
+    "dtypes": "of the weights, most useful first; the models' own, then fp8, by default",
     "ops": f"only these operations: {' '.join(OPERATIONS)}; the last four are written next to the table",
     "attention": "flash_attn_interface (version 3), flashinfer, flash_attn (version 2), fa3_fwd_interface (version 3 "
-    "without pages) or torch; auto, if nothing is said, takes the first that is installed",
-    "gpu": "the name in conf/gpu; from the device's name if nothing is said",
-    "licence": "of the table, as CC0-1.0; unstated if nothing is said",
+    "without pages) or torch; auto, the default, takes the first that is installed",
+    "gpu": "the name in conf/gpu; from the device's name by default",
+    "licence": "of the table, as CC0-1.0; unstated by default",
 }
-_MEMORY_TOLERANCE = 0.1  # what a device reports against its data sheet
+_MEMORY_TOLERANCE = 0.1  # tolerance between what a device reports and its data sheet
 _VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links than the namesake in conf/gpu
 
 
@@ -51,8 +51,8 @@ _VARIANTS = ("pcie", "nvl", "mig", "max-q")  # other clocks, memory or links tha
 class Options:
     """What to measure and where to write it.
 
-    An empty `gpu` stands for the one that the device's name tells, and `minutes` None for no end. `config_dirs` are the
-    arguments that add directories of the user's own YAMLs.
+    An empty `gpu` stands for the one that the device's name implies, and `minutes` None for no end. `config_dirs` are
+    the arguments that add directories of the user's own YAMLs.
     """
 
     models: tuple[Model, ...]
@@ -70,7 +70,7 @@ class Options:
 
     @classmethod
     def parse(cls, arguments: Arguments) -> Options:
-        """The options of a command line. Raises InputError, in one line, for what cannot be."""
+        """The options of a command line. Raises InputError, in one line, for wrong ones."""
         for word in arguments.operands:
             require_choice("the operand", word, ("list",))
         given, overrides = {**_DEFAULTS, **arguments.own}, arguments.settings
@@ -109,11 +109,11 @@ class Options:
 
 
 def gpu_named(name: str, device: str, memory_bytes: float, overrides: Sequence[str] = ()) -> Gpu:
-    """The entry of conf/gpu called `name`, or, without a name, the one that the device is.
+    """The entry of conf/gpu called `name`, or, without a name, that of the device.
 
     `device` is the name that the driver gives it, and `memory_bytes` its memory. `overrides` may add directories of the
-    user's own YAMLs. Raises InputError where it is none of them, and for a variant with other clocks or memory than its
-    namesake.
+    user's own YAMLs. Raises InputError if there is no such entry, and for a variant with other clocks or memory than
+    its namesake.
     """
     if name:
         return _load("gpu", name, Gpu, overrides)

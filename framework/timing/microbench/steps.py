@@ -1,14 +1,14 @@
 """Cases of whole steps, which no kernel table has: a layer, two streams that share a GPU, launches.
 
 A layer is the matrix products and the attention of one layer of a model, without its elementwise kernels, for a step
-with a chunk of `tokens` behind `prefix` and `decodes` sequences of `context`, either of which may be missing. With two
-streams the chunk's layer runs in one and that of the decodes in the other. The time is that of `stream`'s layer while
-the other stream repeats its own without a pause, or alone where the other has none. `percent` of the multiprocessors
-are those of `stream`, the others the other stream's; at 100 both have all of them.
+with a chunk of `tokens` after `prefix` and `decodes` sequences of `context`; either may be missing. With two streams
+the chunk's layer runs in one and that of the decodes in the other. The time is that of `stream`'s layer while the other
+stream repeats its own without a pause, or alone if the other has none. `stream` has `percent` of the multiprocessors,
+the other stream the rest; at 100 both have all of them.
 
-A launch is that of the smallest kernel there is. `mode` says how: `eager`, one call of the host after another, seconds
-of each; `graph`, in a graph of `kernels` that wait for each other, seconds of each on the GPU; `replay`, seconds of the
-host to launch that graph.
+A launch is that of the smallest possible kernel. `mode` is one of three. `eager`: one call of the host after another,
+seconds of each. `graph`: in a graph of `kernels` that wait for each other, seconds of each on the GPU. `replay`:
+seconds of the host to launch that graph.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _ALONE = (12, 25, 37, 50, 62, 75, 88, WHOLE)
 
 @dataclass(frozen=True)
 class Work:
-    """What a step does: a chunk of `tokens` behind `prefix`, and `decodes` sequences of `context`; 0 for neither."""
+    """The content of a step: a chunk of `tokens` after `prefix`, and `decodes` sequences of `context`; 0 for
+    neither.
+    """
 
     tokens: int = 0
     prefix: int = 0

@@ -1,7 +1,7 @@
-"""Two CUDA streams at once, on all multiprocessors or on parts of them, and what launches take.
+"""Two concurrent CUDA streams, on all multiprocessors or on parts of them, and the time of launches.
 
 Parts are green contexts of the CUDA driver (CUDA Programming Guide, "Green Contexts"): a stream of one runs its kernels
-on the multiprocessors that it was given.
+on the multiprocessors assigned to it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from framework.timing.microbench.graphs import CapturedGraph
 from framework.timing.microbench.steps import WHOLE
 
 _STEP = 8  # multiprocessors by which parts differ, on GPUs since Hopper
-_MOST_REPLAYS = 4096  # most replays of the other stream with one of the measured
+_MOST_REPLAYS = 4096  # most replays of the other stream with one of the measured stream
 _WARM_UP = 20  # launches
 
 
 class Parts:
-    """Streams by the percent of the multiprocessors that the measured one has."""
+    """Streams by the measured stream's percent of the multiprocessors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -29,7 +29,9 @@ class Parts:
         self._contexts: list[Any] = []  # contexts, which end with this object's process
 
     def streams(self, percent: int) -> tuple[Any, Any, str]:
-        """The measured stream, the other one, and what the first one has. Raises UnsupportedError without parts."""
+        """The measured stream, the other one, and the multiprocessors of the first. Raises UnsupportedError without
+        parts.
+        """
         if percent not in self._known:
             self._known[percent] = self._whole() if percent == WHOLE else self._split(percent)
         return self._known[percent]
@@ -69,7 +71,7 @@ class Concurrent:
         self._replays = 2
 
     def sample(self) -> float:
-        """The seconds of one call. Raises UnsupportedError where the other stream never lasts long enough."""
+        """The seconds of one call. Raises UnsupportedError if the other stream never lasts long enough."""
         while self._replays <= _MOST_REPLAYS:
             seconds, longer = self._both()
             if longer:
@@ -154,7 +156,7 @@ class Launches:
 
 
 def _done(answer: tuple[Any, ...]) -> Any:
-    """What a call of the driver returned. Raises UnsupportedError for an error."""
+    """The result of a driver call. Raises UnsupportedError for an error."""
     error, *values = answer
     if int(error) != 0:
         raise UnsupportedError(f"the driver splits no multiprocessors ({error})")

@@ -1,1 +1,1 @@
-"""Profiles that the project ships: their files, which setups they cover, scaling to another GPU."""
+"""Shipped profiles: their files, their setups, scaling to another GPU."""

@@ -21,7 +21,7 @@ from framework.timing.step_row import StepRow
 _DIGITS = 4
 _US = 1e-6
 _DTYPES = ("dtype", "expert_dtype", "kv_dtype")
-_OF_TILES = ("row", "pair")  # written where decodes have tiles in the kernel of chunks
+_OF_TILES = ("row", "pair")  # written if decodes have tiles in the kernel of chunks
 _NO_TILES = {f"tile_{of}_us": 0.0 for of in _OF_TILES}
 
 
@@ -35,7 +35,7 @@ class _Column:
     axes: tuple[str, ...] = ()
 
 
-# In the order of the file, where an axis stands before the first column over it.
+# In the order of the file; an axis stands before the first column over it.
 _COLUMNS = (
     *(_Column(f"{part}_us", part, "linear", ("tokens",)) for part in ("gemm", "experts", "elementwise")),
     _Column("communication_us", "communication", "linear", ("tokens",)),
@@ -57,7 +57,7 @@ _KNOWN = {"parallelism", *_DTYPES, *_NAMES, "scaled_from", "estimated"}
 
 
 def encoded(parts: StepParts) -> dict[str, Any]:
-    """The columns of an entry, by name. Raises ValueError where columns over one axis have different knots."""
+    """The columns of an entry, by name. Raises ValueError if columns over one axis have different knots."""
     setup = parts.setup
     entry: dict[str, Any] = {"parallelism": asdict(setup.parallelism)}
     entry |= {name: getattr(setup, name) for name in _DTYPES}
@@ -117,7 +117,7 @@ def _put_together(column: _Column, axes: Sequence[FloatArray], value: Any) -> Cu
 
 
 def _numbers(name: str, value: Any) -> FloatArray:
-    """A column as an array of seconds, sizes or limits, of the shape that the nested lists in it have."""
+    """A column as an array of seconds, sizes or limits, in the shape of its nested lists."""
     if name.endswith("_us"):
         return np.array(value, np.float64) * _US
     limits = [math.inf if item is None else item for item in value] if isinstance(value, list) else value
@@ -125,7 +125,7 @@ def _numbers(name: str, value: Any) -> FloatArray:
 
 
 def _shortened(value: Any, digits: int | None = None) -> Any:
-    """Nested lists of numbers, shortened: whole ones as integers, infinity as null, to that many significant digits."""
+    """Nested lists of numbers, shortened to `digits` significant digits: whole ones as integers, infinity as null."""
     if isinstance(value, list):
         return [_shortened(item, digits) for item in value]
     if math.isinf(value):

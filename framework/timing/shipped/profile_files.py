@@ -30,7 +30,7 @@ _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may dif
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a profile's times come from.
+    """The origin of a profile's times.
 
     `device` is the GPU as conf/gpu had it, by which the times are scaled to others. `shape` has the sizes of the model,
     as `shape_of` gives them. `version` is that of the backend, and `versions` are those of each kernel table.
@@ -57,11 +57,11 @@ class Profile:
     entries: tuple[StepParts, ...]
 
     def find(self, setup: Setup) -> StepParts | None:
-        """The entry of that setup, None where it was not measured."""
+        """The entry of that setup, None if it was not measured."""
         return next((parts for parts in self.entries if parts.setup == setup), None)
 
     def require_shape(self, model: Model, path: Path) -> None:
-        """Raise InputError if `model` has other sizes than the one that was measured."""
+        """Raise InputError if `model` has other sizes than the measured one."""
         shape = shape_of(model)
         for name, measured in self.origin.shape.items():
             if shape.get(name) != measured:
@@ -73,14 +73,16 @@ class Profile:
 
 @dataclass(frozen=True)
 class Found:
-    """An entry of a profile, and the profile it was found in."""
+    """An entry of a profile, and its profile."""
 
     parts: StepParts
     origin: Origin
 
 
 def shape_of(model: Model) -> dict[str, Any]:
-    """The sizes of a model that step times depend on, by name; each entry of a profile states its data types itself."""
+    """The sizes of a model on which step times depend, by name; each entry of a profile states its data types
+    itself.
+    """
     flat: dict[str, Any] = {}
     for name, value in asdict(model).items():
         nested = value.items() if isinstance(value, dict) else ()
@@ -89,7 +91,7 @@ def shape_of(model: Model) -> dict[str, Any]:
 
 
 def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:
-    """Where the profile of a model lies in a directory of profiles. Raises InputError for names no file can have."""
+    """The file of a model's profile in a directory of profiles. Raises InputError for names that no file can have."""
     for what, name in (("model.name", model), ("gpu.name", gpu), ("timing.backend", backend)):
         if not _NAME.fullmatch(name):
             raise InputError(f"{what} = {name!r} cannot name a profile: letters, digits, dots, - and _ only")
@@ -117,7 +119,7 @@ def shipped_directory() -> Path:
 
 
 def find(places: Iterable[Path], model: Model, gpu: str, backend: str, setup: Setup) -> Found | None:
-    """The first entry of that setup, in the order of `places`; None where there is none.
+    """The first entry of that setup, in the order of `places`; None if there is none.
 
     Raises InputError for a file that cannot be read, and for one of a model with other sizes.
     """
@@ -147,7 +149,7 @@ def has_any(places: Iterable[Path], gpu: str) -> bool:
 
 
 def write_profile(directory: Path, profile: Profile) -> Path:
-    """Write a profile below `directory`, whole or not at all, and return its path.
+    """Write a profile below `directory`, completely or not at all, and return its path.
 
     Raises InputError if it cannot be written.
     """
@@ -167,7 +169,7 @@ def write_profile(directory: Path, profile: Profile) -> Path:
 def read_profile(path: Path) -> Profile:
     """The profile in a file, which a process reads again only if it has changed.
 
-    Raises InputError, naming the file, for one that cannot be read or is something else.
+    Raises InputError, naming the file, if it cannot be read or has other content.
     """
     try:
         content = parsed_json(read_file(path, "timing profile"))

@@ -1,19 +1,19 @@
-"""Step times of a GPU that was not measured, from those of a GPU that is like it.
+"""Step times of an unmeasured GPU, from those of a similar GPU.
 
 Every part of a step is multiplied, knot by knot, by the ratio of the two GPUs' roofline times of that part: the GPU is
-assumed to use its compute and its bandwidth as well as the measured one does. What does not depend on the size of the
-work (launches, the latency of a message) stays as it was measured.
+assumed to use its compute and its bandwidth as well as the measured one. Costs that do not depend on the size of the
+work (launches, the latency of a message) stay as measured.
 
-Which GPU that is stands in conf/gpu (`neighbour`). One thing is corrected where it was measured on both (`tensor_gain`
-there): the share of the datasheet's tensor peak that large bf16 matrix products reach. The L40S reaches 0.64 (median of
-the vllm 0.24.0 kernel tables, m >= 2048, n and k >= 4096): its power limit holds it back. With PyTorch and
-matrices of 8192 x 8192 (github.com/zzc0721/torch-performance-test-data, issues 107, 126 and 140) the L20 reaches 114.1
-of 119.5 TFLOP/s, the A10G 66.6 of 70, and the V100 97.4 of 125 in fp16. The A100 reaches 0.90 (vllm 0.14.0 tables).
+conf/gpu names that GPU (`neighbour`). One thing is corrected if it was measured on both (`tensor_gain` there): the
+share of the datasheet's tensor peak that large bf16 matrix products reach. The L40S reaches 0.64 (median of the vllm
+0.24.0 kernel tables, m >= 2048, n and k >= 4096), because of its power limit. With PyTorch and matrices of 8192 x 8192
+(github.com/zzc0721/torch-performance-test-data, issues 107, 126 and 140) the L20 reaches 114.1 of 119.5 TFLOP/s, the
+A10G 66.6 of 70, and the V100 97.4 of 125 in fp16. The A100 reaches 0.90 (vllm 0.14.0 tables).
 
-So is the share of the bandwidth (`bandwidth_gain`) of a card whose memory has no ECC, scaled from one that has: the
-L40S reads the weights of Llama-3.1-8B for one token at 0.824 of its bandwidth (same tables), and an RTX 4090 copies at
-0.914 to 0.916 of its own (921 GB/s: clpeak, issue 106; 922 to 924: tinygrad/open-gpu-kernel-modules, issue 6). Copies
-of the L40S reach 0.75, so that what is not a matrix product gains more than that.
+The share of the bandwidth (`bandwidth_gain`) is also corrected for a card whose memory has no ECC, scaled from one that
+has it: the L40S reads the weights of Llama-3.1-8B for one token at 0.824 of its bandwidth (same tables), and an RTX
+4090 copies at 0.914 to 0.916 of its own (921 GB/s: clpeak, issue 106; 922 to 924: tinygrad/open-gpu-kernel-modules,
+issue 6). Copies of the L40S reach 0.75, so kernels other than matrix products gain more than that.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from framework.system.parallelism import Parallelism
 from framework.timing.curves import Curve, FloatArray, Surface
 from framework.timing.profile import StepParts
 
-_ATTENTION_DTYPE = "bf16"  # what attention is computed in, whatever the cache holds
+_ATTENTION_DTYPE = "bf16"  # the type of attention's computation, for any cache format
 
 
 @dataclass(frozen=True)
 class Gains:
-    """The shares of its tensor peak and of its bandwidth that a GPU reaches, over those that the measured one does."""
+    """The shares of its tensor peak and of its bandwidth that a GPU reaches, divided by those of the measured one."""
 
     tensor: float = 1.0
     bandwidth: float = 1.0
@@ -45,7 +45,7 @@ class Gains:
 def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Gains | None = None) -> StepParts:
     """The parts of a step of `model` on `target`, from those on `measured`, which `scaled_from` of the result names.
 
-    `gains` of the target are none by default. Raises InputError where the target cannot compute in the weights' type.
+    The target has no `gains` by default. Raises InputError if the target cannot compute in the weights' type.
     """
     ratios = _Ratios(parts, model, measured, target, gains or Gains())
     rows = {
@@ -67,7 +67,7 @@ def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Ga
 
 
 def same_speed(gpu: Gpu, other: Gpu) -> bool:
-    """Whether two datasheets agree in all that step times depend on."""
+    """Whether two datasheets agree in everything that step times depend on."""
     types = set(gpu.peak_flops) & set(other.peak_flops)
     peaks = all(gpu.peak_flops[name] == other.peak_flops[name] for name in types)
     return peaks and all(getattr(gpu, name) == getattr(other, name) for name in ("bandwidth_bytes_s", "link_bytes_s"))
@@ -76,7 +76,7 @@ def same_speed(gpu: Gpu, other: Gpu) -> bool:
 def _times(curve: Curve, ratio_at: Callable[[FloatArray], FloatArray]) -> Curve:
     """The curve multiplied by a ratio that depends on the knot; a curve that is 0 everywhere stays.
 
-    Where the target gains most from large work, its last segment is flat instead of falling.
+    If the target gains most from large work, its last segment is flat instead of falling.
     """
     values = np.asarray(curve.values)
     if not values.any():
@@ -87,21 +87,21 @@ def _times(curve: Curve, ratio_at: Callable[[FloatArray], FloatArray]) -> Curve:
 
 
 def _times_above_floor(times: Curve | Surface, ratio: float) -> Curve | Surface:
-    """The times with all but the smallest, which is what a launch or a message costs, multiplied."""
+    """The times with everything above the smallest multiplied; the smallest is the cost of a launch or a message."""
     values = np.asarray(times.values)
     floor = values.min()
     return times.with_values(floor + (values - floor) * ratio)
 
 
 def _link_bytes_s(gpu: Gpu, parallelism: Parallelism) -> float:
-    """What the slowest part of the way between the GPUs of a stage carries, in bytes/s of each GPU."""
+    """The bandwidth of the slowest part of the way between the GPUs of a stage, in bytes/s of each GPU."""
     if parallelism.stage_gpus > gpu.linked_gpus:
         return gpu.nic_bytes_s
     return gpu.link_bytes_s * gpu.link_efficiency
 
 
 class _Ratios:
-    """Ratios of roofline times, target to measured GPU: one for each knot, or one for all where only bytes count."""
+    """Ratios of roofline times, target to measured GPU: one for each knot, or one for all if only bytes count."""
 
     def __init__(self, parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Gains) -> None:
         self._setup = parts.setup
@@ -111,19 +111,19 @@ class _Ratios:
         measured_link, target_link = (_link_bytes_s(gpu, parts.setup.parallelism) for gpu in (measured, target))
         self.link = measured_link / target_link
         self.decode = self._decode()
-        # A tile begins and ends by latencies, which more multiprocessors hide and not faster ones.
+        # Latencies at the ends of a tile are hidden by more multiprocessors, not by faster ones.
         self.multiprocessors = (measured.multiprocessors or 1) / (target.multiprocessors or 1)
         if measured.multiprocessors is None or target.multiprocessors is None:
             self.multiprocessors = self._products
 
     def gemm(self, tokens: FloatArray) -> FloatArray:
-        """Each weight is read once and multiplied once for each token that a GPU computes."""
+        """The ratio for matrices: each weight is read once and multiplied once for each token that a GPU computes."""
         parallelism, dtype = self._setup.parallelism, self._setup.dtype
         rows = tokens / (parallelism.dp * parallelism.pp)
         return self._ratio(2 * rows, np.full_like(rows, DTYPE_BYTES[dtype]), dtype)
 
     def experts(self, tokens: FloatArray) -> FloatArray:
-        """Per expert: it is read if any token comes, and multiplied once for each that comes."""
+        """The ratio for experts: each is read if any token comes, and multiplied once for each that comes."""
         experts = self._model.experts
         if experts is None:
             raise InputError(f"model {self._model.name} has no experts, but its profile has times for them")
@@ -134,16 +134,18 @@ class _Ratios:
         return self._ratio(2 * rows * share, touched * DTYPE_BYTES[dtype], dtype)
 
     def prefill(self, lengths: FloatArray) -> FloatArray:
-        """Causal attention of a prompt: all pairs are computed; queries, keys, values and results are moved once."""
+        """The ratio for causal attention of a prompt: all pairs are computed; queries, keys, values and results are
+        moved once.
+        """
         flops = self._model.attention_flops_per_pair * lengths**2 / 2
         moved = 2 * self._model.layers * (self._model.heads + self._model.kv_heads) * self._model.head_dim * lengths
         return self._ratio(flops, moved * DTYPE_BYTES[_ATTENTION_DTYPE], _ATTENTION_DTYPE)
 
     def tile_pair_s(self, time_s: float) -> float:
-        """What a row of a tile takes for each key: products, and in addition what is not done by tensor cores.
+        """The time of a row of a tile for each key: products, plus the work outside tensor cores.
 
-        The warps of a tile do one after the other. Where the measured GPU reaches less of its tensor peak, its clock is
-        what is lower, so that all of it is slower.
+        The warps of a tile do one after the other. If the measured GPU reaches less of its tensor peak, its clock is
+        lower, so all of it is slower.
         """
         (measured, _), (target, gains) = self._gpus
         if measured.multiprocessors is None or target.multiprocessors is None:
@@ -156,16 +158,16 @@ class _Ratios:
 
     @property
     def _products(self) -> float:
-        """The ratio of what attention takes where nothing but its products counts."""
+        """The ratio of attention's time if only its products counted."""
         return float(self._ratio(np.ones(1), np.zeros(1), _ATTENTION_DTYPE)[0])
 
     def logits(self, sampled: FloatArray) -> FloatArray:
-        """The projection to the vocabulary, which is not held in fewer bits than bf16, is read once."""
+        """The ratio for the projection to the vocabulary, which has at least bf16 and is read once."""
         weight_bytes = max(DTYPE_BYTES[self._setup.dtype], DTYPE_BYTES["bf16"])
         return self._ratio(2 * sampled, np.full_like(sampled, weight_bytes), "bf16")
 
     def _decode(self) -> float:
-        """Each cached token is read once and computed with once."""
+        """The ratio for decodes: each cached token is read once and computed with once."""
         flops = np.array([self._model.attention_flops_per_pair])
         moved = np.array([max(self._model.kv_bytes_per_token, 1.0)])
         return float(self._ratio(flops, moved, _ATTENTION_DTYPE)[0])

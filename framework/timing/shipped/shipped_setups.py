@@ -1,7 +1,7 @@
-"""Which step times ship with the package: models, GPUs, backends, and how people run them.
+"""The shipped step times: models, GPUs, backends, and common setups.
 
-Stages of more than the eight GPUs of a node ship for the largest models alone: of collectives between nodes nothing
-was measured, they are estimated from the network.
+Stages of more than the eight GPUs of a node ship for the largest models alone: collectives between nodes were not
+measured but estimated from the network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framework.timing.profile import Setup
 GPUS = ("a100", "h100", "h200", "b200", "l40s", "b300", "gb200", "gb300", "rtx_pro_6000")
 BACKENDS = ("vllm", "trtllm", "sglang")
 _KV_FRACTION = 0.9
-_LEAST_KV_TOKENS = 8192  # KV tokens below which nobody serves
+_LEAST_KV_TOKENS = 8192  # KV tokens below which a setup is useless
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
 
 
 def plan_of(model: Model) -> tuple[tuple[Types, ...], tuple[Parallelism, ...]]:
-    """The data types and parallelisms to make for a model; for one that does not ship its own types on 1 to 8 GPUs."""
+    """The data types and parallelisms to make for a model; for an unlisted one, its own types on 1 to 8 GPUs."""
     own = (Types(model.dtype, model.kv_dtype),)
     return PLANS.get(model.name, (own, _DENSE if model.experts is None else _DENSE + _SPREAD))
 
@@ -97,9 +97,9 @@ def typed(model: Model, types: Types) -> Model:
 def fitting(
     model: Model, gpu: Gpu, types: Sequence[Types], instances: Sequence[Parallelism], *, anyway: bool = False
 ) -> Iterator[tuple[Model, Setup]]:
-    """The setups that fit the GPU's memory and whose data types it computes in, or `anyway` all of them.
+    """The setups that fit the GPU's memory and in whose data types it computes, or all of them with `anyway`.
 
-    Each comes with the model in its data types. Those of one KV type and parallelism follow each other.
+    Each comes with the model in its data types. Those of one KV type and parallelism are adjacent.
     """
     for kv_dtype in dict.fromkeys(type_.kv_dtype for type_ in types):
         for parallelism in instances:

@@ -1,1 +1,1 @@
-"""Step times that are off: by how much, by class of deployments, and all of them so many times as long."""
+"""Uncertain step times: their error by class of deployments, and step times scaled by a factor."""

@@ -1,4 +1,4 @@
-"""Step times of another source, all of them so many times as long."""
+"""Step times of another source, all multiplied by one factor."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Stretched:
 
     @property
     def source(self) -> str:
-        """What is multiplied, and by what."""
+        """The multiplied source, and the factor."""
         return f"{self.timing.source} x {self.factor:.3g}"
 
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
-        """The step times of one instance; raises InputError where the source has none."""
+        """The step times of one instance. Raises InputError if the source has none."""
         row = self.timing.row(model, gpu, parallelism)
         outside = ("host_s", "host_sequence_s", "eager_s", "request_s", "intake_s", "intake_token_s")
         return replace(row.times(self.factor), **{name: self.factor * getattr(row, name) for name in outside})

@@ -1,9 +1,9 @@
-"""How far step times are off by class of deployments: what 8 of 10 measured deployments keep to.
+"""The error of step times by class of deployments: what 8 of 10 measured deployments keep.
 
 `steps` is relative to the time of a step; `ttft` is a factor on the time to first token of a server that keeps up with
-its load. Of one that hardly does, TTFT is off by many times the error of its steps, which replays with longer and
-shorter steps show. Widths are of closed loops of `make fidelity` (every second deployment of vLLM with a dense model,
-every sixth with experts) whose terms had not seen them: those of another GPU's fit, or none. docs/trust.md has counts.
+its load. If it hardly does, the error of TTFT is many times that of its steps; replays with longer and shorter steps
+show this. Widths come from closed loops of `make fidelity` (every second deployment of vLLM with a dense model, every
+sixth with experts) whose terms had not seen them: those of another GPU's fit, or none. docs/trust.md has counts.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ WIDTHS = {
     ("moe", False): Width(0.15, 2.0, "mixtures of experts without a fit"),
 }
 OTHERS = Width(0.20, 2.0, "models on other servers than vLLM")
-_COUNTED = "vllm"  # the backend that WIDTHS are of
+_COUNTED = "vllm"  # the backend of WIDTHS
 
 
 def width_of(timing: Timing, model: Model, gpu: Gpu, parallelism: Parallelism) -> Width:
-    """The width of the step times of one instance. Raises InputError for a source whose errors nobody counted."""
+    """The width of the step times of one instance. Raises InputError for a source whose errors were not counted."""
     if not isinstance(timing, Measured) or timing.estimates(gpu):
         raise InputError(
-            "output.sensitivity=auto: nobody counted the errors of these step times; give a share of them, as 0.2"
+            "output.sensitivity=auto: the errors of these step times are unknown; give a share of them, as 0.2"
         )
     if timing.backend != _COUNTED:
         return OTHERS

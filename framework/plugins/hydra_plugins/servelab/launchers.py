@@ -1,6 +1,6 @@
-"""The launchers `hydra/launcher=...`: Hydra's own, under their names, made fit for thousands of short jobs.
+"""The launchers `hydra/launcher=...`: Hydra's own, under their names, adapted to thousands of short jobs.
 
-Hydra imports this file at every start, so what a launcher needs is imported when it launches.
+Hydra imports this file at every start, so a launcher imports what it needs when it launches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BasicLauncher(basic_launcher.BasicLauncher):
 
 
 class JoblibLauncher(joblib_launcher.JoblibLauncher):
-    """`n_jobs` jobs at a time on this machine, -1 for as many as it has cores."""
+    """`n_jobs` jobs at a time on this machine; -1: as many as it has cores."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         hasten(hydra_context)
@@ -45,7 +45,7 @@ class JoblibLauncher(joblib_launcher.JoblibLauncher):
 
 
 class _OptionalLauncher(Launcher):
-    """A launcher whose package may be missing, with the settings of that package's own."""
+    """A launcher whose package may be missing, with that package's settings."""
 
     extra: str
     package: str
@@ -87,7 +87,7 @@ class SlurmLauncher(_OptionalLauncher):
 
 
 class LocalLauncher(SlurmLauncher):
-    """A launcher in processes of this machine, to try it out."""
+    """A launcher in processes of this machine, for tests."""
 
     cluster = "local"
 
