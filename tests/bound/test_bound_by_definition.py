@@ -359,3 +359,12 @@ def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
     needs = least_needs(setting, make_pools(setting))
     token_s = MODEL.kv_bytes_per_token / setting.cluster.link_bytes_s[0]
     assert needs.transfer_s == pytest.approx(token_s * np.array([2, 2, 4]), abs=1e-9)
+
+
+def test_a_prompt_that_just_fills_a_step_may_share_it() -> None:
+    """Prompts of 3, 4 and 5 tokens, which are not cut, in steps of 4."""
+    workload = Workload(np.zeros(3), np.array([3, 4, 5]), np.ones(3, np.int64))
+    setting = asked(workload, batching="prefill_first")
+    pools = make_pools(setting)
+    needs = least_needs(setting, pools)
+    assert demand_of(setting, pools, needs, needs.served).alone.tolist() == [[False, False, True]]

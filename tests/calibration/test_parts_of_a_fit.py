@@ -15,7 +15,7 @@ from framework.calibration import fit as fitting
 from framework.calibration.apply import apply, calibrations_of
 from framework.calibration.benchmark_files import Benchmark
 from framework.calibration.benchmark_values import number
-from framework.calibration.command import _note
+from framework.calibration.command import _note, _rate
 from framework.calibration.fit import Groups, calibrate, observe
 from framework.calibration.optimise import Fitted, Floats, Term
 from framework.calibration.prior import prior
@@ -274,3 +274,9 @@ def test_the_note_of_a_fit_names_the_loads_and_the_errors_of_what_the_data_told(
     assert _note(observed, SERVER, fitted).endswith("arrivals closed 4, rate 2; standard errors: kernel 0.12")
     fitted.known["kernel"] = False
     assert _note(observed, SERVER, fitted).endswith("standard errors: nothing was determined")
+
+
+def test_a_rate_may_be_less_than_one_a_second_and_without_limit() -> None:
+    assert [_rate("0.5"), _rate("inf")] == [0.5, math.inf]
+    with pytest.raises(InputError, match="rate must be a number of requests/s above 0, or inf; got '0'"):
+        _rate("0")

@@ -192,3 +192,7 @@ def test_pairs_that_are_too_few_are_those_of_the_comparison_that_has_most() -> N
     found = notes("baseline=chunked", records=records)
     assert "3 pairs are too few to conclude from 2 comparisons, whatever they show: run at least 4 replicates." in found
     assert "2 pairs do not show whether" in found
+    many = [8.0, 9.2, 10.1, 11.0, 12.4, 13.1]
+    records = [*series("chunked", many), *series("ares", many[::-1]), *series("distserve", DISTSERVE[:3])]
+    assert "3 pairs do not show whether" in notes("baseline=chunked", records=records)
+    assert "do not show whether" not in notes("baseline=chunked", records=records[:12])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 
 from experiments.tune import surrogate
-from experiments.tune.base import Configuration
+from experiments.tune.base import Configuration, with_demand
 from experiments.tune.candidates import Candidates
 from experiments.tune.command import _said, _workers
 from experiments.tune.expression import Expression
@@ -482,3 +483,22 @@ def test_what_a_database_says_is_its_own_first_line() -> None:
     assert _said(error) == "it is gone"
     error.__cause__.orig = OSError("no route\nto it")  # type: ignore[attr-defined]
     assert _said(error) == "no route"
+
+
+def test_a_space_whose_starts_need_no_demand_is_left_as_it_is() -> None:
+    space: Any = SimpleNamespace(starts=[{}, {"cluster.prefill": SimpleNamespace(names={"gpus"})}])
+    base: Any = None
+    assert with_demand(space, base) is space
+
+
+def test_in_a_continuum_points_are_drawn_at_random_and_around_the_five_best() -> None:
+    def point(name: Any) -> Any:
+        return SimpleNamespace(overrides=(name,))
+
+    space: Any = SimpleNamespace(
+        random_point=lambda rng: point("random"), nearby=lambda near, rng: point(("near", *near.overrides))
+    )
+    feasible: Any = SimpleNamespace(pool=None, is_feasible=lambda point: True)
+    tried = [Tried(point(k), (float(k),)) for k in range(8)] + [Tried(point(8), None)]
+    found = Counter(one.overrides[0] for one in Candidates(space, feasible).left(tried, np.random.default_rng(0)))
+    assert found == {"random": 500} | {("near", k): 40 for k in range(3, 8)}

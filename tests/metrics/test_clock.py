@@ -10,6 +10,7 @@ import pytest
 from framework.engine.setup.config import EngineConfig
 from framework.load import Closed, Load, Open
 from framework.metrics.clock import Clock, clock_of
+from framework.metrics.service.overdue import allowed_s
 from framework.metrics.slo import Slo
 from framework.metrics.usage import gpus_on, pool_table, price_usd_per_hour, usage
 from framework.policy import Plan, Policy
@@ -133,6 +134,20 @@ def test_the_time_of_clients_that_wait_in_vain_makes_the_window_longer() -> None
     assert clock_of(result, Slo(2.0, None)).overdue == 0.0  # nothing says how long two tokens may take
     assert clock_of(result, Slo(None, None, normalized_s=1.0)).overdue == 5 / 20
     assert clock_of(play([0.0, 9.0], Open()), SLO).overdue is None
+
+
+@pytest.mark.parametrize(
+    ("slo", "allowed"),
+    [
+        (SLO, [2.0, 5.0]),
+        (Slo(2.0, None), [2.0, np.inf]),
+        (Slo(None, 1.0), [np.inf, np.inf]),
+        (Slo(2.0, 1.0, normalized_s=1.5), [1.5, 5.0]),
+        (Slo(None, None, normalized_s=1.5), [1.5, 6.0]),
+    ],
+)
+def test_what_the_slo_allows_a_request_of_one_token_and_of_four(slo: Slo, allowed: list[float]) -> None:
+    assert allowed_s(Workload(np.zeros(2), np.ones(2, np.int64), np.array([1, 4])), slo).tolist() == allowed
 
 
 def test_what_a_warm_up_left_unserved_counts_if_it_is_more_than_elsewhere() -> None:

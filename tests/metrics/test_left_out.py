@@ -26,6 +26,7 @@ def test_nothing_is_said_where_all_count() -> None:
         ((90, 100, 0, 10), 0.0, True),
         ((90, 100, 7, 10), 0.7, False),  # 20 points are 1.85 standard errors of ten and a hundred
         ((180, 200, 14, 20), 0.7, True),  # and 2.6 of twice as many
+        ((60, 100, 46, 100), 0.46, True),  # 1.98 standard errors
         ((50, 100, 10, 10), 1.0, False),  # better is no reason to say so
         ((100, 100, 10, 10), 1.0, False),
         ((0, 100, 0, 10), 0.0, False),

@@ -52,3 +52,8 @@ def test_where_all_is_launches_the_largest_size_gives_the_rate() -> None:
     """Of which at least a tenth of the launch is taken to be bytes."""
     copies = Copies.measured(pl.DataFrame({"bytes": [2**11, 2**20], "latency_s": [4.0, 4.1]}), 1.0)
     assert copies.seconds(np.array([2.0**20, 2.0**21])) == pytest.approx([0.4, 0.8])
+
+
+def test_a_size_that_takes_hardly_more_than_a_launch_tells_no_rate_where_another_does() -> None:
+    copies = Copies.measured(pl.DataFrame({"bytes": [2**11, 2**15, 2**20], "latency_s": [4.0, 6.0, 4.1]}), 2.0)
+    assert (copies.sizes.tolist(), copies.rates.tolist()) == ([2.0**14], [2.0**14])

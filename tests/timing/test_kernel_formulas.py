@@ -307,6 +307,9 @@ def test_projections_of_four_bits_run_in_bf16() -> None:
         assert MlaKernels(measured(), replace(LATENT, dtype=dtype), 1)._dtype == own
     eight = MlaKernels(measured(**latent_tables(0)), replace(LATENT, dtype="fp8"), 2)  # the kernels between them, too
     assert eight._decode().seconds(16.0, 256.0) == pytest.approx(1e-5 + 1e-7 * 16 * 256)
+    tables = {name: rows.with_columns(dtype=pl.lit("fp8")) for name, rows in latent_tables(1).items()}
+    module = MlaModule(measured(**tables), replace(LATENT, dtype="fp8"), 2)  # a module has the type of its projections
+    assert module._decode().seconds(16.0, 256.0) == pytest.approx(1e-5 + 1e-7 * 16 * 256)
 
 
 # --- interpolation ----------------------------------------------------------------------------------------------------

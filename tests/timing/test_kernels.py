@@ -14,7 +14,7 @@ from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.timing.kernels.build import load_kernels
 from framework.timing.kernels.checks import too_fast
-from framework.timing.kernels.read_aiconfigurator import BACKENDS, load_package, package_gpu, package_root
+from framework.timing.kernels.read_aiconfigurator import BACKENDS, _Reader, load_package, package_gpu, package_root
 from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
 from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS, Kernels
@@ -527,6 +527,20 @@ def test_a_difference_that_is_mostly_nought_is_no_table(tmp_path: Path) -> None:
     assert [note.split(" (")[0] for note in kernels.notes] == [
         "quantize: 3 rows without a positive time",
         "quantize: the other 1 rows",
+    ]
+
+
+def test_scaling_a_matrix_is_elementwise_and_vllm_has_the_sizes_that_lack(tmp_path: Path) -> None:
+    def scaled(m: int, ms: float, kernel: str = "scale", dtype: str = "fp8") -> dict[str, Any]:
+        return {"quant_dtype": dtype, "m": m, "k": 4096, "kernel_source": kernel, "latency": ms}
+
+    own = [scaled(1, 0.002), scaled(2, 0.003), scaled(4, 0.05, "sglang"), scaled(8, 0.05, dtype="nvfp4")]
+    files = {"sglang/2.0": own, "vllm/1.0": [scaled(1, 0.001), scaled(4, 0.004)]}
+    root = package(tmp_path / "systems", {f"quantize/{path}/scale_matrix": rows for path, rows in files.items()})
+    found = _Reader(root, package_gpu("h100", root), "sglang").table("elementwise")
+    assert found is not None
+    assert found.select("bytes", "latency_s").rows() == [
+        (m * 4096 * 3, pytest.approx(us * 1e-6)) for m, us in ((1, 2.0), (2, 3.0), (4, 4.0))
     ]
 
 

@@ -83,6 +83,14 @@ def test_heads_share_keys_as_the_model_has_it() -> None:
     assert joint_kernel(GPU, replace(LATENT, kv_heads=2), Parallelism(), "vllm", joint=True).head_group == 1
 
 
+@pytest.mark.parametrize(("capability", "shared_kb"), [(8.0, 164), (8.6, 100), (8.9, 100), (12.0, 100)])
+def test_tiles_at_once_are_those_that_shared_memory_holds(capability: float, shared_kb: int) -> None:
+    """On 11 multiprocessors of each of six GPUs; a tile takes 80 KB."""
+    gpu = replace(GPU, compute_capability=capability, multiprocessors=11)
+    found = joint_kernel(gpu, DENSE, Parallelism(dp=2, pp=3), "vllm", joint=True)
+    assert found.decodes_at_once == shared_kb // 80 * 11 * 6
+
+
 def test_latent_attention_needs_heads_that_tp_divides_and_counts_those_of_queries() -> None:
     with pytest.raises(InputError, match="tp = 3 does not divide"):
         MlaKernels(measured(), LATENT, 3)

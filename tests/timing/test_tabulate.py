@@ -536,6 +536,9 @@ def test_a_search_for_a_scale_is_no_part_of_a_product() -> None:
 def test_the_first_distribution_stands_in_where_no_preferred_one_was_measured() -> None:
     rows = pl.DataFrame({"distribution": ["own"], "latency_s": [1.0]})
     assert _distribution(rows, ("balanced",)).equals(rows)
+    several = pl.DataFrame({"distribution": ["own", "even", "skewed"], "latency_s": [1.0, 2.0, 3.0]})
+    found = [_distribution(several, preferred)["latency_s"].to_list() for preferred in (("x", "skewed", "own"), ("x",))]
+    assert found == [[3.0], [1.0]]
 
 
 def test_as_much_is_read_by_more_shorter_ones_as_was_by_fewer_longer_ones() -> None:

@@ -21,6 +21,7 @@ from framework.workload import (
     dense,
     first,
     ids_in_order,
+    longest_tokens,
     period_s,
     rate_rps,
     read_only,
@@ -256,3 +257,10 @@ def test_chosen_requests_may_share_ids_and_leave_others() -> None:
     assert (some.hash_ids.tolist(), ids(some)) == ([10, 11, 12, 13], [[10, 11], [11, 12, 13]])
     last = chosen(one, np.array([False, True, True]))
     assert (last.hash_ids.tolist(), ids(last)) == ([11, 12, 13, 15], [[11, 12, 13], [15]])
+
+
+@pytest.mark.parametrize(("max_context", "longest"), [(100, 20), (19, 19), (9, 9), (8, 7), (6, 6)])
+def test_the_longest_request_is_one_that_a_context_has_room_for(max_context: int, longest: int) -> None:
+    """Prompts of 6, 8 and 9 tokens, outputs of 1, 2 and 11."""
+    workload = Workload(np.zeros(3), np.array([6, 8, 9]), np.array([1, 2, 11]))
+    assert longest_tokens(workload, max_context) == longest

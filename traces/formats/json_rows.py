@@ -34,8 +34,8 @@ def read_jsonl(
 ) -> Table:
     """JSON objects, one a line, in an array or over several lines; the columns of `schema` are floats or lists of ids.
 
-    Columns that no row has are left out, unless they are `required`. `times` says which may be dates and times, and the
-    ticks in a second of the result.
+    Columns that no row has are left out, unless they are `required`. `times` names the keys that may hold dates and
+    times, with the resulting ticks per second.
     """
     data = read_bytes(path)
     table = _of_lines(path, data, lambda text: pl.read_ndjson(text, schema=dict(schema)))

@@ -15,7 +15,7 @@ OPTIONS = record(
     ("seed", "i8"),  # seed of draws
     # Lists of the whole run.
     ("tree_at", "i8"),  # winner trees over `times`, one for each kind of event that an instance has
-    ("tree_leaves", "i8"),  # leaves of each of these trees and of the one below, a power of two
+    ("tree_leaves", "i8"),  # leaves of each tree above and of the one below, a power of two
     ("load_tree_at", "i8"),  # winner tree over the least queued instances
     ("keeps_loads", "b1"),  # 1: the tree is kept, and replaces `route_prefill`
     ("finds_least_kv", "b1"),  # 1: the engine itself finds the instance with the fewest KV tokens for `route_decode`

@@ -61,8 +61,6 @@ def exceeds(some: tuple[int, int], rest: tuple[int, int]) -> bool:
     requests were independent.
     """
     (some_hit, some_all), (rest_hit, rest_all) = some, rest
-    if some_all == 0 or rest_all == 0:
-        return False
     pooled = (some_hit + rest_hit) / (some_all + rest_all)
     error = math.sqrt(pooled * (1 - pooled) * (1 / some_all + 1 / rest_all))
     return some_hit / some_all - rest_hit / rest_all > _ERRORS * error

@@ -113,7 +113,7 @@ def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:
 
 def _robust_slope(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Slope through the origin that minimises the Cauchy loss of y - slope * x."""
-    scale = float(np.median(np.abs(x)))  # the solver wants numbers near 1
+    scale = float(np.median(np.abs(x)))  # the solver needs numbers near 1
     start = float(np.median(y / x)) * scale
     noise = _CAUCHY_SCALE * _SIGMAS_PER_MEDIAN * float(np.median(np.abs(start * x / scale - y)))
     fit = least_squares(
