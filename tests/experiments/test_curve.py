@@ -387,6 +387,7 @@ def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     assert not [one for one in first if b"CreationDate" in one.read_bytes()]
 
 
+@pytest.mark.slow
 def test_a_point_that_served_nothing_can_be_drawn(tmp_path: Path) -> None:
     series = Series("one", (), (1.0,))
     plan = Plan(CONCURRENCY, (series,), (0,), (), 0.9, None)

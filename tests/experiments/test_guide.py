@@ -300,6 +300,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from tests.hostile.drawn import commands
 from tests.hostile.played import LOADED
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_commands() -> None:
     drawn = commands(400, 1)
     assert drawn == commands(400, 1)

@@ -24,10 +24,10 @@ SMALL = ("trace.requests=3",)
 
 # What a policy has otherwise, with words of the comment in its YAML that gives the reason.
 ON_PREFIXES: Mapping[tuple[str, str], str] = {
-    ("deepseek", "server.host_sequence_s"): "each rank of a unit has a host of its own",
-    ("mooncake", "policy.routing"): "how a prefill instance is chosen",
+    ("deepseek", "server.host_sequence_s"): "each rank of a unit has its own host",
+    ("mooncake", "policy.routing"): "choice of a prefill instance",
     ("static", "policy.routing"): "instances take batches from one queue",
-    ("sglang", "server.name"): "its costs are those of every server of today",
+    ("sglang", "server.name"): "its costs are those of all current servers",
     ("sglang", "engine.first_token"): "for its first token",
     ("sglang", "engine.transfers"): "for its first token",
 }
@@ -35,8 +35,8 @@ WITHOUT_PREFIXES = {
     **ON_PREFIXES,
     ("deepseek", "engine.prefix_cache"): "below the cache in each prefill unit's own memory",
     ("mooncake", "engine.prefix_cache"): "below the cache in GPU memory",
-    ("sglang", "engine.prefix_cache"): "on by default there",
-    ("vllm_v1", "engine.prefix_cache"): "on by default there",
+    ("sglang", "engine.prefix_cache"): "on by default in SGLang",
+    ("vllm_v1", "engine.prefix_cache"): "on by default in vLLM",
 }
 
 
@@ -53,12 +53,9 @@ def launched(directory: Path, *words: str) -> dict[str, dict[str, Any]]:
     return {policy: record.config for policy, record in zip(POLICIES, records, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trace", "named"),
-    [
-        ("synthetic_sessions", ON_PREFIXES),
-        pytest.param("synthetic", WITHOUT_PREFIXES, marks=pytest.mark.slow),
-    ],
+    ("trace", "named"), [("synthetic_sessions", ON_PREFIXES), ("synthetic", WITHOUT_PREFIXES)], ids=["shared", "alone"]
 )
 def test_policies_differ_in_what_their_yamls_name_alone(
     tmp_path: Path, trace: str, named: Mapping[tuple[str, str], str]
