@@ -29,7 +29,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     policies = {"least_work.py", "interactive_first.py", "mlfq.py"}
-    assert files == policies | {"running_mean.py", "compare.py", "first_look.ipynb", NOTEBOOK}
+    assert files == policies | {"running_mean.py", "compare.py", "retry_storm.py", "first_look.ipynb", NOTEBOOK}
 
 
 def test_the_policy_turns_away_what_would_wait() -> None:
@@ -93,3 +93,14 @@ def test_the_cells_of_the_notebook_run_one_after_another() -> None:
             exec(compile("".join(cell["source"]), "first_look.ipynb", "exec"), known)
     assert known["rates"].height == 3
     assert known["run"].summary["completed"] == 500
+
+
+def test_retries_keep_a_fleet_overloaded_that_sheds_no_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / "retry_storm.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    late = {line[:26].strip(): float(line[34:42].strip().rstrip("%")) for line in lines}
+    assert late["clients give up after 4 s"] == late["the same, load is shed"] == 100.0
+    assert late["and retry up to 5 times"] == 0.0
