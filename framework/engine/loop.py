@@ -61,9 +61,8 @@ def _run(s: State, most_events: int) -> int:
             if unlikely(s.sim.decides > 0) and event >= 0 and s.sim.kind == SCHEDULE and decision_is_due(s, event):
                 return DECIDES
             s.sim.events += s.sim.kind != SCHEDULE
-            left_to = _left_to(s, event)
-            if unlikely(left_to != DONE):
-                return left_to
+            if unlikely(_is_fault(s, event)):
+                return FAULT_DUE
             _process(s, event, stop)
             if unlikely(s.sim.actions > 0) or unlikely(tells(s)):
                 return DECIDES
@@ -77,15 +76,9 @@ def _run(s: State, most_events: int) -> int:
 
 
 @inner
-def _left_to(s: State, event: int) -> int:
-    """Who processes a rare event: roles/faults.py a fault or the return of an instance, roles/decisions.py a client
-    that gives up; DONE: this module processes the event.
-    """
-    if event >= 0 and (s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down)):
-        return FAULT_DUE
-    if event >= 0 and s.sim.kind == GIVE_UP:
-        return DECIDES
-    return DONE
+def _is_fault(s: State, event: int) -> bool:
+    """Whether an event is a fault or the return of an instance; see roles/."""
+    return event >= 0 and bool(s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner
@@ -107,6 +100,8 @@ def _process(s: State, event: int, stop: int) -> None:
         take_role(s, event)
     elif s.sim.kind == PREFILL_STEP_END:
         finish_prefill_step(s, event)
+    elif s.sim.kind == GIVE_UP:
+        s.sim.actions = 1  # for roles/decisions.py
 
 
 @inner

@@ -1771,7 +1771,7 @@ MUTANTS = (
     Mutant(
         "a run ends while a network is parted",
         "roles/networks.py",
-        "    s.sim.down += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)\n",
+        "    s.sim.awaited += int(bytes_s == 0.0) - int(s.links[i].bandwidth_bytes_s == 0.0)\n",
         "",
     ),
     Mutant(
@@ -1834,15 +1834,9 @@ MUTANTS = (
     ),
     Mutant(
         "a run ends while clients wait",
-        "events/order.py",
-        "    goes_on = event >= 0 or sim.down + sim.patient > 0\n",
-        "    goes_on = event >= 0 or sim.down > 0\n",
-    ),
-    Mutant(
-        "a circle is broken while clients wait",
-        "events/order.py",
-        "    if time_s == np.inf and sim.down + sim.patient == 0:",
-        "    if time_s == np.inf and sim.down == 0:",
+        "requests/giving_up.py",
+        "    sim.awaited += 1\n",
+        "",
     ),
     Mutant(
         "ticks before a client gives up are not quiet",
@@ -1862,7 +1856,7 @@ MUTANTS = (
     Mutant(
         "a run ends while an instance hangs",
         "roles/hangs.py",
-        "    s.sim.down += count\n    for j",
+        "    s.sim.awaited += count\n    for j",
         "    for j",
     ),
     Mutant("single steps outlive the begin of a slow-down", "roles/slow_downs.py", "    step.repeats = False\n", ""),

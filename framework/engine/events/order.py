@@ -43,8 +43,7 @@ def next_event(s: State) -> int:
             time_s, kind, event = arrival_s, ARRIVAL, r
     if sim.woken > 0 and sim.now_s < time_s:
         time_s, kind, event = sim.now_s, SCHEDULE, s.lists[s.options.woken_at + sim.woken_first]
-    goes_on = event >= 0 or sim.down + sim.patient > 0
-    if goes_on and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
+    if (event >= 0 or sim.awaited > 0) and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
         time_s, kind, event = sim.change_s, sim.change_kind, sim.changing
     if event >= 0 and _comes_after_tick(s, kind, time_s):
         time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
@@ -82,7 +81,7 @@ def nothing_is_due(s: State) -> bool:
     r = next_arrival(s)
     if r >= 0:
         time_s = min(time_s, s.requests[r].event_s)
-    if time_s == np.inf and sim.down + sim.patient == 0:  # no changes of role, no crashes and no ticks then
+    if time_s == np.inf and sim.awaited == 0:  # no changes of role, no crashes and no ticks then
         return True
     if s.options.tick_s > 0.0:
         time_s = min(time_s, sim.next_tick * s.options.tick_s)

@@ -41,12 +41,6 @@ OPTIONS = record(
     ("request_s", "f8"),  # seconds between a client's sending a request and its arrival here
     ("horizon_s", "f8"),  # arrivals from this time on are not sent; inf: all are
     ("backoff_s", "f8"),  # seconds that a client of a closed load waits after a rejection
-    ("patience_s", "f8"),  # seconds that a client waits for the end of its prefill, inf: no limit
-    ("retries", "i8"),  # number of times that a client that gave up sends its request again
-    ("retry_backoff_s", "f8"),  # seconds before the first retry; doubles with each further one
-    ("patient_at", "i8"),  # ring of the requests whose clients may give up, in the order in which they do
-    ("patient_times_at", "i8"),  # offset into times: when each of these does
-    ("attempts_at", "i8"),  # number of times that each request has been sent
     ("intake_s", "f8"),  # seconds of the front end for each request, one after another
     ("intake_token_s", "f8"),  # seconds for each token of its prompt
     # first token of a request that decodes elsewhere: from its source, or when the client gets it
@@ -127,4 +121,11 @@ OPTIONS = record(
     ("depth", "i8"),  # tokens drafted for each decode; the maximum if that is adaptive
     ("acceptance", "f8"),  # probability that a draft is right where those before it are
     ("draft_cost", "f8"),  # seconds of a drafted token, in decode steps
+    # Clients that give up.
+    ("patience_s", "f8"),  # seconds that a client waits for the end of its prefill, inf: no limit
+    ("retries", "i8"),  # number of times that a client that gave up sends its request again
+    ("retry_backoff_s", "f8"),  # seconds before the first retry; doubles with each further one
+    ("patient_at", "i8"),  # ring of the requests whose clients may give up, in the order in which they do
+    ("patient_times_at", "i8"),  # offset into times: when each of these does
+    ("attempts_at", "i8"),  # number of times that each request has been sent
 )

@@ -130,10 +130,8 @@ SIM = record(
     ("change_s", "f8"),  # the earliest change of role, fault, or time at which a client gives up, inf: none
     ("changing", "i8"),  # instance of that change, or request of that client
     ("change_kind", "i8"),  # ROLE_CHANGE, FAULT or GIVE_UP
-    ("patient", "i8"),  # number of requests whose clients may give up
-    ("patient_first", "i8"),  # beginning of the ring of these
     ("next_fault", "i8"),  # number of the next fault
-    ("down", "i8"),  # instances that are down or hung, or that a partition cuts off
+    ("awaited", "i8"),  # what the run goes on for: instances down, hung or cut off, and clients that may give up
     ("fell", "i8"),  # instances that the last fault took down
     ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work
@@ -163,6 +161,8 @@ SIM = record(
     ("token_rows", "i8"),  # rows of the token log that are written
     ("mark_s", "f8"),  # the next time at which the totals of instances must be recorded, inf: none
     ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they are recorded
+    ("patient", "i8"),  # number of requests whose clients may give up
+    ("patient_first", "i8"),  # beginning of the ring of these
 )
 
 # The hook that stopped the loop, if one did.

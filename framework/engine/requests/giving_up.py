@@ -23,6 +23,7 @@ def begin_to_wait(s: State, r: int) -> None:
     s.times[s.options.patient_times_at + last] = sim.now_s + s.options.patience_s
     s.lists[s.options.attempts_at + r] += 1
     sim.patient += 1
+    sim.awaited += 1
     if sim.patient == 1:
         note_next_to_give_up(s)
 
@@ -43,6 +44,7 @@ def waits_no_more(s: State) -> None:
     sim = s.sim
     sim.patient_first = (sim.patient_first + 1) % s.options.requests
     sim.patient -= 1
+    sim.awaited -= 1
 
 
 @inner

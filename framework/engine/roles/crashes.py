@@ -35,7 +35,7 @@ def crash(s: State, i: int, back_s: float) -> None:
     dropped = drop_marked(s)
     for j in range(first, first + count):
         _go_down(s, j)
-    sim.down += count
+    sim.awaited += count
     sim.fell = count
     sim.dropped = dropped
     sim.role_changes += 1
@@ -94,4 +94,4 @@ def come_back(s: State, i: int) -> None:
         s.instances[j].down = False
         take_effect(s, j)
         wake(s, j)
-    s.sim.down -= count
+    s.sim.awaited -= count

@@ -73,6 +73,7 @@ def _decide(s: State) -> int:
     if tells(s):
         _tell(s)
     elif s.sim.kind == GIVE_UP:
+        s.sim.actions = 0
         waits_no_more(s)
         note_next_change(s)
         catch_up(s)

@@ -25,7 +25,7 @@ def hang(s: State, i: int) -> None:
         drop_turn(s, j)
         s.instances[j].between = s.instances[j].asked = False
         s.instances[j].hung = True
-    s.sim.down += count
+    s.sim.awaited += count
     for j in range(first, first + count):
         for k in range(s.instances[j].prefilling):
             r = s.lists[s.instances[j].prefilling_at + k]
@@ -41,5 +41,5 @@ def notice(s: State, i: int, back_s: float) -> None:
     first, count = group_of(s, i)
     for j in range(first, first + count):
         s.instances[j].hung = False
-    s.sim.down -= count
+    s.sim.awaited -= count
     crash(s, i, back_s)
