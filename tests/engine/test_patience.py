@@ -12,7 +12,7 @@ from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
 from framework.policy import Aggregated, Policy, Preempt
-from framework.policy.view import Cluster
+from framework.policy.view import Cluster, Request
 from framework.result import STATES, Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
@@ -88,6 +88,21 @@ def test_nobody_comes_back_once_the_load_is_over(engine: str) -> None:
     load = Closed(2, duration_s=3.0, backoff_s=3.0, patience=Patience(2.0, retries=1, retry_backoff_s=1.0))
     result = play(engine, [(0, 2, 6), (0, 2, 2)], load)
     assert ends(result) == [("finished", "", 6.0), ("cancelled", "gave up", 2.0)]
+
+
+class Late(Aggregated):
+    """Serves nobody before 3 s."""
+
+    def admit(self, request: Request, cluster: Cluster) -> bool:
+        return cluster.now_s >= 3.0
+
+
+@ENGINES
+def test_a_client_that_is_refused_does_not_wait_yet(engine: str) -> None:
+    """It is refused at 0, 1 and 2 s, which counts for neither its patience nor its attempts."""
+    result = play(engine, [(0, 2, 2)], Closed(1, duration_s=50.0, backoff_s=1.0, patience=Patience(2.0)), Late())
+    assert ends(result) == [("finished", "", 5.0)]
+    assert result.attempts.tolist() == [1]
 
 
 class Holding(Aggregated):
