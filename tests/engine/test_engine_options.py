@@ -13,7 +13,7 @@ from hydra import compose as compose_config
 from hydra.errors import HydraException
 
 from framework.cli.arguments import name_files
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.engine.durations.attention_overlap import Attention
 from framework.engine.kv.kv_compression import KvFormat
 from framework.engine.setup.config import EngineConfig

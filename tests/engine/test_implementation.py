@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result

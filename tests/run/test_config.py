@@ -15,7 +15,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.engine.durations.attention_overlap import Attention
 from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.kv_compression import KvFormat
