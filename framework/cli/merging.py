@@ -27,7 +27,9 @@ class MergingLoader(ConfigLoaderImpl):
     _beginning: tuple[ResultDefault, bytes] | None = None
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: Any) -> DictConfig:
-        last = next(i for i, default in enumerate(defaults) if default.primary)
+        last = next((i for i, default in enumerate(defaults) if default.primary), None)
+        if last is None:
+            return super()._compose_config_from_defaults_list(defaults, repo)
         places = tuple((source.provider, f"{source.scheme()}://{source.path}") for source in repo.get_sources())
         files = tuple(_file(default, repo.delegate) for default in defaults[: last + 1])
         self._beginning = defaults[last], _merged(places, files)

@@ -1,7 +1,7 @@
 """The conformance suite of this repository's own policies, which the quick tests play in part.
 
-Two scenarios are played twice, three with longer outputs, another one with any; each crash meets half of the scenarios,
-and every second storm is met. Slow tests play all of it.
+Of the scenarios every second one is played, two twice, two with longer outputs, and one with any; each crash meets half
+of them, and every second storm is met. Slow tests play all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from servelab.testing.worlds import CRASHES, SCENARIOS, STORMS
 from tests.helpers.quick import every_second, marks
 
 _TWICE = frozenset({"prefix stores", "sessions"})
-_LONGER = frozenset({"small budgets", "tight, recompute", "sessions"})
+_LONGER = frozenset({"tight, recompute", "sessions"})
 _CRASHING = ("roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache")
 
 
@@ -51,6 +51,10 @@ class Conformance(PolicyConformance):
     @pytest.mark.parametrize("scenario", SCENARIOS)
     def test_views_stay_as_they_are(self, scenario: str) -> None:
         super().test_views_stay_as_they_are(scenario)
+
+    @pytest.mark.parametrize("scenario", every_second(SCENARIOS))
+    def test_every_request_ends_once_on_instances_that_can_serve_it(self, scenario: str) -> None:
+        super().test_every_request_ends_once_on_instances_that_can_serve_it(scenario)
 
     @pytest.mark.parametrize("name", every_second(STORMS))
     def test_a_storm_leaves_nobody_behind(self, name: str) -> None:

@@ -95,6 +95,7 @@ def swept(directory: Path, *overrides: str, **environment: str) -> Finished:
     return run(directory, *overrides, python=str(warm.path() / "python"), **environment)
 
 
+@pytest.mark.slow  # what a policy raises is told below, and a worker that dies
 def test_refused_runs_of_workers_are_told_once_and_the_others_go_on(tmp_path: Path) -> None:
     overrides = ("policy=chunked,distserve,ares", "seed=1,-1", "model=llama3_8b,llama3_70b")
     finished = swept(tmp_path, "-m", *JOBLIB, *SMALL[:2], "cluster=mixed", *overrides)
