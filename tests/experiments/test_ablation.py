@@ -178,7 +178,7 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
 _BRIEF_SEARCH = ("trace.limit=50", "objective.most_requests=100", "objective.tolerance=0.5")
 
 
-_LONG = ("mooncake", "nexus", "speculation", "splitwise")  # most of the time of them all
+_LONG = ("deepseek_prefill", "mooncake", "nexus", "pod", "speculation", "splitwise")  # most of the time of them all
 
 
 @pytest.mark.parametrize(
