@@ -29,7 +29,6 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import framework.cli.hydra_names  # noqa: F401  which configurations refer to
 from framework.cli.conf import CONF
 from framework.cli.kept_compositions import Composition, Lookup, found_in, kept_or_composed, stamp
 from framework.cli.merging import MergingLoader, search_path
