@@ -235,6 +235,13 @@ def test_the_clock_may_begin_anywhere(gap_s: float, slo: Slo) -> None:
     assert shortest_time_s(here) == pytest.approx(shortest_time_s(later))
 
 
+def test_a_window_may_begin_anywhere() -> None:
+    """Twenty requests in 3.8 s, which have 2.5 s for 0.4 s of prefill and 0.5 s of decoding or more."""
+    here, later = (asked(prompts(begin_s + 0.2 * np.arange(20), 6), Slo(1.0, 0.3)) for begin_s in (0.0, 64.0))
+    assert same(bound(here), bound(later))
+    assert 0 < bound(here).good <= (3.8 + 2.5) / 0.9
+
+
 def test_a_run_ends_with_its_last_arrival_or_its_last_prefill() -> None:
     """Nine prompts of half a second each, one a second or five a second; the last may be one that nobody serves."""
     slow, fast = (prompts(gap_s * np.arange(9)) for gap_s in (1.0, 0.2))
@@ -345,6 +352,15 @@ def test_requests_are_alike_where_sizes_are_and_they_fit_the_same_pools() -> Non
 def test_two_tokens_are_one_step_apart(tpot_s: float, good: bool) -> None:
     """A decode step takes 0.2 s."""
     assert bound(asked(prompts(np.zeros(1), 2), Slo(None, tpot_s))).alone.tolist() == [good]
+
+
+@pytest.mark.parametrize(("ttft_s", "good"), [(0.71, True), (0.69, False)])
+def test_a_first_token_may_wait_for_the_first_decode_elsewhere(ttft_s: float, good: bool) -> None:
+    """The prompt takes 0.5 s, the step that decodes 0.2 s, and the copy nearly nothing."""
+    setting = asked(
+        prompts(np.zeros(1), 3), Slo(ttft_s, 10.0), cluster=disaggregated(1, 1, server("gpu", 99)), first_token="decode"
+    )
+    assert bound(setting).alone.tolist() == [good]
 
 
 def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
