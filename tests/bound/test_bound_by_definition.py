@@ -372,9 +372,12 @@ def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
         hash_block_tokens=2,
     )
     setting = asked(workload, cluster=disaggregated(1, 1, server("gpu", 1000)), prefix_cache=True)
-    needs = least_needs(setting, make_pools(setting))
+    pools = make_pools(setting)
+    needs = least_needs(setting, pools)
     token_s = MODEL.kv_bytes_per_token / setting.cluster.link_bytes_s[0]
     assert needs.transfer_s == pytest.approx(token_s * np.array([2, 2, 4]), abs=1e-9)
+    link = demand_of(setting, pools, needs, needs.served).uses[1]  # of all together, 10 tokens
+    assert link.tolist() == [MODEL.kv_bytes_per_token * each for each in (3, 3, 4)]
 
 
 def test_a_prompt_that_just_fills_a_step_may_share_it() -> None:
