@@ -11,7 +11,7 @@ import pytest
 
 from framework.bound.bound import Bound, _search, bound, shortest_time_s
 from framework.bound.demand import demand_of, use_names
-from framework.bound.fluid import Fluid, _below_zero, _costs, least_duration, most_good
+from framework.bound.fluid import Fluid, _below_zero, _costs, _whole, least_duration, most_good
 from framework.bound.linear import minimised
 from framework.bound.program import Demand, _classes
 from framework.bound.requests import least_needs, make_pools
@@ -189,6 +189,13 @@ def test_costs_of_whole_prompts_are_those_of_their_steps(recomputes: bool) -> No
                 later += min(decode + context * read, again) if recomputes else decode + context * read
             first = min(start + price * own for start, price, own in zip(starts, second, extra_s[:, r], strict=True))
             assert found[r] == pytest.approx(first + later)
+
+
+def test_of_many_lengths_of_prompts_some_are_priced_and_those_between_cost_no_more() -> None:
+    pool, prices = cast(Any, SimpleNamespace(whole_prompts=lambda lengths, *_: 2 * lengths)), cast(Any, None)
+    few, many = np.arange(256, 0, -1.0), np.arange(600, 0, -1.0)
+    assert _whole(pool, few, 1.0, prices).tolist() == (2 * few).tolist()
+    assert _whole(pool, many, 1.0, prices).tolist() == (2 * (many - (many - 1) % 3)).tolist()  # 1, 4, 7, ...
 
 
 def test_the_sum_of_what_is_below_zero_is_added_up() -> None:
