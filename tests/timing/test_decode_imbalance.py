@@ -55,7 +55,7 @@ def test_the_error_covers_the_truth_as_often_as_it_should() -> None:
 
 
 def test_outliers_hardly_move_it() -> None:
-    """A quarter of the uneven batches took three times as long; least squares would find more than ten times as much."""
+    """A quarter of the uneven batches took three times as long: least squares would find over ten times as much."""
     for seed in (0, 4):
         skew = fit_imbalance(*tables(noise=0.005, outliers=12, seed=seed))
         assert skew.per_token_s == pytest.approx(TRUE_S, rel=0.1)
