@@ -28,12 +28,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py"}
+    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"}
     assert files == policies | {
         "running_mean.py",
         "compare.py",
         "retry_storm.py",
         "diurnal.py",
+        "failover.py",
         "first_look.ipynb",
         NOTEBOOK,
     }
@@ -98,6 +99,92 @@ def test_the_hours_of_an_autoscaler_by_hand() -> None:
     assert calm.summary["gpu_hours"] == pytest.approx((18 + 11 + 7) / 3600)
     assert [hasty.summary[key] for key in ("starts", "stops")] == [2, 2]
     assert hasty.summary["mean_instances_on"] == pytest.approx(32 / 18)
+
+
+def second_steps(**settings: Any) -> dict[str, Any]:
+    """Settings with which every step takes 1 s."""
+    terms = ("per_prefill_token_s", "prefill_quadratic_s", "per_sequence_s", "per_context_token_s")
+    return {"timing": "affine", "timing__base_s": 1.0, **{f"timing__{term}": 0.0 for term in terms}, **settings}
+
+
+def ends_s(run: servelab.Run) -> list[float]:
+    return (run.requests["arrival_s"] + run.requests["e2e_s"]).to_list()
+
+
+def test_the_freest_instance_by_hand() -> None:
+    """Steps of 1 s, two instances of 20 KV tokens, of which requests of priority 0 leave 8 free.
+
+    A request counts as its prompt, its tokens and one more. Requests 0 and 1, of 2 and 6 prompt tokens, begin at 0 s on
+    instances 0 and 1. Request 2 comes at 0.5 s: 12 - 3 = 9 tokens are free beside request 0, 12 - 7 = 5 beside request
+    1. Request 3 comes at 1.5 s: instance 0 has 12 - 4 - 2 = 6 free for two requests, instance 1 has 12 - 8 = 4 for one,
+    so it goes there. At 3 s request 1 has 10 and request 3 has 3, so request 3 waits from 3 to 4 s, where request 1
+    ends. The priority request of 8 tokens comes at 2.5 s: instance 0 has 20 - 5 - 3 = 12 free for two, instance 1 has
+    20 - 9 - 2 = 9 for two. It begins at 3 s.
+    """
+    lengths = {"input_tokens": [2, 6, 1, 1, 8], "output_tokens": [4, 4, 4, 3, 2]}
+    rows = pl.DataFrame({"arrival_s": [0.0, 0.0, 0.5, 1.5, 2.5], **lengths, "priority": [0, 0, 0, 0, 1]})
+    policy = class_of(EXAMPLES / "freest.py", "Freest")(reserve=0.4, block_tokens=1, period_s=0.5)
+    small = {"cluster__instances": 2, "engine__kv_tokens": 20, "engine__block_tokens": 1, "server": "none"}
+    run = servelab.run(policy, rows, **second_steps(**small))
+    assert run.requests["decode_instance"].to_list() == [0, 1, 0, 1, 0]
+    assert ends_s(run) == pytest.approx([4.0, 4.0, 5.0, 6.0, 5.0])
+    assert run.requests["preemptions"].to_list() == [0, 0, 0, 1, 0]
+
+
+def test_a_priority_request_finds_room_at_once() -> None:
+    """Steps of 1 s, one instance of 20 KV tokens, of which requests of priority 0 leave 8 free.
+
+    Three such requests of 4 prompt tokens come at 0 s. They count as 5 each, so two begin, and as 7 each at 2 s, so one
+    goes on, and ends at 4 s. The priority request, of 8 prompt tokens, comes at 1.5 s and begins at 2 s. At 4 s the
+    others count as 7 and 5, and both begin. At 5 s they count as 8 and 6, so request 2 waits until request 1 ends at
+    6 s. Under `continuous` three requests hold 5 tokens or more each at 2 s, and the priority request waits.
+    """
+    lengths = {"input_tokens": [4, 4, 4, 8], "output_tokens": [4, 4, 4, 2]}
+    rows = pl.DataFrame({"arrival_s": [0.0, 0.0, 0.0, 1.5], **lengths, "priority": [0, 0, 0, 1]})
+    policy = class_of(EXAMPLES / "freest.py", "Freest")(reserve=0.4, block_tokens=1, period_s=0.5)
+    small = {"cluster__instances": 1, "engine__kv_tokens": 20, "engine__block_tokens": 1, "server": "none"}
+    run, plain = (servelab.run(each, rows, **second_steps(**small)) for each in (policy, "continuous"))
+    assert ends_s(run) == pytest.approx([4.0, 6.0, 9.0, 4.0])
+    assert run.requests["preemptions"].to_list() == [0, 1, 1, 0]
+    assert run.requests["ttft_s"].to_list()[3] == pytest.approx(1.5)
+    assert plain.requests["ttft_s"].to_list()[3] > 2.0
+
+
+def test_fair_shares_by_hand() -> None:
+    """One seat, steps of 1 s. Four requests of tenant a, of 4 prompt tokens and 2 more, come at 0 s, three of tenant b,
+    of 2 and 2, at 0.5 s. A request takes 2 s and is a service of 8 or 6.
+
+    At 0.5 s the prompt of request 0 counts, so both counters are 4. At 2 s a has 8: b is next, and has 10 at 4 s. Then
+    a (16 at 6 s), b (16 at 8 s), and at equal counters the request that came first: a, b, a.
+    """
+    lengths = {"input_tokens": [4] * 4 + [2] * 3, "output_tokens": [2] * 7}
+    rows = pl.DataFrame({"arrival_s": [0.0] * 4 + [0.5] * 3, **lengths, "tenant": ["a"] * 4 + ["b"] * 3})
+    policy = class_of(EXAMPLES / "fair_share.py", "FairShare")()
+    run = servelab.run(policy, rows, **second_steps(cluster__instances=1, engine__max_batch=1, server="none"))
+    assert ends_s(run) == pytest.approx([2.0, 6.0, 10.0, 14.0, 4.0, 8.0, 12.0])
+
+
+def test_what_a_crash_dropped_lets_new_prompts_pass() -> None:
+    """One seat on each of two instances, steps of 1 s. Instance 0 crashes at 3.5 s with request 0, of 3 tokens so far.
+
+    Instance 1 is taken by request 1 until 5 s; request 2 comes at 4 s. It has its two tokens at 6 and 7 s. Then request
+    0 has its other three, until 10 s. In the order of arrival request 0 goes first and ends at 8 s.
+    """
+    rows = pl.DataFrame({"arrival_s": [0.0, 0.0, 4.0], "input_tokens": [4] * 3, "output_tokens": [6, 5, 2]})
+    settings = second_steps(cluster__instances=2, engine__max_batch=1, server="none", engine__faults="crash")
+    settings["engine__faults__crashes"] = "[{instance: 0, at_s: 3.5, down_s: 100.0}]"
+    kind = class_of(EXAMPLES / "failover.py", "Failover")
+    run, plain = (servelab.run(policy, rows, **settings) for policy in (kind(), "chunked"))
+    assert ends_s(run) == pytest.approx([10.0, 5.0, 7.0])
+    assert ends_s(plain) == pytest.approx([8.0, 5.0, 10.0])
+
+
+def test_a_crash_costs_less_than_a_hundredth_of_the_goodput(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "failover.py"), run_name="__main__")
+    for line in capsys.readouterr().out.splitlines():
+        three, four, plain = (float(word.strip(",")) for word in line.split() if word[0].isdigit())
+        assert four >= 0.99 * three
+        assert plain < four
 
 
 def test_the_predictor_learns() -> None:
