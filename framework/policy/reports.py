@@ -50,6 +50,9 @@ class Views:
         return {"report_every_s": self.period_s}
 
 
+CURRENT = Views()
+
+
 class Reported:
     """A run as `framework.policy.inspection.Inspection`, with the columns of instances as last reported.
 
@@ -61,20 +64,15 @@ class Reported:
         self.requests = present.requests
         self.instances = present.instances.copy()
         self.view = present.view._replace(instances=self.instances)
-        self._role_changes = -1
 
     def show(self, columns: NDArray[np.void]) -> None:
         """Show these columns, those of a report that has arrived; shape (M,)."""
         self.instances.view(np.uint8)[:] = columns.view(np.uint8)  # bytes: numpy copies records by fields
-        self._role_changes = -1
 
     def follow_roles(self) -> None:
         """Show the present roles."""
-        changes = self.present.role_changes
-        if changes != self._role_changes:
-            self._role_changes = changes
-            for name in _KNOWN_AT_ONCE:
-                self.instances[name] = self.present.instances[name]
+        for name in _KNOWN_AT_ONCE:
+            self.instances[name] = self.present.instances[name]
 
     # --- what is current ---
 

@@ -93,8 +93,8 @@ def _begin(s: Simulation) -> None:
         s.push(s.hooks.tick_s, TICK, 1)
     for one in s.options.faults:
         s.push(one.at_s, FAULT, one.instance)
-    if s.options.views:
-        s.push(s.options.views.period_s, REPORT, 1)
+    if s.options.engine.views:
+        s.push(s.options.engine.views.period_s, REPORT, 1)
 
 
 def instant_is_over(s: Simulation) -> bool:
@@ -143,7 +143,7 @@ def process(s: Simulation, kind: int, id: int) -> None:
 
 def report(s: Simulation, number: int) -> None:
     """Let the instances report."""
-    s.push((number + 1) * s.options.views.period_s, REPORT, number + 1)
+    s.push((number + 1) * s.options.engine.views.period_s, REPORT, number + 1)
     s.hooks.report(s, number)
 
 

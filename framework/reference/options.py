@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from framework.engine.setup.config import EngineConfig
-from framework.policy.reports import Views
 from framework.system.faults import FaultEvent
 
 
@@ -151,6 +150,5 @@ class Options:
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0
     faults: Sequence[FaultEvent] = ()  # in the order in which they come
-    views: Views = Views()  # how old the columns of instances are that the front end sees
     engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
     chosen_share: float = 0.0  # share of a layer's experts that one token chooses; 0: there are no experts

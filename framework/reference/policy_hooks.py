@@ -54,8 +54,8 @@ class PolicyHooks(Hooks):
         policy: Policy,
         cluster: Cluster,
         inspection: ReferenceInspection,
-        shown: Reported | None = None,
-        options: Options = Options(),
+        shown: Reported | None,
+        options: Options,
     ) -> None:
         if policy.tick_s is not None:
             require_tick(policy.name, policy.tick_s)
@@ -67,7 +67,7 @@ class PolicyHooks(Hooks):
         self._front = cluster
         self._cluster = cluster if shown is None else Cluster(inspection, cluster.spec, cluster.predictions)
         self._shown = shown
-        self._reports = Reports(options.views, inspection.instances.copy())
+        self._reports = Reports(options.engine.views, inspection.instances.copy())
         self._follows_roles = policy.changes_roles or bool(options.faults)
         self._admits_by_rule = isinstance(policy.admit, Decision)
         self._answers = Answers(policy, self._cluster, cluster)

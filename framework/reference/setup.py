@@ -104,7 +104,6 @@ def options(setting: Setting) -> Options:
     return Options(
         engine=engine,
         faults=engine.faults.schedule(cluster).events,
-        views=engine.views,
         block_tokens=engine.block_tokens,
         watermark=engine.watermark,
         preemption=engine.preemption,

@@ -97,9 +97,7 @@ def _set_sizes(options: NDArray[np.void], requests: NDArray[np.void], instances:
     options["tree_leaves"] = max(2, 1 << (len(instances) - 1).bit_length())
 
 
-def _clock(
-    options: NDArray[np.void], requests: NDArray[np.void], faults: Sequence[FaultEvent]
-) -> NDArray[np.void]:
+def _clock(options: NDArray[np.void], requests: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[np.void]:
     """(1,) SIM"""
     sim = np.zeros(1, SIM)
     waiting = np.flatnonzero(requests["opens"] & requests["follows"])
