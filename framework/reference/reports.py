@@ -14,15 +14,18 @@ class Reports(Generic[Columns]):
 
     def __init__(self, views: Views, first: Columns) -> None:
         self._views = views
-        self._taken = {0: first}
+        self.taken = {0: first}
 
     def keep(self, number: int, columns: Columns) -> None:
         """Keep the report of that number, which has just been taken."""
-        self._taken[number] = columns
+        self.taken[number] = columns
+
+    def arrives_s(self, number: int) -> float:
+        """When the report of that number arrives."""
+        return number * self._views.period_s + self._views.delay_s if number else 0.0
 
     def arrived(self, now_s: float) -> Columns:
         """The last report that has arrived by now, or the first state."""
-        every_s, delay_s = self._views.period_s, self._views.delay_s
-        last = max(number for number in self._taken if number == 0 or number * every_s + delay_s <= now_s)
-        self._taken = {number: columns for number, columns in self._taken.items() if number >= last}
-        return self._taken[last]
+        last = max(number for number in self.taken if self.arrives_s(number) <= now_s)
+        self.taken = {number: columns for number, columns in self.taken.items() if number >= last}
+        return self.taken[last]

@@ -22,13 +22,14 @@ from tests.helpers.scenarios import Scenario, scenarios
 
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _MORE = (ahead, drafting, grouped, migrating, pulled, ranked, reserving, returning, streams, clocked)
-_OTHERS = (*_BROAD, *_MORE, crashing, crashing, decided, decided, impatient)
+_SELDOM = (crashing, decided, grouped, *2 * (impatient,))
+_OTHERS = (*_BROAD, *_MORE, *3 * _SELDOM)
 
 
 def stale(draw: Draw) -> Scenario:
     """What another family draws, with reports that are rare, that arrive late, or both."""
     scenario = draw.one(_OTHERS)(draw)
-    every_s = draw.dyadic(1, 24, draw.one([-8, -6, -4]))
+    every_s = draw.dyadic(3, 24, draw.one([-7, -5, -4]))
     views = draw.one(
         [Views(every_s), Views(delay_s=every_s), Views(every_s, draw.integer(1, 4) * every_s), Views(every_s, 0.125)]
     )
