@@ -69,8 +69,9 @@ def most_good(demand: Demand, pools: Sequence[PoolSteps], instances: Floats, dur
         found = proof(demand, pools, instances, duals)
         if best is None or found.most(duration_s) < best.most(duration_s):
             best = found
-        if np.all(found.duals.second <= duals.second * (1 + _CLOSE)) or not program.extend(duals, _CLOSE):
+        if np.all(found.duals.second <= duals.second * (1 + _CLOSE)):
             break
+        program.extend(duals, _CLOSE)
     assert best is not None
     return best
 
@@ -84,8 +85,9 @@ def least_duration(demand: Demand, pools: Sequence[PoolSteps], instances: Floats
         found = proof(demand, pools, instances, duals)
         if best is None or found.least_of_all_s() > best.least_of_all_s():
             best = found
-        if np.all(found.duals.second <= duals.second * (1 + _CLOSE)) or not program.extend(duals, _CLOSE):
+        if np.all(found.duals.second <= duals.second * (1 + _CLOSE)):
             break
+        program.extend(duals, _CLOSE)
     assert best is not None
     return best
 

@@ -119,12 +119,11 @@ class Program:
         second, use = prices[_POOLS : self._uses], prices[self._uses : len(columns)]
         return Duals(token, decode, context, pace, second, use, again)
 
-    def extend(self, duals: Duals, slack: float) -> bool:
-        """Add steps whose worth exceeds their time by a share of more than `slack`; whether there are any."""
-        return self._add(duals.of_steps(self._demand), _ADDED, duals.second * (1 + slack))
+    def extend(self, duals: Duals, slack: float) -> None:
+        """Add steps whose worth exceeds their time by a share of more than `slack`."""
+        self._add(duals.of_steps(self._demand), _ADDED, duals.second * (1 + slack))
 
-    def _add(self, prices: Prices, most: int, second: Floats | None) -> bool:
-        added = False
+    def _add(self, prices: Prices, most: int, second: Floats | None) -> None:
         for k, pool in enumerate(self._pools):
             own = pool.own(prices)
             for steps in pool.best(own):
@@ -134,8 +133,6 @@ class Program:
                     picked = np.linspace(0, len(chosen) - 1, min(most, len(chosen))).round().astype(np.int64)
                     picked = np.append(picked, gain[chosen].argmax())
                     self._steps.append(self._step_columns(k, steps, chosen[np.unique(picked)]))
-                    added = True
-        return added
 
     def _step_columns(self, k: int, steps: Steps, chosen: Integers) -> Floats:
         columns = np.zeros((len(self._time), len(chosen)))

@@ -11,7 +11,7 @@ import pytest
 
 from framework.bound.bound import Bound, _search, bound, shortest_time_s
 from framework.bound.demand import demand_of, use_names
-from framework.bound.fluid import Fluid, _below_zero, _costs, least_duration, most_good
+from framework.bound.fluid import Fluid, _below_zero, _costs, _whole, least_duration, most_good
 from framework.bound.linear import minimised
 from framework.bound.program import Demand, _classes
 from framework.bound.requests import least_needs, make_pools
@@ -191,6 +191,13 @@ def test_costs_of_whole_prompts_are_those_of_their_steps(recomputes: bool) -> No
             assert found[r] == pytest.approx(first + later)
 
 
+def test_of_many_lengths_of_prompts_some_are_priced_and_those_between_cost_no_more() -> None:
+    pool, prices = cast(Any, SimpleNamespace(whole_prompts=lambda lengths, *_: 2 * lengths)), cast(Any, None)
+    few, many = np.arange(256, 0, -1.0), np.arange(600, 0, -1.0)
+    assert _whole(pool, few, 1.0, prices).tolist() == (2 * few).tolist()
+    assert _whole(pool, many, 1.0, prices).tolist() == (2 * (many - (many - 1) % 3)).tolist()  # 1, 4, 7, ...
+
+
 def test_the_sum_of_what_is_below_zero_is_added_up() -> None:
     rng = np.random.default_rng(1)
     start, slope, count = rng.uniform(-9, 9, 200), rng.uniform(-2, 2, 200), rng.integers(0, 12, 200)
@@ -233,6 +240,13 @@ def test_the_clock_may_begin_anywhere(gap_s: float, slo: Slo) -> None:
     assert same(bound(here), bound(later))
     assert same(_search(here).of_run(), _search(later).of_run())
     assert shortest_time_s(here) == pytest.approx(shortest_time_s(later))
+
+
+def test_a_window_may_begin_anywhere() -> None:
+    """Twenty requests in 3.8 s, which have 2.5 s for 0.4 s of prefill and 0.5 s of decoding or more."""
+    here, later = (asked(prompts(begin_s + 0.2 * np.arange(20), 6), Slo(1.0, 0.3)) for begin_s in (0.0, 64.0))
+    assert same(bound(here), bound(later))
+    assert 0 < bound(here).good <= (3.8 + 2.5) / 0.9
 
 
 def test_a_run_ends_with_its_last_arrival_or_its_last_prefill() -> None:
@@ -347,6 +361,15 @@ def test_two_tokens_are_one_step_apart(tpot_s: float, good: bool) -> None:
     assert bound(asked(prompts(np.zeros(1), 2), Slo(None, tpot_s))).alone.tolist() == [good]
 
 
+@pytest.mark.parametrize(("ttft_s", "good"), [(0.71, True), (0.69, False)])
+def test_a_first_token_may_wait_for_the_first_decode_elsewhere(ttft_s: float, good: bool) -> None:
+    """The prompt takes 0.5 s, the step that decodes 0.2 s, and the copy nearly nothing."""
+    setting = asked(
+        prompts(np.zeros(1), 3), Slo(ttft_s, 10.0), cluster=disaggregated(1, 1, server("gpu", 99)), first_token="decode"
+    )
+    assert bound(setting).alone.tolist() == [good]
+
+
 def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
     """Three prompts of 4 tokens, of which two begin with the same block of 2."""
     workload = replace(
@@ -356,9 +379,12 @@ def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:
         hash_block_tokens=2,
     )
     setting = asked(workload, cluster=disaggregated(1, 1, server("gpu", 1000)), prefix_cache=True)
-    needs = least_needs(setting, make_pools(setting))
+    pools = make_pools(setting)
+    needs = least_needs(setting, pools)
     token_s = MODEL.kv_bytes_per_token / setting.cluster.link_bytes_s[0]
     assert needs.transfer_s == pytest.approx(token_s * np.array([2, 2, 4]), abs=1e-9)
+    link = demand_of(setting, pools, needs, needs.served).uses[1]  # of all together, 10 tokens
+    assert link.tolist() == [MODEL.kv_bytes_per_token * each for each in (3, 3, 4)]
 
 
 def test_a_prompt_that_just_fills_a_step_may_share_it() -> None:

@@ -205,6 +205,17 @@ def test_goals_are_told_as_they_are_and_learnt_as_gains() -> None:
     assert refused.search._gains(refused.trials[0]) == ()
 
 
+def test_a_batch_stays_around_the_best_for_what_runs_is_no_failure() -> None:
+    """Every third of 41 points is known, of a parabola whose best is at 28; four are drawn before any of them ends."""
+    own = Set(lambda job: {"goodput_rps": 100 - (number(job) - 28) ** 2 / 10}, own=space(41), sampler="gp")
+    for count in (1, 4, 7, 10, 13, 16, 19, 22, 25, 34, 37, 40):
+        own.study.enqueue_trial({"count": count})
+    own.run(12)
+    own.run(16, workers=4)
+    assert all(26 <= number(job) <= 30 for job in own.runs.batches[-1])
+    assert own.sizes()[-1] == 4
+
+
 def test_a_space_of_which_nothing_fits_is_hopeless() -> None:
     required = (Expression("count - 7"),)
     with pytest.raises(

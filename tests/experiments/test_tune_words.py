@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import StudyDirection
 from rich.console import Console
@@ -292,6 +293,8 @@ def test_goals_are_keys_with_signs() -> None:
     ):
         with pytest.raises(InputError, match=words):
             read_goals(text, config)
+    with pytest.raises(InputError, match=r"^objective: collections.Counter names no key of the summary$"):
+        read_goals(None, OmegaConf.create({"objective": {"_target_": "collections.Counter"}}))
 
 
 def test_samplers_have_a_stream_for_each_rank() -> None:

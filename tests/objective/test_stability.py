@@ -98,6 +98,13 @@ def test_attainment_that_fades_below_what_is_asked_is_not_sustained(every: int, 
     assert reading.verdict == verdict
 
 
+@pytest.mark.parametrize(("attainment", "verdict"), [(0.625, SUSTAINED), (0.63, UNDECIDED)])
+def test_attainment_may_fade_to_just_what_is_asked(attainment: float, verdict: str) -> None:
+    """An eighth of the second half misses, all of it in its last part: a quarter there, and 7/8 - 1/4 is 0.625."""
+    one = late(320, range(241, 320), every=4)
+    assert read(one.run(), one.slo, 320, 320.0, attainment, resolution=0.01).verdict == verdict
+
+
 def test_a_request_that_comes_as_the_last_one_ends_finds_an_empty_system() -> None:
     service_s = 0.125
     one = experiment(requests(service_s * regular(8)), ttft_within(0.1), Affine(base_s=service_s))

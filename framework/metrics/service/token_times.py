@@ -57,7 +57,7 @@ def token_times(result: Result) -> TokenTimes:
     emitted_first = np.flatnonzero(~np.isnan(result.requests["first_token_s"]))
     before = np.cumsum(tokens) - tokens
     opens = np.searchsorted(request, request)  # the first row of the same request
-    index = 1 + before - before[opens] if len(log) else before
+    index = 1 + before - before[opens]
     single = np.flatnonzero(~in_steps)
     kept = in_steps & (steps > 0)
     return TokenTimes(
