@@ -36,9 +36,9 @@ from framework.reference import (
 )
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
+from framework.reference.faults.reports import Reports
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
-from framework.reference.reports import Reports
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 from framework.reference.steps import duration, forming, lockstep, prefill_end, running_list, scheduling, step_end

@@ -32,9 +32,9 @@ from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 from framework.reference.asking import ROLE_NAMES
+from framework.reference.faults.reports import Reports
 from framework.reference.inspection import ReferenceInspection
 from framework.reference.options import Options
-from framework.reference.reports import Reports
 from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import Instance, Request
 

@@ -162,7 +162,7 @@ class Curious(Least):
 
 @ENGINES
 def test_no_report_holds_the_requests_of_an_instance(engine: str) -> None:
-    with pytest.raises(ValueError, match="no report holds the requests that wait on an instance: with engine.views"):
+    with pytest.raises(ValueError, match=r"no report holds the requests that wait on an instance: with engine\.views"):
         play(engine, Views(every_s=1.0), Curious())
 
 

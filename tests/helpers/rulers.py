@@ -29,10 +29,10 @@ from framework.policy.reports import Reported as ReportedInspection
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
 from framework.reference.asking import ROLE_NAMES
+from framework.reference.faults.reports import Reports
 from framework.reference.holdings import coming, kv_tokens
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
-from framework.reference.reports import Reports
 from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import FINISHED, Instance, Request
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
@@ -365,7 +365,7 @@ class RuledPredictor(Predictor):
 def reported_look(s: Simulation, columns: Reported) -> Look:
     """What the front end sees if instances have last reported these columns: roles and requests as they are."""
     changing = [int(i.draining_role != i.next_role) for i in s.instances]
-    seen = {name: list(columns[name]) for name in COLUMNS[:-1]}
+    seen = {name: list(map(int, columns[name])) for name in COLUMNS[:-1]}
     known = [(r.id, r.emitted, 0) for r in s.requests]
     more = [list(map(float, columns[name])) for name in _REPORTED_COLUMNS]
     roles = [[float(_OF_INSTANCE[name](i)) for i in s.instances] for name in _ROLE_COLUMNS]
