@@ -116,6 +116,8 @@ EVENTS = (
     *("given up while it is suspended", "patience that was rewarded", "patience that outlived its request"),
     *("reported", "reported between two steps", "reported in a step of decodes", "reported while an instance is down"),
     *("asked by a report", "asked before a report has come", "asked while a report is on its way"),
+    *("scaled up", "scaled up with one that drains", "scaled down", "scaled down with one that starts"),
+    *("scaled down with work on all", "scaled down where none may go"),
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 
@@ -123,8 +125,9 @@ EVENTS = (
 RARE_EVENTS = (  # that few runs do not reach
     *("given up before its copy", "given up during its copy"),
     *("given up while its prefix is fetched", "given up while it is parked"),
+    *("scaled up with one that is down", "scaled down with one that has crashed"),
 )
-MEET_SELDOM = ("patience", "reports")
+MEET_SELDOM = frozenset({"patience", "reports", "scaling"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 
@@ -133,11 +136,11 @@ def table(kept_counts: KeptCounts) -> Table:
     return reached(RUNS, kept_counts.counts_of)
 
 
-def rare(table: Table, floor: int, expected: Iterable[str] = EVENTS, seldom: Iterable[str] = ()) -> dict[object, int]:
+def rare(
+    table: Table, floor: int, expected: Iterable[str] = EVENTS, seldom: frozenset[str] = frozenset()
+) -> dict[object, int]:
     """How often what is expected happens or meets less than so often does; `seldom` need not meet others."""
-    pairs = [
-        pair for pair in itertools.combinations(MECHANISMS, 2) if not is_excluded(*pair) and not {*seldom} & {*pair}
-    ]
+    pairs = [pair for pair in itertools.combinations(MECHANISMS, 2) if not is_excluded(*pair) and not seldom & {*pair}]
     events = {event: table[0][event] for event in expected} | {pair: table[1][pair] for pair in pairs}
     return {name: count for name, count in events.items() if count < floor}
 

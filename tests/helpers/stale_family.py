@@ -18,11 +18,12 @@ from tests.helpers.pulled_family import pulled
 from tests.helpers.rare_families import clocked, migrating, ranked, streams
 from tests.helpers.reserve_families import reserving
 from tests.helpers.returning_family import returning
+from tests.helpers.scaling_family import scaling
 from tests.helpers.scenarios import Scenario, scenarios
 
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _MORE = (ahead, drafting, grouped, migrating, pulled, ranked, reserving, returning, streams, clocked)
-_SELDOM = (crashing, decided, grouped, *2 * (impatient,))
+_SELDOM = (crashing, decided, grouped, scaling, *2 * (impatient,))
 _OTHERS = (*_BROAD, *_MORE, *3 * _SELDOM)
 
 

@@ -35,6 +35,7 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.system.random_faults import RandomFaults
+from framework.system.start_cost import StartCost
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -58,6 +59,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "engine/output_reserve": (OutputReserve,),
     "engine/sharing": (Sharing,),
     "engine/speculation": (Speculation,),
+    "engine/start": (StartCost,),
     "engine/prefix_stores": (PrefixStores,),
 }
 SMALL = ("trace=synthetic", "trace.limit=20")
