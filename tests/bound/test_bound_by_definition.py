@@ -334,6 +334,15 @@ def test_nothing_is_scarce_for_who_does_not_decode() -> None:
     assert prefill.steps.scarce(Prices(0.0, 0.0, 0.0, 0.0), 0.0) is None
 
 
+@pytest.mark.parametrize(("token", "scarce"), [(1.0, "batch size"), (1.01, None)])
+def test_steps_tell_what_is_scarce_if_half_of_what_they_are_worth_are_decodes(token: float, scarce: str | None) -> None:
+    """The best steps compute two tokens beside two decodes, and a decode is worth 1."""
+    slow = RowTiming({"gpu": replace(ROW, base_s=1.0)})
+    (pool,) = make_pools(replace(asked(prompts(np.zeros(2), 3), max_batch=2), timing=slow))
+    prices = Prices(token, 1.0, 0.0, 0.0)
+    assert pool.steps.scarce(prices, pool.steps.price(prices)) == scarce
+
+
 def test_the_best_number_of_requests_is_that_of_the_most_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that cost less than they bring: with more of them than take no time each further one costs goodput."""
     search, unknown = _search(asked(prompts(np.zeros(9)))), cast(Any, None)
