@@ -19,7 +19,7 @@ from experiments.tune.pruner import Rung
 from experiments.tune.result import findings
 from experiments.tune.sampler import SamplerKind
 from experiments.tune.space import Dimension, Point, Space
-from experiments.tune.storage import OWNER, open_study
+from experiments.tune.storage import OWNER, only_study, open_study
 from experiments.tune.study import OVERRIDES, REFUSAL, Search, counts
 from framework.errors import InputError
 from framework.run.store import Record
@@ -345,6 +345,17 @@ def test_points_of_a_continuum_that_miss_what_is_required_are_not_run() -> None:
 
 
 # --- the study --------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_studies_one_is_to_be_named() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    assert only_study(storage, "own") == "own"
+    optuna.create_study(study_name="first", storage=storage)
+    assert only_study(storage, "own") == "first"
+    optuna.create_study(study_name="second", storage=storage)
+    assert only_study(storage, "second") == "second"
+    with pytest.raises(InputError, match=r"several studies: choose one of first, second or another with name=NAME"):
+        only_study(storage, "own")
 
 
 def test_a_study_of_something_else_is_refused_once_anything_came_of_it() -> None:
