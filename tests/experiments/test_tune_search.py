@@ -167,6 +167,7 @@ def test_what_cannot_be_run_is_told_and_does_not_count() -> None:
     for trial in own.trials:
         is_even = trial.params["count"] % 2 == 0
         assert counts(trial) != is_even
+        assert trial.constraints == {"violation": float(is_even)}  # of those without one samplers know nothing
         assert trial.user_attrs.get(REFUSAL) == ("it is even" if is_even else None)
     own.run(9)
     assert sorted(own.states()) == ["COMPLETE"] * 3 + ["PRUNED"] * 2
