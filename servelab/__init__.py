@@ -24,7 +24,8 @@ _ROOMS = {
     "servelab.run_many": ("capacity", "sweep"),
     "framework.policy": (
         *("Action", "Aggregated", "Cancel", "Cluster", "Decision", "Disaggregated", "Migrate", "Plan", "Policy"),
-        *("Preempt", "Request", "Requeue", "Resume", "SetMaxBatch", "SetRole", "SetTokenBudget", "View", "decision"),
+        *("Preempt", "Request", "Requeue", "Resume", "Scale", "SetMaxBatch", "SetRole", "SetTokenBudget", "View"),
+        "decision",
     ),
     "framework.policy.predictor": ("Predictor",),
     "framework.simulate": ("simulate",),

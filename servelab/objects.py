@@ -17,8 +17,8 @@ from typing import Any
 
 import polars as pl
 
+from framework.cli.explain import is_file_name
 from framework.cli.files import write_whole
-from framework.cli.launch import is_file_name
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, shown
 from framework.load import Load

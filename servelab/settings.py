@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from framework.cli.arguments import name_files, with_config_dirs
 from framework.cli.composition import composing
 from framework.cli.conf import CONF
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.run.compose import compose

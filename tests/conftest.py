@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-import framework.cli.launch  # noqa: F401  Hydra looks for launchers once, wherever this says
+import framework.cli.conf  # noqa: F401  Hydra looks for launchers once, wherever this says
 from framework.cli.composition import composing_once
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -250,6 +250,21 @@ def _set_role(s: Simulation, i: Instance, role: int, plan: Any) -> Names:
         yield "kept in its queue by a change of role"
 
 
+def _scale(s: Simulation, pool: int, count: int) -> Names:
+    there = [i for i in s.instances if i.spec.pool == pool]
+    on = [i for i in there if i.next_role]
+    if len(on) < count:
+        yield "scaled up"
+        off = [i for i in there if not i.next_role]
+        yield from ["scaled up with one that drains"] * any(i.draining_role for i in off)
+        yield from ["scaled up with one that is down"] * any(i.down for i in off)
+    elif len(on) > count:
+        yield "scaled down" if any(roles.may_go(s, i) for i in on) else "scaled down where none may go"
+        yield from ["scaled down with one that starts"] * any(not i.draining_role and not i.down for i in on)
+        yield from ["scaled down with one that has crashed"] * any(i.down for i in on)
+        yield from ["scaled down with work on all"] * all(roles.requests_on(s, i) for i in on)
+
+
 def _has_drained(s: Simulation, i: Instance) -> Names:
     again = [r for r in [*(r for _, _, r in i.waiting), *i.prefilling] if s.recomputes_here(r)]
     leaves = i.draining_role & ~i.next_role
@@ -807,6 +822,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "cancel_migration": _cancel_migration,
     "switch_over": _switch_over,
     "set_role": _set_role,
+    "scale": _scale,
     "take_role": _take_role,
     "has_drained": _has_drained,
     "complete_prefill": _complete_prefill,
@@ -933,11 +949,12 @@ MECHANISMS = {
     "crashes": "dropped by a crash",
     "slow-downs": "step of a slow instance",
     "patience": "sent again",
+    "scaling": "scaled up",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
 EXCLUDED = frozenset({("ranks", "concurrent"), ("pipeline", "concurrent"), ("ranks", "pipeline")})
-EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles")}
+EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles"), ("lockstep", "scaling")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
@@ -953,8 +970,12 @@ _SHARES |= {
     "decided": 202,
     "crashing": 300,
     "impatient": 40,
+    "scaling": 40,
 }
-_OFTEN = {"impatient": 160}  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
+_OFTEN = {
+    "impatient": 160,
+    "scaling": 240,
+}  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
 _BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237}  # first seeds, where what is rarest happens soon

@@ -25,7 +25,7 @@ from experiments.tune.files import write_tuned
 from framework.checks import require_positive
 from framework.cli.arguments import ANY, program, whole
 from framework.cli.command import Arguments, command
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.cli.terminal import results_console
 from framework.errors import InputError
 from framework.objective.experiment import Experiment

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from experiments.tune.base import Configuration
 from experiments.tune.space import Point, Space
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.run.compose import fitting_parts
 from framework.system.model import TooLargeError
 

@@ -20,7 +20,6 @@ from hydra._internal import defaults_list
 from hydra._internal import hydra as hydra_internals
 from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
-from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.default_element import GroupDefault, InputDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.types import Override
@@ -32,6 +31,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.conf import CONF
 from framework.cli.kept_compositions import Composition, Lookup, found_in, kept_or_composed, stamp
+from framework.cli.merging import MergingLoader, search_path
 from framework.cli.reading import leads_too_far, parsed_yaml, read_text
 from framework.cli.suggest import instead_of
 from framework.errors import InputError, shown
@@ -158,10 +158,8 @@ def _compose(
     choices: tuple[str, ...],
 ) -> Composition:
     """A configuration from choices alone, without settings."""
-    path = ConfigSearchPathImpl()
-    for provider, place in places:
-        path.append(provider, place)
-    loader = ConfigLoaderImpl(path)
+    path = search_path(places)
+    loader = MergingLoader(path)
     loader.repository = repository = _Recorder(path)
     with _mapping_choices_where_asked():
         try:
@@ -214,9 +212,7 @@ def _require_settings(file: Path, state: tuple[int, int] | None) -> None:
 @functools.lru_cache(None)
 def _read(provider: str, place: str, config_path: str, state: tuple[int, int] | None) -> bytes:
     """The content of a configuration's file, pickled."""
-    path = ConfigSearchPathImpl()
-    path.append(provider, place)
-    return pickle.dumps(ConfigRepository(path).load_config(config_path))
+    return pickle.dumps(ConfigRepository(search_path([(provider, place)])).load_config(config_path))
 
 
 def _has(config: DictConfig, key: str) -> bool:

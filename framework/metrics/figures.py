@@ -274,6 +274,10 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("slowdowns", "a row for each slow-down that began before the last answer: time, instance, seconds, factor"),
     _row("link_faults", "a row for each fault of a network that began before the last answer: time, instance, seconds, "
          "share of the bandwidth that is left"),
+    _row("starts", "times that an instance was switched on; only if one was switched on or off, like the next three"),
+    _row("stops", "times that an instance went off"),
+    _row("mean_instances_on", "mean over the run of the instances that are on: from the order to start until off"),
+    _row("fleet", "a row for each pool: these three, gpu_hours, energy_j and cost_usd"),
     _row("energy_j", "J: energy of the GPUs", "energy", "J", _DOWN),
     _row("energy_per_token_j", "J per output token of completed requests", "energy per token", "J", _DOWN),
     _row("cost_usd", "USD: price of the GPUs for gpu_hours", "cost", "USD", _DOWN, heading="cost\n$"),

@@ -21,6 +21,7 @@ def check_result(result: Result) -> None:
     _check_ends(result)
     _check_times(result)
     _check_memory(result)
+    _check_fleet(result)
     if result.engine.log == "full":
         _check_steps(result)
         _check_tokens(result)
@@ -66,6 +67,15 @@ def _check_memory(result: Result) -> None:
     _fail_where(stores["count"] > stores["capacity"], "store with more blocks than it has room for")
     for name in ("kv_tokens", "decode_kv", "incoming_kv_tokens"):
         _fail_where(instances[name] != 0, f"instance whose {name} is not 0 at the end")
+
+
+def _check_fleet(result: Result) -> None:
+    """Check that each instance went off as often as it was switched on, but for its first and its last state."""
+    instances, cluster = result.instances, result.cluster
+    began = np.concatenate([np.arange(pool.instances) < pool.begins_on for pool in cluster.pools])
+    ends = (instances["draining_role"] | instances["next_role"] | instances["down"]) != 0
+    counted = began + instances["starts"] - instances["stops"]
+    _fail_where(counted != ends, "instance whose starts and stops do not add up")
 
 
 def _check_steps(result: Result) -> None:

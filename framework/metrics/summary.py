@@ -28,6 +28,7 @@ from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import (
     bubbles,
     drafted,
+    fleet,
     gpus_on,
     loaded,
     pool_table,
@@ -117,7 +118,8 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     10. `load_state` and `latency_growth` say whether the run kept up (`framework.metrics.load_state`).
     11. `classes` has the figures of each class of requests, if the trace has classes
         (`framework.metrics.parts.figures`).
-    12. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
+    12. If a policy scales the fleet: `framework.metrics.usage.fleet`.
+    13. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
 
@@ -240,12 +242,13 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
 
 
 def _costs(result: Result, requests: pl.DataFrame, used: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
-    """Energy and money; `requests` are those that count."""
+    """Size of the fleet, energy and money; `requests` are those that count."""
     served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
     good = requests.filter(pl.col("good"))
     usd_per_hour = price_usd_per_hour(result, clock)
     paid_usd = usd_per_hour * clock.window_s / 3600.0
     return {
+        **fleet(result, clock),
         "energy_j": used["energy_j"],
         "cost_usd": used["cost_usd"],
         "usd_per_hour": usd_per_hour,

@@ -7,6 +7,7 @@ to the last answer. All work counts, including recomputation.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -73,24 +74,53 @@ def usage(result: Result, clock: Clock) -> dict[str, float | None]:
     model, totals = result.model, clock.totals
     groups = _of_instances(result, lambda pool: pool.own_parallelism.dp)
     moved = memory_bytes(model, totals, result.engine.kv_compression.memory_share, groups)
-    gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)
     peak_flops = _of_instances(result, lambda pool: pool.own_parallelism.gpus * _peak_flops(pool, model))
     peak_bytes_s = _of_instances(result, lambda pool: pool.own_parallelism.gpus * pool.gpu.bandwidth_bytes_s)
-    idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)
-    tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)
-    usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)
-    on_s = _on_s(result, clock)
-    instances, pipelines = result.instances, _of_instances(result, lambda pool: pool.parallelism.pp)
-    busy_s = instances["busy_s"] - instances["bubble_s"] / pipelines
     window_s = _window_s(result, clock)
     return {
         "mfu": _share(flops(model, totals).sum(), float(peak_flops @ clock.lengths_s)),
         "mbu": _share(moved.sum(), float(peak_bytes_s @ clock.lengths_s)),
-        "kv_utilization": _share(totals["kv_block_s"].sum(), instances["total_blocks"].sum() * window_s),
+        "kv_utilization": _share(totals["kv_block_s"].sum(), result.instances["total_blocks"].sum() * window_s),
+        **_spent(result, clock, slice(None)),
+    }
+
+
+def _spent(result: Result, clock: Clock, chosen: NDArray[np.bool_] | slice) -> dict[str, float | None]:
+    """GPU-hours, energy and money of some instances over the run."""
+    gpus = _of_instances(result, lambda pool: pool.own_parallelism.gpus)[chosen]
+    idle_w = _of_instances(result, lambda pool: pool.gpu.idle_w)[chosen]
+    tdp_w = _of_instances(result, lambda pool: pool.gpu.tdp_w)[chosen]
+    usd_per_hour = _of_instances(result, lambda pool: pool.gpu.usd_per_hour)[chosen]
+    pipelines = _of_instances(result, lambda pool: pool.parallelism.pp)[chosen]
+    instances, on_s = result.instances[chosen], _on_s(result, clock)[chosen]
+    busy_s = instances["busy_s"] - instances["bubble_s"] / pipelines
+    return {
         "gpu_hours": float(gpus @ on_s) / _HOUR_S,
         "energy_j": float(gpus @ (idle_w * on_s + (tdp_w - idle_w) * busy_s)),
         "cost_usd": float((gpus * usd_per_hour) @ on_s) / _HOUR_S,
     }
+
+
+def fleet(result: Result, clock: Clock) -> dict[str, Any]:
+    """How a fleet was scaled over the run, by the summary's names; none if no instance was switched on or off.
+
+    `starts`, `stops`: how often an instance was switched on, and went off. `mean_instances_on`: instances that were on,
+    averaged over the run: from the order to start until they were off. `fleet`: the same of each pool, with
+    its GPU-hours, energy and cost.
+    """
+    instances = result.instances
+    if instances["starts"].sum() + instances["stops"].sum() == 0:
+        return {}
+    rows = []
+    for index, pool in enumerate(result.cluster.pools):
+        own = instances["pool"] == index
+        rows.append({"pool": pool.name, **_scaled(result, clock, own), **_spent(result, clock, own)})
+    return {**_scaled(result, clock, np.ones(len(instances), np.bool_)), "fleet": rows}
+
+
+def _scaled(result: Result, clock: Clock, chosen: NDArray[np.bool_]) -> dict[str, float | None]:
+    counts = {name: int(result.instances[name][chosen].sum()) for name in ("starts", "stops")}
+    return counts | {"mean_instances_on": _share(float(_on_s(result, clock)[chosen].sum()), clock.run_s)}
 
 
 def gpus_on(result: Result, clock: Clock) -> float:

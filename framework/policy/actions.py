@@ -108,4 +108,18 @@ class Requeue:
     instance: int
 
 
-Action = Migrate | SetTokenBudget | SetMaxBatch | SetRole | Preempt | Resume | Cancel | Requeue
+@dataclass(frozen=True)
+class Scale:
+    """Let `instances` instances of a pool be on, from 0 to all of them; the others go off.
+
+    To grow, those that drain come back first, then those that are off start, in the role of the pool; each takes work
+    once it has started (`engine.start`). To shrink, those that start are called off first, then those with the fewest
+    requests take no new ones, and go off once they have drained. The last instance of a phase stays. The policy must
+    declare `changes_roles`.
+    """
+
+    pool: str
+    instances: int
+
+
+Action = Migrate | SetTokenBudget | SetMaxBatch | SetRole | Preempt | Resume | Cancel | Requeue | Scale

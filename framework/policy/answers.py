@@ -18,6 +18,7 @@ from framework.codes import (
     REQUEUE,
     RESUME,
     ROLES,
+    SCALE,
     SET_MAX_BATCH,
     SET_ROLE,
     SET_TOKEN_BUDGET,
@@ -31,6 +32,7 @@ from framework.policy.actions import (
     Preempt,
     Requeue,
     Resume,
+    Scale,
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
@@ -72,6 +74,7 @@ class Answers:
         self._policy = policy
         self._cluster = cluster
         self._instances = len(cluster.instances)
+        self._pools = {pool.name: pool for pool in cluster.spec.pools}
         self._seats = cluster.instances.max_batch.tolist()  # most seats of each instance
 
     def asker(self, hook: Hook) -> Callable[[Any], Any]:
@@ -248,6 +251,10 @@ class Answers:
             return ActionRow(REQUEUE, action.request, action.instance, int(action.instance))
         if isinstance(action, SetMaxBatch):
             return ActionRow(SET_MAX_BATCH, -1, action.instance, int(action.requests))
+        if not self._policy.changes_roles:
+            raise self.error(hook, f"{shown(action)}; such a policy says changes_roles = True")
+        if isinstance(action, Scale):
+            return ActionRow(SCALE, -1, list(self._pools).index(action.pool), int(action.instances))
         return self._role(hook, action)
 
     def _unusable(self, action: Any) -> str:
@@ -282,14 +289,26 @@ class Answers:
         if isinstance(action, SetTokenBudget):
             is_budget = is_whole(action.tokens, MOST_TOKENS)
             return "" if is_budget else f"a token budget is a whole number from 1, got {shown(action.tokens)}"
+        if isinstance(action, Scale):
+            return self._unusable_scale(action)
         if not isinstance(action.role, str) or action.role not in ROLES:
             return f"there is no role {shown(action.role)}; roles are {', '.join(ROLES)}"
         is_plan = action.plan is None or _is_plan(action.plan)
         return "" if is_plan else f"{shown(action.plan)} is no plan; plans are Plan(token_budget >= 1, {_PLANS})"
 
+    def _unusable_scale(self, action: Scale) -> str:
+        pool = self._pools.get(action.pool) if isinstance(action.pool, str) else None
+        if pool is None or pool.role == "off":
+            scaled = ", ".join(name for name, one in self._pools.items() if one.role != "off")
+            return f"pools to scale are {scaled}, not {shown(action.pool)}"
+        if pool.group > 1:
+            return f"instances of {pool.name} are ranks that step together, and stay on"
+        is_count = index(action.instances) == 0 or is_whole(action.instances, pool.instances + 1)
+        return (
+            "" if is_count else f"pool {pool.name} has 0 to {pool.instances} instances, got {shown(action.instances)}"
+        )
+
     def _role(self, hook: str, action: SetRole) -> ActionRow:
-        if not self._policy.changes_roles:
-            raise self.error(hook, f"{shown(action)}; such a policy says changes_roles = True")
         if any(action.instance in group for group in self._cluster.groups if len(group) > 1):
             raise self.error(
                 hook,

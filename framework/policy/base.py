@@ -127,7 +127,7 @@ class Policy:
     suggested_cluster: ClassVar[str] = "mixed"
     batching_mode: ClassVar[Batching | None] = None  # batching mode of its pools; None: the engine's
     tick_s: float | None = None  # period of on_tick, None: never
-    changes_roles: bool = False  # on_tick and decide may return SetRole
+    changes_roles: bool = False  # on_tick and decide may return SetRole and Scale
     shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
     dynamic_keys: ClassVar[bool] = False  # prioritize gets the whole queue whenever it is read after a change
     compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
@@ -241,6 +241,12 @@ def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
         spec = policy.layout(cluster)
     if not isinstance(spec, ClusterSpec):
         raise PolicyError(f"policy {policy.name}: layout returned {spec!r}; return a ClusterSpec")
+    partly = [pool for pool in spec.pools if pool.role != "off" and pool.begins_on < pool.instances]
+    if partly and not policy.changes_roles:
+        raise InputError(
+            f"pool {partly[0].name}: policy {policy.name} starts no instances, and {partly[0].begins_on} of"
+            f" {partly[0].instances} are on at the start; leave on_at_start unset, or choose a policy that scales"
+        )
     return spec
 
 

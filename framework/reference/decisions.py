@@ -22,7 +22,7 @@ from framework.reference.faults.parking import park
 from framework.reference.giving_up import GAVE_UP, end_cancelled
 from framework.reference.kv import evict
 from framework.reference.prefixes import free_kv
-from framework.reference.roles import set_role
+from framework.reference.roles import scale, set_role
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, FINISHED, Instance, Postponed, Request
 
@@ -64,6 +64,8 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
     kind, a, *rest = action
     if kind == "role":
         set_role(s, checked(s, hook, a, ""), ROLES[rest[0]], rest[1])
+    elif kind == "scale":
+        scale(s, a, rest[0])
     elif kind == "migrate":
         migrate(s, s.requests[a], checked(s, hook, rest[0], f" for request {a}"))
     elif kind == "budget":

@@ -75,6 +75,9 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("stages", "i8", lambda i: i.spec.stages),
     ("off_s", "f8", lambda i: i.off_s),
     ("extrapolation", "f8", lambda i: i.extrapolation),
+    ("down", "b1", lambda i: i.down),
+    ("starts", "i8", lambda i: i.starts),
+    ("stops", "i8", lambda i: i.stops),
     *((name, "i8" if name in _COUNTS else "f8", lambda i, name=name: i.totals[name]) for name in INSTANCE_TOTALS),
 )
 

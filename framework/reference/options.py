@@ -66,6 +66,8 @@ class Spec:
     host_bytes_s: float = math.inf
     unpack_s: float = 0.0  # seconds for each token that arrives from another instance
     memory_bytes_s: float = math.inf  # inf: a concurrent prefill step does not slow decodes
+    begins_on: bool = True
+    start_s: float = 0.0  # seconds from switching it on until it takes work
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,6 @@ class Options:
     tiers: tuple[Tier, ...] = ()  # the fastest first
     loads_layer_wise: bool = True
     role_change_s: float = 0.0
-    start_s: float = 0.0
     clients: int | None = None  # None: requests arrive when the trace says
     horizon_s: float = math.inf  # arrivals from this time on are not sent
     backoff_s: float = 0.0  # seconds that a client waits after a rejection

@@ -20,6 +20,7 @@ from framework.codes import (
     REASONS,
     REQUEUE,
     RESUME,
+    SCALE,
     SET_MAX_BATCH,
     SET_TOKEN_BUDGET,
 )
@@ -140,6 +141,8 @@ def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
         return "resume", int(action.request)
     if action.kind == REQUEUE:
         return "requeue", int(action.request), instance
+    if action.kind == SCALE:
+        return "scale", instance, int(action.value)
     if action.kind == SET_MAX_BATCH:
         return "seats", instance, int(action.value)
     if action.kind == MIGRATE:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.codes import DECODE, MIXED, PREFILL, ROLE_CHANGE
+from framework.codes import DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE, ROLES
 from framework.reference.asking import ask_route_prefill
 from framework.reference.faults.parking import park
 from framework.reference.holdings import coming
@@ -29,8 +29,11 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
         s.withdrawn.add(i.change_event)
     if i.off_since_s is not None:
         i.off_s += s.now_s - i.off_since_s
+        i.starts += 1
     i.role, i.next_role, i.next_plan, i.change_event = kept, role, plan, None
-    i.off_since_s = None if i.draining_role or i.next_role else s.now_s
+    i.off_since_s = None
+    if not i.draining_role and not i.next_role:
+        switch_off(s, i)
     s.wake(i)
     if not kept & PREFILL:
         i.take_in_arrivals()
@@ -38,6 +41,34 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
         i.waiting = [entry for entry in i.waiting if s.recomputes_here(entry[2])]
         for entry in leaving:
             reroute(s, entry)
+
+
+def may_go(s: Simulation, i: Instance) -> bool:
+    """Whether each phase of i's present role has another instance."""
+    others = OFF
+    for other in s.instances:
+        others |= other.role if other is not i else OFF
+    return not i.role & ~others
+
+
+def scale(s: Simulation, pool: int, count: int) -> None:
+    """Switch instances of a pool on or off until `count` are on, or none of those that are on may go."""
+    there = [i for i in s.instances if i.spec.pool == pool]
+    while sum(i.next_role != OFF for i in there) < count:
+        waiting = [i for i in there if i.next_role == OFF]
+        first = min(waiting, key=lambda i: (i.draining_role == OFF, i.down, i.id))
+        set_role(s, first, ROLES[first.spec.role], None)
+    while sum(i.next_role != OFF for i in there) > count:
+        able = [i for i in there if i.next_role != OFF and may_go(s, i)]
+        if not able:
+            return
+        set_role(s, min(able, key=lambda i: (i.draining_role != OFF, requests_on(s, i), -i.id)), OFF, None)
+
+
+def requests_on(s: Simulation, i: Instance) -> int:
+    """The number of requests on i, or on their way there."""
+    here = i.prefilling + i.running + i.joining + i.computed + i.swapped + suspended_on(s, i)
+    return len(i.waiting + i.inbox) + len(here + i.incoming + i.reserved)
 
 
 def reroute(s: Simulation, entry: tuple[float, int, Request]) -> None:
@@ -62,15 +93,19 @@ def has_drained(s: Simulation, i: Instance) -> bool:
     again = [r for r in unfilled if s.recomputes_here(r)]
     if leaves & PREFILL and (len(unfilled) > len(again) or i.inbox or coming(i) or i.prefill_step):
         return False
-    suspended = [r for r in s.present.values() if r.suspended and r.instance == i.id]
-    suspended = [r for r in suspended if r.swapped_out or r in i.kept or s.recomputes_here(r)]
-    decodes = again + i.running + i.joining + i.computed + i.incoming + i.reserved + i.swapped + suspended
+    decodes = again + i.running + i.joining + i.computed + i.incoming + i.reserved + i.swapped + suspended_on(s, i)
     return not (leaves & DECODE and decodes) and (bool(i.next_role) or i.cache.used == 0)
+
+
+def suspended_on(s: Simulation, i: Instance) -> list[Request]:
+    """Suspended requests that will decode on i again: with their KV, or after recomputation."""
+    suspended = [r for r in s.present.values() if r.suspended and r.instance == i.id]
+    return [r for r in suspended if r.swapped_out or r in i.kept or s.recomputes_here(r)]
 
 
 def proceed(s: Simulation, i: Instance) -> None:
     """Let the change of i, which has drained, take effect, or set a time for it."""
-    delay_s = s.options.role_change_s if i.draining_role else s.options.start_s
+    delay_s = s.options.role_change_s if i.draining_role else i.spec.start_s
     if not i.next_role & ~i.draining_role or delay_s == 0:
         take_role(s, i)
     else:
@@ -85,8 +120,14 @@ def take_role(s: Simulation, i: Instance) -> None:
     if i.next_plan is not None:
         follow_plan(i, i.next_plan)
     if not i.next_role:
-        i.off_since_s = s.now_s
+        switch_off(s, i)
         i.cache.clear()
+
+
+def switch_off(s: Simulation, i: Instance) -> None:
+    """Let i be off from now on."""
+    i.off_since_s = s.now_s
+    i.stops += 1
 
 
 def follow_plan(i: Instance, plan: tuple[int, str, int]) -> None:

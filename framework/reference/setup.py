@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from framework.engine.setup.config import EngineConfig, Setting, step_row
@@ -116,7 +116,6 @@ def options(setting: Setting) -> Options:
         max_context=model.max_context,
         admission_wait_steps=engine.admission_wait_steps,
         role_change_s=engine.role_change_s,
-        start_s=engine.start_s,
         latency_s=cluster.link.latency_s,
         link_sharing=cluster.link.sharing,
         fabric_bytes_s=cluster.link.fabric_bytes_s,
@@ -152,7 +151,7 @@ def specs(setting: Setting) -> list[Spec]:
     found = []
     for k, pool in enumerate(cluster.pools):
         spec = _spec(setting, k, pool)
-        found += [spec] * pool.instances
+        found += [replace(spec, begins_on=number < pool.begins_on) for number in range(pool.instances)]
     return found
 
 
@@ -179,6 +178,7 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         host_bytes_s=pool.host_bytes_s,
         unpack_s=_token_s(setting, pool, engine.kv_compression.unpack_bytes_s),
         memory_bytes_s=memory_bytes_s if engine.sharing.contention else math.inf,
+        start_s=setting.start_s(pool),
     )
 
 

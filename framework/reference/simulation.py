@@ -63,7 +63,7 @@ class Hooks:
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
         """Actions in order: ("migrate", request, instance), ("budget", instance, tokens), ("seats", instance,
         requests), ("role", instance, role, plan), ("preempt", request, keep), ("resume", request), ("cancel", request,
-        reason) or ("requeue", request, instance).
+        reason), ("requeue", request, instance) or ("scale", pool, instances).
         """
         return ()
 

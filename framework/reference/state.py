@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from framework.codes import ROLES
+from framework.codes import OFF, ROLES
 from framework.reference.cache import Cache, Store
 from framework.reference.copies.under_way import Copy
 from framework.reference.options import Spec
@@ -177,6 +177,8 @@ class Instance:
     change_event: int | None = None  # event of that change
     off_since_s: float | None = field(init=False)
     off_s: float = 0.0
+    starts: int = 0  # how often it was switched on
+    stops: int = 0  # how often it went off
     slowness: float = 1.0  # factor by which its steps now take longer
     link_share: float = 1.0  # present share of its network's bandwidth
     hung: bool = False  # it hangs, and this is not detected yet
@@ -237,7 +239,7 @@ class Instance:
     def __post_init__(self) -> None:
         self.group = [self]
         self.token_budget, self.max_batch, self.mode = self.spec.token_budget, self.spec.max_batch, self.spec.mode
-        self.role = self.draining_role = self.next_role = ROLES[self.spec.role]
+        self.role = self.draining_role = self.next_role = ROLES[self.spec.role] if self.spec.begins_on else OFF
         self.off_since_s = None if self.next_role else self.begin_s
 
     @property

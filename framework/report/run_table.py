@@ -119,6 +119,9 @@ def _outcome(evaluation: Evaluation) -> Table:
     for name, (key, of) in _WAITS.items():
         if summary.get(key) is not None:
             grid.add_row(name, f"{percent(summary[key])} of the time {of}")
+    if "fleet" in summary:
+        on = f"{number(summary['mean_instances_on'])} of {sum(evaluation.pools['instances']):,} instances on average"
+        grid.add_row("fleet", f"{on}; {summary['starts']:,} starts, {summary['stops']:,} stops")
     if "crashes" in summary:
         grid.add_row("crashes", _crashes(summary))
     if "slowdowns" in summary:

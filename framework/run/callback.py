@@ -26,8 +26,9 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.explain import explain
 from framework.cli.files import remove_abandoned, write_whole
-from framework.cli.launch import BROKEN_PIPE, USER_ERROR, explain
+from framework.cli.launch import BROKEN_PIPE, USER_ERROR
 from framework.cli.safe_text import masked
 from framework.cli.streams import drop_output, reader_has_gone, report_error
 from framework.errors import InputError, hook_noted

@@ -15,7 +15,7 @@ from hydra.types import HydraContext, RunMode
 
 from framework.cli.arguments import name_files
 from framework.cli.conf import CONF
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.errors import hook_noted
 from framework.run.job import study_job
 from framework.run.store import Record

@@ -56,7 +56,8 @@ class PoolSpec:
     `rank_choice`: the dp rank of an instance for a request: the one with the least `kv` or the fewest `requests`, or
     each in turn; `even`: ranks are not distinguished, all have an equal share; `routed`: as the policy says, since each
     rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp ranks in lockstep, a
-    *group* of consecutive instances, and all options are those of one rank.
+    *group* of consecutive instances, and all options are those of one rank. `on_at_start`: the first so many instances
+    are on when the run begins, and a policy may switch on the others; None: all are on.
     """
 
     name: str
@@ -71,6 +72,7 @@ class PoolSpec:
     reserve_tokens: Count | None = None
     chunk_schedule: ChunkSchedule | None = None
     rank_choice: RankChoice = "even"
+    on_at_start: Spare | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, Gpu):
@@ -80,6 +82,11 @@ class PoolSpec:
             raise InputError(f"pool {self.name}: parallelism must be a Parallelism, got {self.parallelism!r}")
         if self.group > 1:
             self._require_whole_groups()
+        if self.on_at_start is not None and self.on_at_start > self.instances:
+            raise InputError(
+                f"pool {self.name}: {self.on_at_start} instances cannot be on at the start, there are {self.instances};"
+                " lower on_at_start"
+            )
 
     def _require_whole_groups(self) -> None:
         if self.instances % self.group:
@@ -87,11 +94,18 @@ class PoolSpec:
                 f"pool {self.name}: {self.instances} ranks are no whole number of groups of dp = {self.group}, which"
                 " rank_choice=routed lets step together"
             )
-        if self.role == "off":
+        if self.role == "off" or self.begins_on < self.instances:
             raise InputError(
-                f"pool {self.name}: ranks that step together cannot be off; set cluster.spare=0 or another"
-                " cluster.rank_choice"
+                f"pool {self.name}: ranks that step together cannot be off; set cluster.spare=0, leave on_at_start"
+                " unset, or set another cluster.rank_choice"
             )
+
+    @property
+    def begins_on(self) -> int:
+        """How many of its instances are on at the start."""
+        if self.role == "off":
+            return 0
+        return self.instances if self.on_at_start is None else self.on_at_start
 
     @property
     def has_ranks(self) -> bool:
@@ -146,10 +160,13 @@ class ClusterSpec:
     longest_request_tokens: Count | None = None
 
     def __post_init__(self) -> None:
-        roles = {pool.role for pool in self.pools}
         for phase in ("prefill", "decode"):
-            if not roles & {"mixed", phase}:
+            able = [pool for pool in self.pools if pool.role in ("mixed", phase)]
+            if not able:
                 raise InputError(f"cluster: no pool can {phase}; add a {phase} or a mixed pool")
+            if not any(pool.begins_on for pool in able):
+                names = " or ".join(pool.name for pool in able)
+                raise InputError(f"cluster: no instance can {phase} at the start; set on_at_start of {names} to 1")
         if len({pool.name for pool in self.pools}) != len(self.pools):
             raise InputError("cluster: pool names must differ, got " + ", ".join(pool.name for pool in self.pools))
 
@@ -207,15 +224,17 @@ def mixed(
     rank_choice: RankChoice = "even",
     link_sharing: LinkSharing = "fair",
     fabric_bandwidth_bytes_s: Positive | None = None,
+    on_at_start: Spare | None = None,
 ) -> ClusterSpec:
     """Instances that prefill and decode, and `spare` ones that are off; tp, pp, ep, dp as in `Parallelism`.
 
-    `rank_choice` is as in `PoolSpec`; with `routed` each of the `instances` becomes dp, which share its GPUs and its
-    network. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the other options of links are
-    those of `LinkSpec`.
+    `rank_choice` and `on_at_start` are as in `PoolSpec`; with `routed` each of the `instances` becomes dp, which share
+    its GPUs and its network. Without `link_bandwidth_bytes_s` an instance has the network of its GPUs; the other
+    options of links are those of `LinkSpec`.
     """
     parallelism = Parallelism(tp, pp, ep, dp)
-    pools = (PoolSpec("mixed", "mixed", instances, gpu, parallelism), *_spare(spare, gpu, parallelism))
+    pool = PoolSpec("mixed", "mixed", instances, gpu, parallelism, on_at_start=on_at_start)
+    pools = (pool, *_spare(spare, gpu, parallelism))
     link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
     return _linked(_ranked(pools, rank_choice), link)
 
@@ -246,21 +265,23 @@ def disaggregated(
     link_sharing: LinkSharing = "fair",
     fabric_bandwidth_bytes_s: Positive | None = None,
     instances: int | None = None,
+    prefill_on_at_start: Spare | None = None,
+    decode_on_at_start: Spare | None = None,
 ) -> ClusterSpec:
     """`prefill` instances hand over to `decode` instances; `spare` ones, of `gpu` and `tp`, are off.
 
     `instances` is the sum of both, None: the sum of the given ones, or else 5. Without `decode` it is what `prefill`
     leaves; with `prefill` "auto" that is what `decode` leaves, and without both the load decides (`ClusterSpec.auto`).
 
-    Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, and `rank_choice`, are as
-    for `mixed`.
+    Both pools have `gpu`, `tp`, `pp`, `ep` and `dp` unless they name their own. The network, `rank_choice` and
+    `on_at_start` are as for `mixed`.
     """
     counts = counted(prefill, decode, instances, MOST_INSTANCES)
     prefilling = Parallelism(_own(prefill_tp, tp), _own(prefill_pp, pp), _own(prefill_ep, ep), _own(prefill_dp, dp))
     decoding = Parallelism(_own(decode_tp, tp), _own(decode_pp, pp), _own(decode_ep, ep), _own(decode_dp, dp))
     pools = (
-        PoolSpec("prefill", "prefill", counts.prefill, prefill_gpu or gpu, prefilling),
-        PoolSpec("decode", "decode", counts.decode, decode_gpu or gpu, decoding),
+        PoolSpec("prefill", "prefill", counts.prefill, prefill_gpu or gpu, prefilling, on_at_start=prefill_on_at_start),
+        PoolSpec("decode", "decode", counts.decode, decode_gpu or gpu, decoding, on_at_start=decode_on_at_start),
         *_spare(spare, gpu, Parallelism(tp, pp, ep, dp)),
     )
     link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)

@@ -234,6 +234,15 @@ class TooLargeError(InputError):
         self.lacking = lacking
 
 
+def gpu_weight_bytes(model: Model, parallelism: Parallelism) -> float:
+    """Bytes of weights on each GPU of an instance.
+
+    Weights outside the experts are split over tp and pp and copied over dp, experts are split over all GPUs.
+    """
+    expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
+    return (model.weight_bytes - expert_bytes) / (parallelism.tp * parallelism.pp) + expert_bytes / parallelism.gpus
+
+
 def kv_capacity_tokens(
     model: Model, gpu: Gpu, parallelism: Parallelism, kv_fraction: float, memory_share: float = 1.0
 ) -> int:
@@ -241,14 +250,13 @@ def kv_capacity_tokens(
 
     A token takes `memory_share` of the model's KV bytes.
 
-    Weights outside the experts are split over tp and pp and copied over dp, experts are split over all GPUs. KV heads
-    are split over tp (with more GPUs than KV heads each holds a copy of one head, latent KV is copied to all), and each
-    of the dp groups holds its own sequences. Raises TooLargeError, with the arithmetic, if not one token fits.
+    Weights are those of `gpu_weight_bytes`. KV heads are split over tp (with more GPUs than KV heads each holds a copy
+    of one head, latent KV is copied to all), and each of the dp groups holds its own sequences. Raises TooLargeError,
+    with the arithmetic, if not one token fits.
     """
     tp, pp, dp = parallelism.tp, parallelism.pp, parallelism.dp
     usable = gpu.memory_bytes * kv_fraction
-    expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
-    weights = (model.weight_bytes - expert_bytes) / (tp * pp) + expert_bytes / parallelism.gpus
+    weights = gpu_weight_bytes(model, parallelism)
     per_token = model.kv_bytes_per_token * memory_share * model.kv_share(tp) / pp
     tokens = dp * int((usable - weights) // per_token)
     if tokens < 1:

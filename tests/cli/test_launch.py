@@ -16,12 +16,12 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from framework.cli.explain import explain
 from framework.cli.launch import (
     _GROUPS,
     INTERRUPTED,
     USER_ERROR,
     _refuse_left_out_groups,
-    explain,
     guard,
 )
 from framework.errors import InputError, InvariantError, PolicyError

@@ -6,7 +6,7 @@ import pytest
 from hydra import compose
 from hydra.errors import ConfigCompositionException
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.cli.suggest import instead_of, nearest
 from framework.errors import InputError
 from tests.helpers.composing import composing

@@ -13,7 +13,7 @@ from hydra import compose as compose_config
 from hydra.errors import HydraException
 
 from framework.cli.arguments import name_files
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.engine.durations.attention_overlap import Attention
 from framework.engine.kv.kv_compression import KvFormat
 from framework.engine.setup.config import EngineConfig
@@ -277,9 +277,9 @@ def test_an_unknown_name_is_answered_with_those_there_are(config_directory: None
 
 
 def in_turn(first: list[str], second: list[tuple[str, str]]) -> list[ParameterSet]:
-    """Every pair, of which every second one is quick."""
+    """Every pair, of which one of four is quick."""
     return [
-        pytest.param(one, *other, marks=marks((i + j) % 2 == 0))
+        pytest.param(one, *other, marks=marks((i + j) % 4 == 0))
         for i, one in enumerate(first)
         for j, other in enumerate(second)
     ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
@@ -28,7 +28,7 @@ from tests.golden.configurations import EXACT
 from tests.helpers.bounds import server
 from tests.helpers.composing import configured
 from tests.helpers.differences import differences
-from tests.helpers.quick import every_second
+from tests.helpers.quick import one_in
 from tests.helpers.recovery import step_times, token_times
 from tests.helpers.scenarios import MODEL, RowTiming
 
@@ -70,7 +70,7 @@ def play(policy: Policy, engine: EngineConfig, count: int = 24) -> Result:
     return result
 
 
-@pytest.mark.parametrize("policy", every_second(POLICIES))
+@pytest.mark.parametrize("policy", one_in(3, POLICIES))
 def test_every_policy_fares_alike_in_both(policy: str) -> None:
     reference, compiled = (outcome(run_configured(policy, name)) for name in ("reference", "compiled"))
     tolerance = 1e-9 if policy in INEXACT else 0.0

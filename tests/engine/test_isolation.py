@@ -93,6 +93,7 @@ def test_in_threads(alone: list[str], tmp_path: Path) -> None:
         assert list(pool.map(together, range(len(order)))) == [alone[i] for i in order]
 
 
+@pytest.mark.slow  # as in threads, and one after another
 def test_in_processes(alone: list[str], tmp_path: Path) -> None:
     order = [0, 1, 2, 3, 1, 0]
     with ProcessPoolExecutor(2, mp_context=CLEAN) as pool:

@@ -294,7 +294,9 @@ def watch(ledger: Ledger, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(links, "fair_rates", rates_of)
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["dyadic", "floats"])
+@pytest.mark.parametrize(
+    "exact", [pytest.param(True, id="dyadic"), pytest.param(False, id="floats", marks=pytest.mark.slow)]
+)
 def test_copies_are_sent_whole_and_links_are_used(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is sent is what was to be sent, at rates that are max-min fair: so no link is idle that could help."""
     ended = sharings = most_at_once = 0

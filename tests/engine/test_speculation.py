@@ -27,7 +27,7 @@ from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.composing import configured
 from tests.helpers.parts import load
-from tests.helpers.quick import every_second
+from tests.helpers.quick import one_in
 from tests.helpers.recovery import token_times
 from tests.helpers.scenarios import MODEL, RowTiming
 
@@ -248,7 +248,7 @@ def test_bad_options(options: dict[str, Any], words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("choice", [["draft"], ["draft", "engine.speculation.depth=adaptive"], ["mtp"]], ids=" ".join)
-@pytest.mark.parametrize("policy", every_second(sorted(path.stem for path in (CONF / "policy").glob("*.yaml"))))
+@pytest.mark.parametrize("policy", one_in(4, sorted(path.stem for path in (CONF / "policy").glob("*.yaml"))))
 def test_every_policy_runs_with_it(policy: str, choice: list[str]) -> None:
     config = configured(f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline")
     config.engine.speculation = configured(f"engine/speculation={choice[0]}", *choice[1:]).engine.speculation

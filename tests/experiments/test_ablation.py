@@ -15,7 +15,7 @@ from experiments.ablation.file import Ablation, Published, read_ablation
 from experiments.ablation.report import as_csv, as_json, lay_out, write
 from experiments.ablation.run import Outcome, run
 from experiments.table.formats import as_markdown, as_text
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.errors import InputError
 from tests.conftest import ROOT
 from tests.helpers.launcher import typed
@@ -178,7 +178,7 @@ def test_files_hold_every_value(tmp_path: Path) -> None:
 _BRIEF_SEARCH = ("trace.limit=50", "objective.most_requests=100", "objective.tolerance=0.5")
 
 
-_LONG = ("mooncake", "nexus", "speculation", "splitwise")  # most of the time of them all
+_LONG = ("deepseek_prefill", "mooncake", "nexus", "pod", "speculation", "splitwise")  # most of the time of them all
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from experiments.tune import base
 from experiments.tune.base import Configuration
 from experiments.validation.claims.file import FOLDER, claim_names, read_claims
 from tests.helpers.composing import composing
-from tests.helpers.quick import every_second
+from tests.helpers.quick import one_in
 from traces.drawn.distributions import Distribution
 
 # Distinguished by their text: to read all rows takes a second, and each worker would do so before its first test.
@@ -39,7 +39,7 @@ def parts(lengths: Distribution, quoted: Any) -> list[tuple[Distribution, Mappin
     return list(zip(lengths.components(), quoted, strict=True)) if isinstance(quoted, Sequence) else [(lengths, quoted)]
 
 
-@pytest.mark.parametrize("name", every_second(NAMES))
+@pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_a_row_plays_the_quoted_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
     (row,) = read_claims([name])

@@ -378,6 +378,7 @@ def test_the_table_says_what_a_reader_must_know() -> None:
     assert "Seeds make no difference" in printed(made(seeds=(0, 1), request_throughput=1.0))
 
 
+@pytest.mark.slow  # as those of tests/experiments/test_plot.py have
 def test_pictures_have_the_same_bytes_every_time(tmp_path: Path) -> None:
     found = made(RATE, (0, 1), goodput_bound=18.0)
     with styled():

@@ -33,6 +33,7 @@ from framework.run.store import Record
 from framework.run.sweep import Outcome
 from tests.conftest import ROOT
 from tests.helpers.launcher import typed
+from tests.helpers.quick import every_second
 
 CHUNKED = {"cluster.instances": 8, "cluster.tp": 1, "engine.token_budget": 512}
 SPLIT = {"cluster.prefill": 3, "cluster.prefill_tp": 2, "cluster.decode": 2, "cluster.decode_tp": 1}
@@ -57,7 +58,7 @@ def test_there_are_the_loads_that_are_asked_for() -> None:
     assert presets() == ["agents", "batch", "chat", "code", "documents", "rag", "reasoning"]
 
 
-@pytest.mark.parametrize("name", presets())
+@pytest.mark.parametrize("name", every_second(presets()))
 def test_a_preset_has_the_lengths_that_it_states(name: str) -> None:
     config = Configuration((f"+guide={name}", "policy=chunked")).config
     for lengths in (config.trace.input, config.trace.output):

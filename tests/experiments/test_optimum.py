@@ -73,6 +73,7 @@ def test_words_choose_scenarios(folder: Path) -> None:
         read_scenarios(["chunked", "distserve"], (), folder / "small.yaml")
 
 
+@pytest.mark.slow  # a search of all points runs them, too
 def test_every_point_is_run(solved: list[Optimum]) -> None:
     distserve, chunked = solved
     assert len(distserve.values) == len(distserve.points) == 7, "chunk sizes"

@@ -152,7 +152,7 @@ def arguments_of(name: str, runs: Path, store: Path) -> list[str]:
     return [one for word in PICTURES[name] for one in places.get(word, [word])]
 
 
-@pytest.fixture(params=PICTURES, scope="module")
+@pytest.fixture(params=every_second(PICTURES), scope="module")
 def picture(request: pytest.FixtureRequest, runs: Path, store: Path) -> Figure:
     return made(*arguments_of(request.param, runs, store))
 

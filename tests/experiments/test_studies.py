@@ -411,6 +411,7 @@ def test_a_killed_search_goes_on_as_if_it_had_not_been(name: str) -> None:
     assert complete(after) == complete(trials_of(f"{name}-whole"))
 
 
+@pytest.mark.slow  # as an unfinished line of a journal does
 def test_a_trial_that_was_begun_by_a_process_that_died_at_once_changes_nothing(name: str, tune: Tune) -> None:
     succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
     optuna.load_study(study_name=name, storage=open_storage(f"studies/{name}.journal")).ask()  # it said nothing more

@@ -1,7 +1,7 @@
 """The conformance suite of this repository's own policies, which the quick tests play in part.
 
-Every second scenario is played twice, and with longer outputs, another one with any; each crash meets half of the
-scenarios. Slow tests play all of it.
+Of the scenarios every second one is played, two twice, two with longer outputs, and one with any; each crash meets half
+of them, and every second storm is met. Slow tests play all of it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from servelab.testing import PolicyConformance
-from servelab.testing.worlds import CRASHES, SCENARIOS
-from tests.helpers.quick import marks
+from servelab.testing.worlds import CRASHES, SCENARIOS, STORMS
+from tests.helpers.quick import every_second, marks
 
-_TWICE = frozenset({"small budgets", "tight, recompute", "prefix stores", "sessions"})  # and with longer lengths
+_TWICE = frozenset({"prefix stores", "sessions"})
+_LONGER = frozenset({"tight, recompute", "sessions"})
 _CRASHING = ("roomy", "scheduled ahead, KV pulled", "storm: swap", "storm: prefix cache")
 
 
@@ -38,7 +39,7 @@ class Conformance(PolicyConformance):
     @pytest.mark.parametrize(
         ("scenario", "change"),
         [
-            pytest.param(one, change, marks=marks(one in _TWICE if change == "longer" else one == "roomy"))
+            pytest.param(one, change, marks=marks(one in _LONGER if change == "longer" else one == "roomy"))
             for one in SCENARIOS
             for change in ("longer", "any")
         ],
@@ -50,6 +51,14 @@ class Conformance(PolicyConformance):
     @pytest.mark.parametrize("scenario", SCENARIOS)
     def test_views_stay_as_they_are(self, scenario: str) -> None:
         super().test_views_stay_as_they_are(scenario)
+
+    @pytest.mark.parametrize("scenario", every_second(SCENARIOS))
+    def test_every_request_ends_once_on_instances_that_can_serve_it(self, scenario: str) -> None:
+        super().test_every_request_ends_once_on_instances_that_can_serve_it(scenario)
+
+    @pytest.mark.parametrize("name", every_second(STORMS))
+    def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
+        super().test_a_storm_leaves_nobody_behind(name)
 
     @pytest.mark.parametrize(("scenario", "crashes"), _in_turn(_CRASHING))
     def test_crashes_of_instances_leave_nobody_behind(self, scenario: str, crashes: str) -> None:

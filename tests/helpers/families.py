@@ -38,12 +38,13 @@ from tests.helpers.rare_families import (
 )
 from tests.helpers.reserve_families import reserving, seated
 from tests.helpers.returning_family import returning
+from tests.helpers.scaling_family import scaling
 from tests.helpers.scenarios import Scenario, scenarios
 
 Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
 _MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided, crashing)
-_LAST = (impatient,)
+_LAST = (impatient, scaling)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_MORE, *_LAST)}}

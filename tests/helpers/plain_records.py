@@ -22,7 +22,8 @@ from tests.helpers.scenarios import Scenario
 @dataclass(frozen=True)
 class Records:
     """Of each request that was sent its number and end; by instance its steps, what it held from when to when, for how
-    long it was off, when it was down, and when it was in steps that a crash cut; and the crashes.
+    long it was off, when it was down, when it was in steps that a crash cut, and how often it was switched on and went
+    off; and the crashes.
     """
 
     simulation: Simulation
@@ -34,6 +35,7 @@ class Records:
     down: list[list[tuple[float, float]]]
     cut: list[list[tuple[float, float]]]
     crashes: list[CrashNote]
+    switched: list[tuple[int, int]]
 
 
 def records(scenario: Scenario) -> Records:
@@ -92,12 +94,13 @@ def records(scenario: Scenario) -> Records:
         loop.run(s)
     rows = [r for r in s.requests if r.state != UNSENT]
     off_s = [i.off_s_at(s.now_s) for i in s.instances]
+    switched = [(i.starts, i.stops) for i in s.instances]
     sent = [r.id for r in rows]
     noted = [
         CrashNote(at_s, noticed_s, back_s, i.id, len(i.group), {sent.index(r): tokens for r, tokens in lost.items()})
         for at_s, noticed_s, back_s, i, lost in taken
     ]
-    return Records(s, sent, [r.end_s for r in rows], steps, held, off_s, down, cut, noted)
+    return Records(s, sent, [r.end_s for r in rows], steps, held, off_s, down, cut, noted, switched)
 
 
 def _prefilled(s: Simulation, r: Request) -> int | None:

@@ -15,4 +15,9 @@ def marks(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
 
 def every_second(cases: Iterable[Any]) -> list[ParameterSet]:
     """Cases of one parameter, of which the first, the third and so on are quick."""
-    return [pytest.param(case, marks=marks(i % 2 == 0)) for i, case in enumerate(cases)]
+    return one_in(2, cases)
+
+
+def one_in(count: int, cases: Iterable[Any]) -> list[ParameterSet]:
+    """Cases of one parameter, of which the first, and one of `count` from there on, are quick."""
+    return [pytest.param(case, marks=marks(i % count == 0)) for i, case in enumerate(cases)]

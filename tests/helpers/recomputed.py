@@ -16,7 +16,7 @@ from tests.helpers.recomputed_clock import Clock, clock
 from tests.helpers.recomputed_crashes import crash_figures
 from tests.helpers.recomputed_load import load
 from tests.helpers.recomputed_tenants import fairness, reader_wait_s
-from tests.helpers.recomputed_work import hardware, mechanisms, work_of
+from tests.helpers.recomputed_work import fleet, hardware, mechanisms, work_of
 from tests.helpers.reported import Row, Run, Summary, percentile, share
 from tests.helpers.scenarios import Scenario
 
@@ -302,6 +302,7 @@ def summary(run: Run) -> Summary:
         **_tenants(run, good, over),
         **_of_readers(run, over),
         **crash_figures(run),
+        **fleet(run, works),
         "trace": workload.name,
         "trace_source": workload.source,
         "trace_sha256": workload.sha256 or None,

@@ -114,7 +114,7 @@ def _reads(run: Run, instance: int, work: Work, over: Clock) -> tuple[float, flo
 
 def _off_s(run: Run, instance: int) -> float:
     """Of the run: all or nothing where roles do not change, else what the reference engine counted to its end."""
-    if run.scenario.rules.roles == 0:
+    if run.scenario.rules.roles + run.scenario.rules.scales == 0:
         return run.run_s if run.pools[instance].role == "off" else 0.0
     return min(run.unreported.off_s[instance], run.run_s)
 
@@ -192,18 +192,55 @@ def of_pools(run: Run, over: Clock) -> list[Summary]:
     return found
 
 
+@dataclass(frozen=True)
+class _Spent:
+    """Of an instance over the run."""
+
+    on_s: float
+    gpu_s: float
+    energy_j: float
+    cost_usd: float
+
+
+def _spent(run: Run, instance: int, work: Work) -> _Spent:
+    pool = run.pools[instance]
+    gpus, gpu, on_s = _gpus(pool), pool.gpu, run.run_s - _off_s(run, instance)
+    working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp
+    energy_j = gpus * (gpu.idle_w * on_s + (gpu.tdp_w - gpu.idle_w) * working_s)
+    return _Spent(on_s, gpus * on_s, energy_j, gpus * gpu.usd_per_hour * on_s / 3600)
+
+
+def fleet(run: Run, works: list[Work]) -> Summary:
+    """Nothing where no instance is switched on or goes off."""
+    if not any(sum(counts) for counts in run.unreported.switched):
+        return {}
+    rows, begin = [], 0
+    for pool in run.scenario.cluster.pools:
+        chosen = range(begin, begin + pool.instances)
+        begin += pool.instances
+        spent = [_spent(run, i, works[i]) for i in chosen]
+        costs = {"energy_j": sum(one.energy_j for one in spent), "cost_usd": sum(one.cost_usd for one in spent)}
+        gpu_hours = sum(one.gpu_s for one in spent) / 3600
+        rows.append({"pool": pool.name, **_scaled(run, works, chosen), "gpu_hours": gpu_hours, **costs})
+    return {**_scaled(run, works, range(begin)), "fleet": rows}
+
+
+def _scaled(run: Run, works: list[Work], chosen: Sequence[int]) -> Summary:
+    starts, stops = (sum(run.unreported.switched[i][k] for i in chosen) for k in (0, 1))
+    on_s = sum(_spent(run, i, works[i]).on_s for i in chosen)
+    return {"starts": starts, "stops": stops, "mean_instances_on": share(on_s, run.run_s)}
+
+
 def hardware(run: Run, works: list[Work], over: Clock) -> Summary:
     """Shares of the clock's time; money and energy of the run."""
     check_squares(run)
     energy_j = cost_usd = on_gpu_s = usd_per_hour = 0.0
     for instance, (pool, work) in enumerate(zip(run.pools, works, strict=True)):
-        gpus, gpu = _gpus(pool), pool.gpu
-        on_s = run.run_s - _off_s(run, instance)
-        on_gpu_s += gpus * on_s
-        working_s = work.busy_s - _bubble_s(run, instance, work) / pool.parallelism.pp
-        energy_j += gpus * (gpu.idle_w * on_s + (gpu.tdp_w - gpu.idle_w) * working_s)
-        cost_usd += gpus * gpu.usd_per_hour * on_s / 3600
-        usd_per_hour += gpus * gpu.usd_per_hour
+        spent = _spent(run, instance, work)
+        on_gpu_s += spent.gpu_s
+        energy_j += spent.energy_j
+        cost_usd += spent.cost_usd
+        usd_per_hour += _gpus(pool) * pool.gpu.usd_per_hour
     shares = _shares(run, over, range(len(run.pools)))
     gpus, lasted_s = sum(_gpus(pool) for pool in run.pools), min(run.run_s, over.window_s)
     paid_usd_per_hour = min(usd_per_hour, 3600 * cost_usd / lasted_s) if lasted_s > 0 else usd_per_hour

@@ -59,7 +59,8 @@ class Unreported:
     from when to when. `off_s`: of each instance. `extrapolation`: of each instance, seconds and how far. `hit_tokens`
     and `loaded_bytes`: of all stores of a tier, by its name. `shortest_s`: of some of the requests that were sent, the
     least time in which any schedule serves them. `crashes`: in order. `down`: of each instance, from when to when.
-    `cut`: of each instance, from when to when it was in a step that a crash cut.
+    `cut`: of each instance, from when to when it was in a step that a crash cut. `switched`: how often each was
+    switched on, and went off.
     """
 
     token_s: list[list[float]]
@@ -76,6 +77,7 @@ class Unreported:
     crashes: list[CrashNote]
     down: list[list[tuple[float, float]]]
     cut: list[list[tuple[float, float]]]
+    switched: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)

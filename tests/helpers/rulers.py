@@ -20,6 +20,7 @@ from framework.policy import (
     Preempt,
     Requeue,
     Resume,
+    Scale,
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
@@ -33,6 +34,7 @@ from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
 from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import FINISHED, Instance, Request
+from framework.system.cluster import PoolSpec
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
 
 Integers = NDArray[np.int64]
@@ -88,6 +90,7 @@ class Rules:
     moves: int = 0  # migrations asked for at each tick
     budgets: bool = False  # ticks also set token budgets
     roles: int = 0  # changes of role asked for at each tick
+    scales: int = 0  # pools scaled at each tick
     shares: bool = True  # plans may let prefills run concurrently with decodes
     decide: int = 0  # `decide`, and ticks, preempt, resume and cancel those of so many requests
     decides_at_ticks_alone: bool = False  # `decide` is not overridden
@@ -152,6 +155,7 @@ class Look:
     decoding: list[list[tuple[int, int, int]]]
     rest: tuple[Any, ...]
     seats: list[int] = field(default_factory=list)
+    pools: list[int] = field(default_factory=list)  # instances of each pool that can be scaled, 0: it cannot
 
 
 @dataclass(frozen=True)
@@ -252,10 +256,19 @@ class Ruler:
         decisions = self.decisions(look, instance)
         if self.rules.budgets and mix(self.rules.seed, 18, len(self.notes)) % 8 == 0:
             decisions.append(("budget", instance, 1 + mix(self.rules.seed, 19, len(self.notes)) % 48))
+        if self.rules.scales and mix(self.rules.seed, 27, len(self.notes)) % 8 == 0:
+            decisions.append(self.scale(look, len(self.notes)))
         if mix(self.rules.seed, 20, len(self.notes)) % 8 == 0:
             seats = self.seats.setdefault(instance, int(look.seats[instance]))
             decisions.append(("seats", instance, 1 + mix(self.rules.seed, 21, len(self.notes)) % seats))
         return decisions
+
+    def scale(self, look: Look, number: int) -> tuple[Any, ...]:
+        """Some pool with a role and, as often as not, as many of its instances as a hash says, else one or all."""
+        draw = mix(self.rules.seed, 26, number, *look.columns["queued"], *look.columns["running"])
+        pool = [k for k, size in enumerate(look.pools) if size > 0][draw % sum(size > 0 for size in look.pools)]
+        size = look.pools[pool]
+        return "scale", pool, ((draw >> 16) % (size + 1), (draw >> 16) % (size + 1), 1, size)[(draw >> 8) % 4]
 
     def victim(self, look: Look, instance: int, candidates: list[int]) -> int:
         """By a hash or, half of the time, the first admitted."""
@@ -298,7 +311,7 @@ class Ruler:
     def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
         ("seats", instance, requests), ("preempt", request, keep), ("resume", request), ("cancel", request, reason) and
-        ("requeue", request, instance).
+        ("requeue", request, instance) and ("scale", pool, instances).
         """
         self.note("on_tick", 0, look)
         actions: list[tuple[Any, ...]] = []
@@ -317,6 +330,7 @@ class Ruler:
                 modes = self.rules.modes
                 plan = (1 + (draw >> 40) % 48, modes[(draw >> 48) % len(modes)], percent(draw >> 52))
             actions.append(("role", draw % len(look.roles), NAMES_OF_ROLES[(draw >> 16) % 4], plan))
+        actions += [self.scale(look, k) for k in range(self.rules.scales)]
         if self.rules.decide:
             decisions = self.decisions(look, -1)
             actions = decisions + actions if self.rules.seed % 2 else actions + decisions
@@ -367,7 +381,15 @@ def look_at_simulation(s: Simulation, asked: int) -> Look:
         decoding=[[(r.id, r.emitted, r.kv) for r in i.running] for i in s.instances],
         rest=rest_in_simulation(s, asked) if is_deep(asked) else (),
         seats=[i.max_batch for i in s.instances],
+        pools=pools_in_simulation(s),
     )
+
+
+def pools_in_simulation(s: Simulation) -> list[int]:
+    sizes = [0] * (1 + max(i.spec.pool for i in s.instances))
+    for i in s.instances:
+        sizes[i.spec.pool] += i.spec.role != "off" and i.spec.group == 1
+    return sizes
 
 
 def rest_in_simulation(s: Simulation, asked: int) -> tuple[Any, ...]:
@@ -571,7 +593,8 @@ def look_at_cluster(cluster: Cluster, asked: int) -> Look:
     prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
     roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(count)]
     rest = rest_in_cluster(cluster, asked, ids.tolist()) if is_deep(asked) else ()
-    return Look(cluster.now_s, roles, columns, decoding, rest, instances.max_batch.tolist())
+    pools = [pool.instances * (pool.role != "off" and pool.group == 1) for pool in cluster.spec.pools]
+    return Look(cluster.now_s, roles, columns, decoding, rest, instances.max_batch.tolist(), pools)
 
 
 def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[Any, ...]:
@@ -636,11 +659,11 @@ def _split_at(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
 
 
 def _on_tick(self: _Ruled, cluster: Cluster) -> Iterable[Action]:
-    return map(_action, self.ruler.on_tick(self.look(cluster)))
+    return [_action(action, cluster.spec.pools) for action in self.ruler.on_tick(self.look(cluster))]
 
 
 def _decide(self: _Ruled, instance: int, cluster: Cluster) -> Iterable[Action]:
-    return map(_action, self.ruler.decide(self.look(cluster), int(instance)))
+    return [_action(action, cluster.spec.pools) for action in self.ruler.decide(self.look(cluster), int(instance))]
 
 
 def _victim(self: _Ruled, instance: int, candidates: Integers, cluster: Cluster) -> int:
@@ -652,7 +675,7 @@ def _select(self: _Ruled, instance: int, decoding: Integers, cluster: Cluster) -
 
 
 def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable[Action]:
-    return map(_action, self.ruler.on_finish(self.look(cluster), request.id))
+    return [_action(action, cluster.spec.pools) for action in self.ruler.on_finish(self.look(cluster), request.id)]
 
 
 _KINDS: dict[str, Any] = {
@@ -666,10 +689,12 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def _action(action: tuple[Any, ...]) -> Action:
+def _action(action: tuple[Any, ...], pools: Sequence[PoolSpec]) -> Action:
     kind, *rest = action
     if kind == "role":
         return SetRole(rest[0], rest[1], _plan(*rest[2]) if rest[2] else None)
+    if kind == "scale":
+        return Scale(pools[rest[0]].name, rest[1])
     made: Action = _KINDS[kind](*rest)
     return made
 
@@ -712,7 +737,7 @@ def ruled_policy(ruler: Ruler) -> Policy:
         members["admit"] = COMPILED_ADMIT
     members["compiled_params"] = COMPILED_PARAMS
     members["tick_s"] = ruler.rules.tick_s or None
-    members["changes_roles"] = ruler.rules.roles > 0
+    members["changes_roles"] = ruler.rules.roles + ruler.rules.scales > 0
     members["roles"] = NAMES_OF_ROLES
     members["shares_gpus"] = ruler.rules.shares
     members["dynamic_keys"] = ruler.rules.prioritize == "dynamic"

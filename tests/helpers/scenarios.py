@@ -76,9 +76,12 @@ class Scenario:
         if any(pool.chunk_schedule is not None for pool in pools):
             object.__setattr__(self, "engine", replace(self.engine, chunked_prefill=True))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize
-        roles = 0 if any(pool.group > 1 for pool in pools) else self.rules.roles
+        grouped = any(pool.group > 1 for pool in pools)
+        roles = 0 if grouped else self.rules.roles
+        able = any(pool.group == 1 and pool.role != "off" for pool in pools)
         decided = min(self.rules.decide, len(self.workload))
         rules = replace(self.rules, shares=shares, prioritize=order, roles=roles, decide=decided)
+        rules = replace(rules, scales=rules.scales * able)
         object.__setattr__(self, "rules", rules)
 
     def setting(self) -> Setting:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from io import StringIO
 from types import FrameType
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 
 LIMIT_S = 20.0
 _LONGEST_LINE = 2_000

@@ -11,7 +11,8 @@ import pytest
 
 from experiments.tune import plots
 from framework.cli.conf import CONF
-from framework.cli.launch import _report_bug, explain
+from framework.cli.explain import explain
+from framework.cli.launch import _report_bug
 from framework.cli.safe_text import masked, one_line, printable, secrets_of, without
 from framework.cli.streams import report_error
 from framework.errors import InputError

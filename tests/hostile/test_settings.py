@@ -24,7 +24,7 @@ from framework.cli.typed_settings import require_types
 from framework.errors import InputError, shown
 from framework.run.job import _parts
 from tests.helpers.composing import configured
-from tests.helpers.quick import every_second
+from tests.helpers.quick import one_in
 from tests.hostile.apart import outcomes_apart
 from tests.hostile.outcomes import HANG, REFUSED, SUCCESS, TRACEBACK, Outcome, outcome_of
 from tests.hostile.settings import CONFIGURATIONS, SMALL, Case, cases, some, warm
@@ -120,7 +120,7 @@ def test_what_hangs_or_dies_in_compiled_code_does_not_stop_the_others() -> None:
     assert kinds == [REFUSED, TRACEBACK, REFUSED, TRACEBACK, HANG, REFUSED]
 
 
-@pytest.mark.parametrize("words", every_second(CONTRADICTIONS), ids=" ".join)
+@pytest.mark.parametrize("words", one_in(4, CONTRADICTIONS), ids=" ".join)
 def test_contradictions_are_refused_or_run(words: tuple[str, ...]) -> None:
     def play() -> None:
         own = SMALL if not any(word.startswith("trace=") for word in words) else ()

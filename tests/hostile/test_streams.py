@@ -15,8 +15,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from framework.cli.explain import explain
 from framework.cli.files import remove_abandoned, write_whole
-from framework.cli.launch import explain
 from framework.errors import InputError
 from framework.run.callback import clear_after_killed
 from tests.conftest import ROOT

@@ -28,8 +28,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    policies = {"least_work.py", "interactive_first.py", "mlfq.py"}
-    assert files == policies | {"running_mean.py", "compare.py", "retry_storm.py", "first_look.ipynb", NOTEBOOK}
+    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py"}
+    assert files == policies | {
+        "running_mean.py",
+        "compare.py",
+        "retry_storm.py",
+        "diurnal.py",
+        "first_look.ipynb",
+        NOTEBOOK,
+    }
 
 
 def test_the_policy_turns_away_what_would_wait() -> None:
@@ -69,6 +76,30 @@ def test_a_feedback_queue_by_hand() -> None:
     assert run.requests["preemptions"].to_list() == [0, 0, 0]
 
 
+def test_the_hours_of_an_autoscaler_by_hand() -> None:
+    """One seat, steps of 1 s, a start takes 2 s, ticks every second.
+
+    The first of three instances serves a request of 10 tokens from 0 s on, then two of 4 tokens, which come at 4 s and
+    end at 14 and 18 s. For these the others start at 5 s; they serve what comes at 8 s until 10 s. From 10 s on two
+    requests are left, from 14 s on one. So the instances are on from 0, 5 and 5 s until 18, 14 and 10 s. With a calm
+    time of 3 s two more ticks must agree, and the last two instances are on for 2 s longer.
+    """
+    arrival_s = [0.0, 4.0, 4.0, 8.0, 8.0]
+    rows = pl.DataFrame({"arrival_s": arrival_s, "input_tokens": [1] * 5, "output_tokens": [10, 4, 4, 2, 2]})
+    kind = class_of(EXAMPLES / "autoscaler.py", "Autoscaler")
+    terms = ("per_prefill_token_s", "prefill_quadratic_s", "per_sequence_s", "per_context_token_s")
+    settings: dict[str, Any] = {"timing": "affine", "timing__base_s": 1.0, **{f"timing__{term}": 0.0 for term in terms}}
+    settings |= {"cluster__instances": 3, "cluster__on_at_start": 1, "engine__start__provisioning_s": 2.0}
+    settings |= {"engine__max_batch": 1, "server": "none"}
+    hasty, calm = (servelab.run(kind(1.0, 1.0, calm_s), rows, **settings) for calm_s in (0.0, 3.0))
+    ends_s = (hasty.requests["arrival_s"] + hasty.requests["e2e_s"]).to_list()
+    assert ends_s == pytest.approx([10, 14, 18, 10, 10])
+    assert hasty.summary["gpu_hours"] == pytest.approx((18 + 9 + 5) / 3600)
+    assert calm.summary["gpu_hours"] == pytest.approx((18 + 11 + 7) / 3600)
+    assert [hasty.summary[key] for key in ("starts", "stops")] == [2, 2]
+    assert hasty.summary["mean_instances_on"] == pytest.approx(32 / 18)
+
+
 def test_the_predictor_learns() -> None:
     kind = class_of(EXAMPLES / "running_mean.py", "RunningMean")
     predictor = kind(prior_tokens=100.0)
@@ -104,3 +135,18 @@ def test_retries_keep_a_fleet_overloaded_that_sheds_no_load(
     late = {line[:26].strip(): float(line[34:42].strip().rstrip("%")) for line in lines}
     assert late["clients give up after 4 s"] == late["the same, load is shed"] == 100.0
     assert late["and retry up to 5 times"] == 0.0
+
+
+@pytest.mark.slow
+def test_slow_starts_cost_a_fleet_its_limits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / "diurnal.py"), run_name="__main__")
+    rows = {line[:22].strip(): line[22:].split() for line in capsys.readouterr().out.splitlines()}
+    assert {name: (cells[0], cells[1], int(cells[3])) for name, cells in rows.items()} == {
+        "all are on": ("100.0%", "3.00", 0),
+        "starts take no time": ("100.0%", "2.00", 16),
+        "a server starts": ("100.0%", "1.96", 10),
+        "a machine is added": ("89.6%", "2.12", 11),
+    }

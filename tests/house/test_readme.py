@@ -51,7 +51,11 @@ _GUIDES = [line for line in QUICK if "experiments.guide" in line]
 _SWEEPS = [line for line in QUICK if "run.py -m policy=" in line and line.endswith("seed=0,1")]
 _SET = [line for line in QUICK if re.fullmatch(r"python run\.py( '?[\w.]+=(?!.*\.py:|FILE|my_)[^ ]+)+", line)]
 _COMPOSED = [line for line in _SET if not re.search("report=|diagnose=|load=|objective=|compression=", line)][1:]
-_ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED]  # shortened, these differ from the first by values alone
+_APPLICATIONS = [
+    line for line in QUICK if re.search(r"experiments\.(guide|curve|ablation|plot)|calibration|patience_s=1,2", line)
+]
+# Shortened, these differ from the first by values alone, or the tests of an application run it by its command as well.
+_ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED, *_APPLICATIONS]
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = "\n".join(page.read_text() for page in PAGES)
 SCRIPTS = [block for block in blocks("python") if "import servelab" in block]
@@ -134,7 +138,7 @@ def shortened(line: str) -> str:
     if "experiments.ablation" in line:
         return f"{line} replicates=2 trace.requests=50"
     if "seed=range" in line:
-        return f"{line.replace('range(5)', 'range(2)')} trace.limit=100"
+        return f"{line.replace('range(5)', 'range(2)').replace('hydra/launcher=joblib', '')} trace.limit=100"
     makes_runs = "run.py" in line and not any(word in line for word in ("--cfg", "trace.limit", "+tuned="))
     return f"{line} trace.limit=50" if makes_runs else line
 

@@ -20,6 +20,7 @@ from tests.helpers.composing import configured
 
 TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(dram|ssd)")
 SMALL = ("policy=chunked", "cluster.instances=1", "trace=synthetic", "trace.limit=60")
+SCALED = ("policy._target_=tests.helpers.growing.Growing", "cluster.instances=2", "cluster.on_at_start=1")
 RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ()),
     (Goodput(), ("timing=roofline", "cluster.pp=2", "engine/speculation=draft")),
@@ -37,6 +38,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
         ),
     ),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
+    (Goodput(), SCALED),
     (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
     (Goodput(), ("load=closed", "load.concurrency=4", "load.duration_s=2")),
     (Tightness(), ()),

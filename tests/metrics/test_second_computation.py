@@ -348,6 +348,7 @@ def told_by(directory: Path, scenario: Scenario, result: Result, settings: Setti
         crashes=noted.crashes,
         down=noted.down,
         cut=noted.cut,
+        switched=noted.switched,
     )
     return Run(requests, steps, scenario, settings.slo, settings.alone, settings.edges, unreported)
 

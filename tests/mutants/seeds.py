@@ -651,7 +651,7 @@ MUTANTS = (
     Mutant(
         "a start takes as long as a change",
         "roles/changes.py",
-        "s.options.start_s if inst.draining_role == OFF else s.options.role_change_s",
+        "inst.start_s if inst.draining_role == OFF else s.options.role_change_s",
         "s.options.role_change_s",
     ),
     Mutant(
@@ -659,6 +659,51 @@ MUTANTS = (
         "roles/changes.py",
         "        take_in(s, i)\n        _reroute_queue(s, i)\n",
         "        take_in(s, i)\n",
+    ),
+    # --- scaling ---
+    Mutant(
+        "one that is off starts before one that drains comes back",
+        "roles/scaling.py",
+        "0 if inst.draining_role != OFF else 1 + inst.down",
+        "1 if inst.draining_role != OFF else inst.down",
+    ),
+    Mutant(
+        "one that is down is switched on before one that is off",
+        "roles/scaling.py",
+        "else 1 + inst.down",
+        "else 2 - inst.down",
+    ),
+    Mutant("the last of those that are off starts", "roles/scaling.py", "place < least", "place <= least"),
+    Mutant("the first of those with equal work stops", "roles/scaling.py", "work <= least", "work < least"),
+    Mutant(
+        "one that serves stops before one that starts",
+        "roles/scaling.py",
+        "work = -1 if inst.draining_role == OFF else _requests(s, i)",
+        "work = 1 << 40 if inst.draining_role == OFF else _requests(s, i)",
+    ),
+    Mutant("those that wait are no work", "roles/scaling.py", "inst.queued + inst.prefilling", "inst.prefilling"),
+    Mutant("those that decode are no work", "roles/scaling.py", "inst.running + inst.joining", "inst.joining"),
+    Mutant("those on their way are no work", "roles/scaling.py", "here + inst.incoming", "here"),
+    Mutant("suspended ones are no work", "roles/scaling.py", " + inst.swapped + inst.suspended", " + inst.swapped"),
+    Mutant("the last instance of a phase may go", "roles/scaling.py", " and keeps_phases(s, i, OFF):", ":"),
+    Mutant(
+        "those that drain count as on",
+        "roles/scaling.py",
+        "s.instances[i].next_role != OFF\n",
+        "s.instances[i].draining_role != OFF\n",
+    ),
+    Mutant("a plan of before comes with a start", "roles/scaling.py", "    s.instances[i].next_budget = 0", "    pass"),
+    Mutant(
+        "an order to start counts as off",
+        "roles/changes.py",
+        "        inst.off_s += sim.now_s - inst.off_since_s\n",
+        "",
+    ),
+    Mutant(
+        "a start that is called off is no stop",
+        "roles/changes.py",
+        "it was starting\n        inst.off_since_s = sim.now_s\n        inst.stops += 1\n",
+        "it was starting\n        inst.off_since_s = sim.now_s\n",
     ),
     # --- ranks, stages, streams, drafts ---
     Mutant(

@@ -11,7 +11,8 @@ import pytest
 from framework.engine.kv.prefix_tiers import Tier
 from framework.errors import InputError
 from framework.result import Result
-from policies.mooncake import Admission, DecodeLoad, Mooncake, Routing
+from policies._decode_load import DecodeLoad
+from policies.mooncake import Admission, Mooncake, Routing
 from tests.engine.test_prefix_stores import BYTES, SECOND_A_TOKEN, play, prompts, stored
 
 NODES = ("prefill", "prefill", "decode")

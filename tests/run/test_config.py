@@ -6,16 +6,16 @@ import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 from hydra import compose as compose_config
 from hydra.errors import HydraException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.engine.durations.attention_overlap import Attention
 from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.kv_compression import KvFormat
@@ -35,10 +35,12 @@ from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.system.random_faults import RandomFaults
+from framework.system.start_cost import StartCost
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.composing import composing
+from tests.helpers.quick import marks
 
 GROUPS = ("policy", "predictor", "trace", "model", "gpu", "cluster", "timing", "engine", "load", "slo", "objective")
 KINDS: dict[str, tuple[type, ...]] = {
@@ -57,6 +59,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "engine/output_reserve": (OutputReserve,),
     "engine/sharing": (Sharing,),
     "engine/speculation": (Speculation,),
+    "engine/start": (StartCost,),
     "engine/prefix_stores": (PrefixStores,),
 }
 SMALL = ("trace=synthetic", "trace.limit=20")
@@ -66,8 +69,13 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (ROOT / "conf" / group).glob("*.yaml") if not path.stem.startswith("_"))
 
 
-def choices(*groups: str) -> list[Any]:
-    return [pytest.param(group, name, id=f"{group}={name}") for group in groups for name in names(group)]
+def choices(count: int, *groups: str) -> list[ParameterSet]:
+    """Each choice of each group, of which one in `count` is quick."""
+    every = [(group, name) for group in groups for name in names(group)]
+    return [
+        pytest.param(group, name, id=f"{group}={name}", marks=marks(i % count == 0))
+        for i, (group, name) in enumerate(every)
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +94,7 @@ def test_every_group_has_choices(group: str) -> None:
     assert group in configured()
 
 
-@pytest.mark.parametrize(("group", "name"), choices(*(group for group in KINDS if group != "trace")))
+@pytest.mark.parametrize(("group", "name"), choices(3, *(group for group in KINDS if group != "trace")))
 def test_a_choice_makes_what_its_group_says(group: str, name: str) -> None:
     node = OmegaConf.select(configured(f"{group}={name}"), group.replace("/", "."))
     assert isinstance(instantiate(node, _convert_="all"), KINDS[group])
@@ -112,7 +120,7 @@ def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Path, monk
         assert len(workload) == 20
 
 
-@pytest.mark.parametrize(("group", "name"), choices("timing"))
+@pytest.mark.parametrize(("group", "name"), choices(2, "timing"))
 def test_a_timing_source_times_steps(group: str, name: str) -> None:
     config = configured(f"timing={name}")
     anything = {"model": "llama3_8b", "gpu": "h100", "tp": 1}
@@ -131,6 +139,7 @@ def test_a_model_fits_on_enough_gpus(name: str) -> None:
     assert kv_capacity_tokens(model, gpu, Parallelism(16), 0.9) > 0
 
 
+@pytest.mark.slow  # its conformance suite lays out the same cluster
 @pytest.mark.parametrize("name", names("policy"))
 def test_a_policy_can_use_the_cluster_that_its_file_names(name: str) -> None:
     assert compose(configured(f"policy={name}", *SMALL)).cluster.instances > 1

@@ -20,7 +20,7 @@ from tests.helpers.processes import eventually, finish, of_session, run, runs_be
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 SIZES = [
-    pytest.param(8, 0, id="8 runs"),
+    pytest.param(8, 0, id="8 runs", marks=pytest.mark.slow),
     *(pytest.param(200, seed, id=f"200 runs, seed {seed}", marks=pytest.mark.slow) for seed in range(1, 4)),
 ]
 

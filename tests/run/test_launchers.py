@@ -33,6 +33,7 @@ from tests.helpers.processes import (
     start,
     workers_of,
 )
+from tests.helpers.quick import every_second
 
 JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 SMALL = ("trace=synthetic", "trace.limit=50", "policy=chunked", "cluster=mixed")
@@ -63,7 +64,7 @@ COMPOSED = [
 ]
 
 
-@pytest.mark.parametrize("overrides", COMPOSED, ids=" ".join)
+@pytest.mark.parametrize("overrides", every_second(COMPOSED), ids=" ".join)
 def test_a_sweep_composes_what_hydra_composes(loader: ConfigLoader, overrides: list[str]) -> None:
     master = loader.load_configuration("config", ["hydra.sweep.dir=here", "seed=7"], RunMode.MULTIRUN)
     sweeping = Loader(loader.get_search_path())
@@ -94,6 +95,7 @@ def swept(directory: Path, *overrides: str, **environment: str) -> Finished:
     return run(directory, *overrides, python=str(warm.path() / "python"), **environment)
 
 
+@pytest.mark.slow  # what a policy raises is told below, and a worker that dies
 def test_refused_runs_of_workers_are_told_once_and_the_others_go_on(tmp_path: Path) -> None:
     overrides = ("policy=chunked,distserve,ares", "seed=1,-1", "model=llama3_8b,llama3_70b")
     finished = swept(tmp_path, "-m", *JOBLIB, *SMALL[:2], "cluster=mixed", *overrides)

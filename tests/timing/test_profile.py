@@ -371,7 +371,7 @@ def test_profiles_ship_and_are_small() -> None:
 @pytest.mark.parametrize(
     "gpu",
     [
-        pytest.param(gpu, marks=() if gpu in ("b200", "h100", "l40s") else pytest.mark.slow)
+        pytest.param(gpu, marks=() if gpu in ("h100", "l40s") else pytest.mark.slow)
         for gpu in sorted({path.parent.parent.name for path in PROFILES})
     ],
 )

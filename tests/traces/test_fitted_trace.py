@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from framework.errors import InputError
 from tests.helpers.launcher import typed
+from tests.helpers.quick import every_second
 from traces.catalogue import CATALOGUE
 from traces.describe import difference
 from traces.fit import fit_trace
@@ -77,7 +78,7 @@ def test_shipped_twins_keep_their_published_figures(name: str) -> None:
     assert not beyond
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_second(NAMES))
 def test_lengths_keep_their_distribution_at_any_length(name: str) -> None:
     fitted = load_fitted(name)
     sampled = summarize(fitted.sample(3 * fitted.requests, seed=5))
@@ -173,6 +174,7 @@ def test_shared_prompts_and_sessions_are_found() -> None:
             assert sampled[figure] == pytest.approx(value, abs=0.03), figure
 
 
+@pytest.mark.slow  # those that ship are held to their size below
 def test_a_twin_does_not_grow_with_its_trace() -> None:
     def numbers(requests: int) -> int:
         return fit_trace(make_trace(requests)).to_json().count(",")
@@ -223,7 +225,7 @@ def test_no_request_can_be_read_from_a_fit() -> None:
     assert min(json.loads(text)["arrivals"]["counts"]) >= LEAST_REQUESTS
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", every_second(NAMES))
 def test_a_shorter_sample_is_the_beginning_of_a_longer_one(name: str) -> None:
     longer, shorter = (sample_fitted(name, requests, seed=2) for requests in (2000, 300))
     assert shorter.frame.equals(longer.frame.head(300))

@@ -91,6 +91,7 @@ def test_a_client_without_lengths_cannot_send(folder: Path) -> None:
         draw_requests(read_clients(folder), 0.0, 100, 0)
 
 
+@pytest.mark.slow  # as tests/traces/test_fitted_trace.py has it of others
 def test_the_reasoning_twin_is_what_the_fit_command_writes(real_trace: Callable[[str], Path], tmp_path: Path) -> None:
     clients = real_trace("servegen_deepseek_r1")
     shipped = load_fitted("reasoning")

@@ -103,7 +103,6 @@ OPTIONS = record(
     ("reached_links_at", "i8"),  # links whose rates are being set
     # Changes of role.
     ("role_change_s", "f8"),  # seconds between the last work in the old role and the start in the new one
-    ("start_s", "f8"),  # seconds between switching an instance on and its start
     # Faults.
     ("faults", "i8"),  # faults that are scheduled before the run, 0: none
     ("fault_times_at", "i8"),  # offset into times: the time of each fault, in order

@@ -222,6 +222,11 @@ INSTANCE = record(
     ("bubble_s", "f8"),  # seconds that stages waited in steps, summed over stages
     ("extrapolated_s", "f8"),  # seconds of busy_s in steps beyond what was measured
     ("extrapolation", "f8"),  # the largest excess of these steps, as a ratio to a limit
+    # What scaling needs.
+    ("pool_role", "i1"),  # the role of its pool
+    ("start_s", "f8"),  # seconds from switching it on until it takes work
+    ("starts", "i8"),  # how often it was switched on
+    ("stops", "i8"),  # how often it went off
 )
 
 # A row of the step log: a leap that has ended.

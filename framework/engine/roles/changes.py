@@ -33,15 +33,22 @@ def set_role(s: State, i: int, action: Any) -> None:
     An instance that is down comes back in that role.
     """
     inst = s.instances[i]
-    if action.role == inst.next_role or not _keeps_phases(s, i, inst.draining_role & action.role):
+    if action.role == inst.next_role or not keeps_phases(s, i, inst.draining_role & action.role):
         return
     inst.next_mode = action.mode
     inst.next_budget = action.value
     inst.next_percent = action.percent
+    order_role(s, i, action.role)
+
+
+@inner
+def order_role(s: State, i: int, role: int) -> None:
+    """Begin to change i's role, or, if i is down, let it come back in that role; its plan is set."""
+    inst = s.instances[i]
     if unlikely(inst.down):
-        inst.next_role = action.role
+        inst.next_role = role
         return
-    _begin_change(s, i, action.role)
+    _begin_change(s, i, role)
     wake(s, i)
     if inst.role & PREFILL == 0:
         take_in(s, i)
@@ -49,7 +56,7 @@ def set_role(s: State, i: int, action: Any) -> None:
 
 
 @inner
-def _keeps_phases(s: State, i: int, role: int) -> bool:
+def keeps_phases(s: State, i: int, role: int) -> bool:
     """Whether each phase that has an instance now would still have one with i in this role."""
     lost = s.instances[i].role & ~role
     for j in range(s.options.instances):
@@ -80,8 +87,10 @@ def _begin_change(s: State, i: int, role: int) -> None:
         note_phases(s)
     if was_off:
         inst.off_s += sim.now_s - inst.off_since_s
+        inst.starts += 1
     elif is_off(s, i):  # it was starting
         inst.off_since_s = sim.now_s
+        inst.stops += 1
 
 
 @inner
@@ -184,7 +193,7 @@ def proceed(s: State, i: int) -> None:
         s, i, inst.draining_role & ~inst.next_role, inst.next_role == OFF
     ):
         return
-    delay_s = s.options.start_s if inst.draining_role == OFF else s.options.role_change_s
+    delay_s = inst.start_s if inst.draining_role == OFF else s.options.role_change_s
     if inst.next_role & ~inst.draining_role == 0 or delay_s == 0.0:
         take_effect(s, i)
     else:
@@ -210,4 +219,5 @@ def take_effect(s: State, i: int) -> None:
         note_phases(s)
     if inst.role == OFF:
         inst.off_since_s = sim.now_s
+        inst.stops += 1
         forget_prefixes(s, i)

@@ -25,6 +25,7 @@ from framework.codes import (
     REASON_GAVE_UP,
     REQUEUE,
     RESUME,
+    SCALE,
     SUSPENDED,
     SUSPENDED_HERE,
     SUSPENDED_OUT,
@@ -53,6 +54,7 @@ from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.changes import note_next_change
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
 from framework.engine.roles.postponing import forget, place_of, postpone, revise
+from framework.engine.roles.scaling import scale
 from framework.engine.roles.suspension import comes_back, preempt_by_policy, resume_by_policy
 from framework.policy.hooks import DECIDE, ON_FINISH, ON_TICK, RAISED
 from framework.policy.inspection import View
@@ -121,7 +123,9 @@ def _carry_out(s: State, hook: int, j: int, actions: int, first: int, count: int
     """Carry out the actions of a hook's answer from number j on, before `count` instances from `first` on schedule."""
     while j < actions and s.error.status == 0:
         action = s.actions[j]
-        if action.kind >= PREEMPT:
+        if action.kind == SCALE:
+            scale(s, action.instance, action.value)
+        elif action.kind >= PREEMPT:
             _decide_about(s, action.request, action.kind, action.value, first, count)
         else:
             carry_out_for_instance(s, hook, j)

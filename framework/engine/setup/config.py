@@ -18,6 +18,7 @@ from framework.load import Load, Open
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.faults import Faults
 from framework.system.model import Model
+from framework.system.start_cost import StartCost
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepRow, Timing
 from framework.workload import Workload
@@ -94,6 +95,7 @@ class EngineConfig:
     prefix_stores: PrefixStores = field(default_factory=PrefixStores)  # stores below GPU memory; need `prefix_cache`
     sharing: Sharing = field(default_factory=Sharing)  # sharing of GPUs by two streams
     output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
+    start: StartCost = field(default_factory=StartCost)  # what it takes to start an instance, in place of `start_s`
     faults: Faults = field(default_factory=Faults)  # faults of instances and networks
 
     def __post_init__(self) -> None:
@@ -107,6 +109,8 @@ class EngineConfig:
         for setting in fields(self):
             if setting.default_factory is not MISSING:
                 _require_group(setting.name, getattr(self, setting.name), type(setting.default_factory()))
+        if self.start_s > 0 and self.start != StartCost():
+            raise InputError(f"engine.start_s={self.start_s:g} and engine.start both give a start time; set one")
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
@@ -178,6 +182,10 @@ class Setting:
     def kv_blocks(self, pool: PoolSpec) -> int:
         """The number of whole KV blocks for these tokens; raises as `kv_tokens` does."""
         return self.kv_tokens(pool) // self.engine.block_tokens
+
+    def start_s(self, pool: PoolSpec) -> float:
+        """Seconds from switching an instance on until it takes work."""
+        return self.engine.start_s + self.engine.start.seconds(self.model, pool)
 
     @property
     def copy_bytes_per_token(self) -> float:

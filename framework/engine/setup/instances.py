@@ -45,7 +45,10 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     """Write what all instances of a pool have in common."""
     model, engine = setting.model, setting.engine
     blocks = _kv_blocks(setting, pool)
-    mine["role"] = mine["draining_role"] = mine["next_role"] = ROLES[pool.role]
+    mine["pool_role"] = ROLES[pool.role]
+    for name in ("role", "draining_role", "next_role"):
+        mine[name][: pool.begins_on] = ROLES[pool.role]
+    mine["start_s"] = setting.start_s(pool)
     mine["mode"] = MODES[engine.batching_of(pool)]
     mine["token_budget"] = engine.budget_of(pool)
     mine["max_batch"] = engine.seats_of(pool)

@@ -54,7 +54,7 @@ def _set_model(options: NDArray[np.void], setting: Setting) -> None:
 
 def _set_engine(options: NDArray[np.void], setting: Setting) -> None:
     engine = setting.engine
-    options["role_change_s"], options["start_s"] = engine.role_change_s, engine.start_s
+    options["role_change_s"] = engine.role_change_s
     options["block_tokens"] = engine.block_tokens
     options["preemption"] = SWAP if engine.preemption == "swap" else RECOMPUTE
     options["recomputes_there"] = engine.recompute == "there"

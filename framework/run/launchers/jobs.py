@@ -18,7 +18,7 @@ from hydra.types import HydraContext, TaskFunction
 from hydra_plugins.hydra_joblib_launcher._core import execute_job
 from omegaconf import DictConfig, open_dict
 
-from framework.cli.launch import explain
+from framework.cli.explain import explain
 from framework.errors import InputError, JobError
 
 try:
