@@ -316,6 +316,12 @@ METRICS: Mapping[str, Metric] = {row.key: row for row in (
     _row("capacity_seconds", "s: simulated time of the run that is shown", "time at capacity", "s"),
     _row("capacity_settled", "whether each search, replicates included, decided if its last rates are sustained or "
          "not"),
+    _row("capacity_bound", "requests/s: no schedule on GPUs that may all do anything sustains as much; null: no rate "
+         "is too high",
+         "bound on the capacity", "req/s"),
+    _row("capacity_share_of_bound", "capacity / capacity_bound",
+         "share of the bound on capacity", "%", _UP, heading="of the\nbound %"),
+    _row("capacity_bound_limit", "what limits capacity_bound"),
     _row("slo_tightness", "factor by which all limits could be divided while a share of the requests still keeps them",
          "tightness of the SLO", "×", _UP),
     _row("policy", "the scheduling policy"),

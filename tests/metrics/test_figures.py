@@ -57,6 +57,7 @@ HIGHER = [
     ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
     *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
+    "capacity_share_of_bound",
 ]
 LOWER = [
     *("dropped", "lost_tokens", "slowed_share", "median_recovery_s", "p99_recovery_s"),
