@@ -19,13 +19,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from framework.checks import Count, Positive, Share, checked, require_positive
+from framework.checks import Count, Positive, Share, checked
 from framework.codes import OFF
 from framework.engine.setup.config import Batching
-from framework.errors import InputError
 from framework.policy import Action, Aggregated, Cluster, Request, SetRole, SetTokenBudget
 from framework.system.cluster import ClusterSpec
 from framework.timing.estimate import estimate_s
+from policies._class_limits import limits_s
 
 _FREE = -1
 _SMALLEST_CHUNK = 32  # tokens
@@ -51,8 +51,7 @@ class PolyServe(Aggregated):
         period_s: Positive = 10.0,
     ) -> None:
         self.ttft_s = np.inf if ttft_s is None else ttft_s
-        self.tpot_s = np.inf if tpot_s is None else tpot_s
-        self.limits_s = [_limit_s(limit) for limit in classes_tpot_s or ()]
+        self._tpot = limits_s("policy.classes_tpot_s", tpot_s, classes_tpot_s)
         self.full, self.free, self.tick_s = full, free, period_s
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -62,10 +61,7 @@ class PolyServe(Aggregated):
         return super().layout(spec)
 
     def prepare(self, cluster: Cluster) -> None:
-        classes = int(cluster.requests.slo_class.max(initial=0)) + 1
-        self.limits_s = self.limits_s or [self.tpot_s] * classes
-        if len(self.limits_s) < classes:
-            raise InputError(f"policy.classes_tpot_s has {len(self.limits_s)} limits; the trace has {classes} classes")
+        self.limits_s = self._tpot(np.arange(int(cluster.requests.slo_class.max(initial=0)) + 1)).tolist()
         self._tier = np.full(len(cluster.instances), _FREE)
         self._most = cluster.instances.token_budget.copy()
 
@@ -138,10 +134,3 @@ class PolyServe(Aggregated):
     def _idle(self, cluster: Cluster) -> Any:
         there = cluster.instances
         return (there.queued + there.prefilling + there.running + there.incoming + there.swapped) == 0
-
-
-def _limit_s(limit: Any) -> float:
-    if limit is None:
-        return np.inf
-    require_positive("policy.classes_tpot_s", limit)
-    return float(limit)

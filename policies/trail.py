@@ -52,15 +52,10 @@ class Trail(Aggregated):
             return []
         queued, left = self._left(waiting, cluster), self._left(running, cluster)
         may_leave = cluster.requests.generated(running) < self.share * self._predicted[running]
-        longest = [k for k in np.argsort(-left, kind="stable") if may_leave[k]]
-        keys = dict(zip(waiting.tolist(), queued, strict=True)) | dict(zip(running.tolist(), left, strict=True))
-        leaving = stepping_aside(
-            cluster,
-            instance,
-            waiting[np.argsort(queued, kind="stable")].tolist(),
-            running[longest].tolist(),
-            lambda one, other: bool(keys[one] < keys[other]),
-        )
+        first, last = np.argsort(queued, kind="stable"), np.argsort(-left, kind="stable")
+        last = last[may_leave[last]]
+        costs = queued[first], left[last]
+        leaving = stepping_aside(cluster, instance, waiting[first], running[last], costs)
         return [action for r in leaving for action in (Preempt(r), Resume(r))]
 
     def _left(self, ids: Integers, cluster: Cluster) -> Floats:

@@ -288,10 +288,11 @@ def test_the_front_end_takes_one_after_the_other() -> None:
     assert needs.ready_s.tolist() == [4.0, 6.0, 5.0, 4.0]
 
 
-def test_who_has_no_room_where_it_decodes_is_not_served() -> None:
-    """Prompts of 4 and outputs of 8 tokens, and of 4 and 1; a decode instance holds 9 tokens."""
+@pytest.mark.parametrize(("prefill_kv", "decode_kv"), [(99, 9), (9, 99)])
+def test_who_has_no_room_where_it_computes_or_decodes_is_not_served(prefill_kv: int, decode_kv: int) -> None:
+    """Prompts of 4 and outputs of 8 tokens, and of 4 and 1; one of the instances holds 9 tokens."""
     workload = Workload(np.zeros(2), np.array([4, 4]), np.array([8, 1]))
-    cluster = disaggregated(1, 1, server("prefill", 99), decode_gpu=server("decode", 9))
+    cluster = disaggregated(1, 1, server("prefill", prefill_kv), decode_gpu=server("decode", decode_kv))
     setting = asked(workload, cluster=cluster)
     assert least_needs(setting, make_pools(setting)).served.tolist() == [False, True]
 
@@ -333,6 +334,15 @@ def test_nothing_is_scarce_for_who_does_not_decode() -> None:
     assert prefill.steps.scarce(Prices(0.0, 0.0, 0.0, 0.0), 0.0) is None
 
 
+@pytest.mark.parametrize(("token", "scarce"), [(1.0, "batch size"), (1.01, None)])
+def test_steps_tell_what_is_scarce_if_half_of_what_they_are_worth_are_decodes(token: float, scarce: str | None) -> None:
+    """The best steps compute two tokens beside two decodes, and a decode is worth 1."""
+    slow = RowTiming({"gpu": replace(ROW, base_s=1.0)})
+    (pool,) = make_pools(replace(asked(prompts(np.zeros(2), 3), max_batch=2), timing=slow))
+    prices = Prices(token, 1.0, 0.0, 0.0)
+    assert pool.steps.scarce(prices, pool.steps.price(prices)) == scarce
+
+
 def test_the_best_number_of_requests_is_that_of_the_most_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that cost less than they bring: with more of them than take no time each further one costs goodput."""
     search, unknown = _search(asked(prompts(np.zeros(9)))), cast(Any, None)
@@ -368,6 +378,15 @@ def test_a_first_token_may_wait_for_the_first_decode_elsewhere(ttft_s: float, go
         prompts(np.zeros(1), 3), Slo(ttft_s, 10.0), cluster=disaggregated(1, 1, server("gpu", 99)), first_token="decode"
     )
     assert bound(setting).alone.tolist() == [good]
+
+
+@pytest.mark.parametrize(("tpot_s", "good"), [(0.24, True), (0.23, False)])
+def test_a_second_token_may_come_from_another_prefill_and_the_others_from_decodes(tpot_s: float, good: bool) -> None:
+    """No first decode gives two tokens within 0.6 s: eight more take a prefill of 0.5 s and seven steps of 0.2 s."""
+    cluster = disaggregated(1, 1, server("prefill", 99), decode_gpu=server("decode", 23))
+    setting = asked(prompts(np.zeros(3), 9), Slo(0.6, tpot_s), cluster=cluster, max_batch=2, first_token="decode")
+    assert setting.recomputes
+    assert bound(setting).alone.tolist() == [good] * 3
 
 
 def test_of_what_prompts_share_only_the_rest_is_sent_for_each() -> None:

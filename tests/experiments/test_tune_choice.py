@@ -166,6 +166,20 @@ def test_a_sampler_that_insists_gets_the_nearest_that_will_do() -> None:
         one.sample_independent(study, study.ask()._cached_frozen_trial, "y", COUNT.distribution)
 
 
+def test_the_first_draw_of_a_sampler_that_will_do_is_taken() -> None:
+    """The first is not feasible, the second was tried, and after the third there is no other."""
+    own = space(Dimension("x", IntDistribution(0, 99)), required=(Expression("x - 90"),))
+    one = proposer("random", own, [Tried(own.point({"x": 91}), (1.0,))], Feasible(own))
+    draws = iter((40, 91, 97))
+
+    class InTurn(optuna.samplers.RandomSampler):
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+            return {"x": next(draws)}
+
+    study: Any = optuna.create_study()
+    assert one._drawn(InTurn(), study, SimpleNamespace(number=0), RNG(0)).drawn == {"x": 97}  # type: ignore[arg-type]
+
+
 # --- what can be launched ---------------------------------------------------------------------------------------------
 
 

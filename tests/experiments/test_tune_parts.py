@@ -262,6 +262,12 @@ def test_a_point_nearby_moves_a_third_of_its_dimensions_a_tenth_of_their_range()
     assert all(0.0 <= value < 1.0 for _ in range(50) for value in own.nearby(edge, rng).drawn.values())
 
 
+def test_names_have_no_neighbours_so_a_point_nearby_has_any() -> None:
+    own, rng = space(Dimension("order", CategoricalDistribution(["a", "b", "c"]))), RNG(0)
+    point = own.point({"order": "a"})
+    assert {own.nearby(point, rng).drawn["order"] for _ in range(30)} == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -19,7 +19,7 @@ from experiments.tune.pruner import Rung
 from experiments.tune.result import findings
 from experiments.tune.sampler import SamplerKind
 from experiments.tune.space import Dimension, Point, Space
-from experiments.tune.storage import OWNER, open_study
+from experiments.tune.storage import OWNER, only_study, open_study
 from experiments.tune.study import OVERRIDES, REFUSAL, Search, counts
 from framework.errors import InputError
 from framework.run.store import Record
@@ -167,6 +167,7 @@ def test_what_cannot_be_run_is_told_and_does_not_count() -> None:
     for trial in own.trials:
         is_even = trial.params["count"] % 2 == 0
         assert counts(trial) != is_even
+        assert trial.constraints == {"violation": float(is_even)}  # of those without one samplers know nothing
         assert trial.user_attrs.get(REFUSAL) == ("it is even" if is_even else None)
     own.run(9)
     assert sorted(own.states()) == ["COMPLETE"] * 3 + ["PRUNED"] * 2
@@ -345,6 +346,17 @@ def test_points_of_a_continuum_that_miss_what_is_required_are_not_run() -> None:
 
 
 # --- the study --------------------------------------------------------------------------------------------------------
+
+
+def test_of_several_studies_one_is_to_be_named() -> None:
+    storage = optuna.storages.InMemoryStorage()
+    assert only_study(storage, "own") == "own"
+    optuna.create_study(study_name="first", storage=storage)
+    assert only_study(storage, "own") == "first"
+    optuna.create_study(study_name="second", storage=storage)
+    assert only_study(storage, "second") == "second"
+    with pytest.raises(InputError, match=r"several studies: choose one of first, second or another with name=NAME"):
+        only_study(storage, "own")
 
 
 def test_a_study_of_something_else_is_refused_once_anything_came_of_it() -> None:

@@ -411,6 +411,16 @@ _MECHANISMS = {
         unlike="chunked",
     ),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
+    "qlm": Golden(
+        "policy=qlm policy.classes_ttft_s=[20,0.5] trace.slo_classes={batch:0.5,chat:0.5} engine.max_batch=4 "
+        + _TWO
+        + _REQUESTS,
+        positive=("preemptions",),
+        unlike="continuous",
+    ),
+    "slos_serve": Golden(
+        "policy=slos_serve policy.tpot_s=0.01171875 policy.ttft_s=0.25 " + _TWO + _REQUESTS, unlike="chunked"
+    ),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "kairos": Golden(
         "policy=kairos policy.ttft_s=0.015625 policy.tpot_s=0.0107421875 policy.period_s=0.015625 policy.spare=0.01 "

@@ -266,6 +266,12 @@ def test_calibrations_are_read_as_written(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["entries"][0]["licence"] == "Apache-2.0"
 
 
+def test_terms_and_models_that_a_calibration_does_not_name_are_as_by_default(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text('{"format": "servelab calibrations 1", "entries": [{"kernel": 2.0}, {"dtype": "fp8"}]}')
+    assert read_calibrations(path) == (Fit(Calibration(kernel=2.0)), Fit(Calibration(), Selector(dtype="fp8")))
+
+
 def test_the_most_specific_calibration_is_found(tmp_path: Path) -> None:
     """Model and type, model, kind and type, kind, type, any: each is found once those before it are gone."""
     llama = load("model", "llama3_8b")

@@ -9,6 +9,7 @@ than half. All runs go through the results store, and stored ones are not run ag
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -23,6 +24,7 @@ from framework.errors import InputError
 
 _KEYS = {
     "only": "policies, joined by commas; all of study.yaml by default",
+    "trials": "of each search, those of study.yaml by default",
     "out": "a file that the table is written to, too",
 }
 _LEAST = 0.5  # least share of the tuned capacity
@@ -33,6 +35,7 @@ def main(arguments: Arguments) -> None:
     """Search cell by cell and print the table. Raises InputError for names that study.yaml lacks."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study, out = read_study(), arguments.path("out")
+    study = replace(study, trials=arguments.whole("trials", study.trials))
     traces, policies = arguments.operands or list(study.traces), arguments.several("only") or list(study.policies)
     for name, known in (*((one, study.traces) for one in traces), *((one, study.policies) for one in policies)):
         if name not in known:
