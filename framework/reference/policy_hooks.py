@@ -66,7 +66,7 @@ class PolicyHooks(Hooks):
         self.dynamic_keys = policy.dynamic_keys and "prioritize" in self.overrides
         self._inspection = inspection
         self._front = cluster
-        self._cluster = cluster if shown is None else Cluster(inspection, cluster.spec, cluster.predictions)
+        self._cluster = cluster if shown is None else cluster.seen_by(inspection)
         self._shown = shown
         self._reports = Reports(options.engine.views, inspection.instances.copy())
         self._follows_roles = policy.changes_roles or bool(options.faults)

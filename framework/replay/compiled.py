@@ -111,8 +111,8 @@ class CompiledEngine:
         """The policy, bound to the memory; the schedulers of instances see them as they are."""
         if self._reports is None:
             return Binding(policy, cluster, self._memory)
-        present = Cluster(self._present, cluster.spec, cluster.predictions)
-        return Binding(policy, present, self._memory, Front(cluster, self._reports))
+        front = Front(cluster, self._reports)
+        return Binding(policy, cluster.seen_by(self._present), self._memory, front)
 
     def _replayed(
         self, binding: Binding, progress: Progress, marks_s: Sequence[float]
