@@ -95,6 +95,7 @@ def test_ranges_hold_all_places() -> None:
         (Place(16000, 50, in_flight=256), "prompts 2 times longer, outputs 2 times shorter, load 2 times larger"),
         (Place(500, 100, 0.25, in_flight=2), "prompts 2 times shorter, 25 % more cached, load 2 times smaller"),
         (Place(1000, 100, rate_rps=3.0), "no open loop fitted"),
+        (Place(1000, 100), ""),
         (Place(1000, 100, in_flight=1.05 * 128), ""),
         (Place(1000, 100, in_flight=1.06 * 128), "load 1.1 times larger"),
     ],
