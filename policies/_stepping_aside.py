@@ -1,6 +1,8 @@
-"""Which requests step aside on an instance for waiting ones: shared by policies that preempt by rank."""
+"""Which requests step aside on an instance for waiting ones, and which come back: for policies that preempt by rank."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,3 +44,26 @@ def stepping_aside(
         free -= needed[one]
         seats -= 1
     return [int(r) for r in running[:leaving]]
+
+
+def coming_back(
+    cluster: Cluster, instance: int, waiting: Integers, aside: Collection[int], leaving: Sequence[int]
+) -> list[int]:
+    """The suspended requests `aside` of `waiting`, in order, that have room and a seat now, given those before them.
+
+    `leaving`: requests that leave. Where nothing else is, the first of all comes back.
+    """
+    there = cluster.instances
+    free = int(there.free_blocks[instance] + there.evictable_blocks[instance])
+    free += int(blocks_of(cluster, np.array(leaving, np.int64)).sum())
+    seats = int(there.max_batch[instance] - there.running[instance] - there.prefilling[instance]) + len(leaving)
+    back = []
+    for r, needed in zip(waiting.tolist(), blocks_of(cluster, waiting).tolist(), strict=True):
+        free -= needed
+        seats -= 1
+        if free < 0 or seats < 0:
+            break
+        if r in aside:
+            back.append(r)
+    alone = there.running[instance] + there.prefilling[instance] + there.queued[instance] == 0
+    return back or (waiting[:1].tolist() if alone else [])

@@ -25,7 +25,7 @@ from framework.checks import NotNegative, Positive, checked
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Aggregated, Cluster, Preempt, Resume, SetMaxBatch
 from framework.policy.rules import PREFILL_RULES, rule
-from policies._stepping_aside import blocks_of, stepping_aside
+from policies._stepping_aside import coming_back, stepping_aside
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -81,32 +81,13 @@ class Andes(Aggregated):
         leaving = stepping_aside(cluster, instance, ranked, running[last], (-mine[first], -theirs[last]))
         self._preempted += len(leaving)
         actions: list[Action] = [Preempt(r, "swap") for r in leaving]
-        return actions + [Resume(r) for r in self._back(cluster, instance, ranked, set(aside.tolist()), leaving)]
+        return actions + [Resume(r) for r in coming_back(cluster, instance, ranked, aside.tolist(), leaving)]
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         """Let each instance with waiting requests be asked again when its step ends."""
         there = cluster.instances
         busy = set(np.flatnonzero(there.queued).tolist()) | set(cluster.requests.instance[cluster.suspended].tolist())
         return [SetMaxBatch(i, int(there.max_batch[i])) for i in cluster.prefill.ids.tolist() if i in busy]
-
-    def _back(
-        self, cluster: Cluster, instance: int, ranked: Integers, aside: set[int], leaving: list[int]
-    ) -> list[int]:
-        """The suspended requests that have room and a seat now, given those before them."""
-        there = cluster.instances
-        free = int(there.free_blocks[instance] + there.evictable_blocks[instance])
-        free += int(blocks_of(cluster, np.array(leaving, np.int64)).sum())
-        seats = int(there.max_batch[instance] - there.running[instance] - there.prefilling[instance]) + len(leaving)
-        back = []
-        for r, needed in zip(ranked.tolist(), blocks_of(cluster, ranked).tolist(), strict=True):
-            free -= needed
-            seats -= 1
-            if free < 0 or seats < 0:
-                break
-            if r in aside:
-                back.append(r)
-        alone = there.running[instance] + there.prefilling[instance] + there.queued[instance] == 0
-        return back or (ranked[:1].tolist() if alone else [])
 
     def _priority(self, ids: Integers, cluster: Cluster) -> Floats:
         """The gain of each request if its instance serves it from now on, over the KV tokens that it takes."""

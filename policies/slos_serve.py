@@ -1,10 +1,10 @@
 """Promises that are kept, and tokens of each step by the tightest pace (SLOs-Serve: Chen et al., arXiv 2504.08784).
 
-An arriving request is promised its limits by the first instance, in order of queued tokens, that can keep them beside
-all that it has promised. If none can, the instance with the fewest queued tokens takes it, and gives up as few promises
-as make the others hold. Requests without a promise are best effort: they wait behind the others, step aside where these
-lack memory, and no step keeps a limit for them (soft admission). Steps are as large as the tightest limit on TPOT of
-the promised requests allows (dynamic batch size).
+An arriving request is promised its limits by the first instance, in order of queued tokens and of requests, that can
+keep them beside all that it has promised. If none can, the first takes it, and gives up as few promises as make the
+others hold. Requests without a promise are best effort: they wait behind the others, step aside where these lack
+memory, and no step keeps a limit for them (soft admission). Steps are as large as the tightest limit on TPOT of the
+promised requests allows (dynamic batch size).
 
 Whether promises hold is decided by the times at which prompts are due and the pace at which an instance prefills beside
 its decodes. The paper plans by a dynamic programme over tokens, memory and number of promises. For one pace and equal
@@ -70,7 +70,7 @@ class SlosServe(Aggregated):
         r, there = request.id, cluster.prefill
         if np.isnan(self._due_s[r]):
             self._due_s[r] = cluster.now_s + self._ttft_s[r]
-        order = there.ids[np.argsort(there.queued_tokens, kind="stable")].tolist()
+        order = there.ids[np.lexsort([there.running + there.prefilling + there.queued, there.queued_tokens])].tolist()
         for i in order:
             prompts = self._with(i, r, cluster)
             if not self._given_up(i, prompts, cluster):

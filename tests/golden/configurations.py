@@ -411,6 +411,13 @@ _MECHANISMS = {
         unlike="chunked",
     ),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
+    "qlm": Golden(
+        "policy=qlm policy.classes_ttft_s=[20,0.5] trace.slo_classes={batch:0.5,chat:0.5} engine.max_batch=4 "
+        + _TWO
+        + _REQUESTS,
+        positive=("preemptions",),
+        unlike="continuous",
+    ),
     "slos_serve": Golden(
         "policy=slos_serve policy.tpot_s=0.01171875 policy.ttft_s=0.25 " + _TWO + _REQUESTS, unlike="chunked"
     ),
