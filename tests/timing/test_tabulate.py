@@ -181,6 +181,14 @@ class TestInterpolation:
         assert stairs.seconds(4.0, 256.0) == pytest.approx(4 * 256e-6)
         assert list(stairs.limit(np.array([1.0, 2.0, 4.0, 8.0]))) == [256, 16, 16, 16]
 
+    def test_a_limit_is_that_of_the_sizes_before_the_last(self) -> None:
+        is_short = (pl.col("a") == 4) & (pl.col("b") == 2)
+        table = grid(lambda a, b, n: a * b * n * 1e-6, a=[1, 4], b=[1, 2], n=[16, 64]).filter(
+            ~(is_short & (pl.col("n") == 64))
+        )
+        fit = interpolate(table, ("a", "b", "n"), lambda a, b, n: a * b * n * 1e-7)
+        assert [float(fit.limit(a, b)) for a, b in ((4.0, 2.0), (4.0, 1.0), (1.0, 2.0))] == [16, 64, 64]
+
     def test_the_nearest_rows_are_of_one_combination(self) -> None:
         table = pl.DataFrame({"heads": [8, 8, 32], "kv": [1, 8, 8], "latency_s": [1.0, 2.0, 3.0]})
         assert nearest(table, {"heads": 10.0, "kv": 6.0})["latency_s"].to_list() == [2.0]
