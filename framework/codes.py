@@ -41,7 +41,7 @@ MODES = {
     "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, GIVE_UP, TICK, ARRIVAL, SCHEDULE = range(9)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, REPORT, GIVE_UP, TICK, ARRIVAL, SCHEDULE = range(10)
 # What happens at a fault.
 CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
 WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}

@@ -14,6 +14,7 @@ from framework.errors import InputError, InvariantError, noting
 from framework.load import Load, Open, Window
 from framework.policy.base import Policy, lay_out
 from framework.policy.predictor import Predictions, Predictor
+from framework.policy.request_view import Limits
 from framework.policy.view import Cluster
 from framework.replay.compiled import CompiledEngine
 from framework.replay.contract import Engine, Replayed
@@ -49,10 +50,12 @@ def replay(
     policy: Policy,
     predictor: Predictor | None = None,
     progress: Callable[[int, int], None] | None = None,
+    limits: Callable[[], Limits] | None = None,
 ) -> Result:
     """Let the policy decide until every request has ended, in the engine that `engine.implementation` names.
 
-    A policy and a predictor serve one run each. `progress(ended, total)` is called now and then. Raises InputError if
+    A policy and a predictor serve one run each. `progress(ended, total)` is called now and then. `limits` are those of
+    an SLO, which views show. Raises InputError if
     the parts cannot be combined, PolicyError for an invalid answer of a policy, and whatever a policy raised.
     """
     if given.cluster.auto and given.cluster.split is None:
@@ -66,7 +69,7 @@ def replay(
         with noting(f"predictor {predictor.name}", "prepare"):
             predictor.prepare(workload, setting.seed)
     predictions = Predictions(predictor, workload, lambda: replaying.inspection.finished)
-    view = Cluster(replaying.inspection, setting.cluster, predictions)
+    view = Cluster(replaying.inspection, setting.cluster, predictions, limits)
     with noting(f"policy {policy.name}", "prepare"):
         policy.prepare(view)
     window = load.window(workload)

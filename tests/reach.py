@@ -36,6 +36,7 @@ from framework.reference import (
 )
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
+from framework.reference.faults.reports import Reports
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
@@ -801,6 +802,19 @@ def _route_parked(s: Simulation) -> Names:
         yield "routed once each phase has an instance"
 
 
+def _report(s: Simulation, number: int) -> Names:
+    yield "reported"
+    yield from ["reported between two steps"] * any(_between_steps(s, i) for i in s.instances)
+    yield from ["reported in a step of decodes"] * any(i.step is not None and i.step.decodes for i in s.instances)
+    yield from ["reported while an instance is down"] * any(i.down for i in s.instances)
+
+
+def _arrived(self: Reports[Any], now_s: float) -> Names:
+    come = [number for number in self.taken if self.arrives_s(number) <= now_s]
+    yield "asked by a report" if max(come) > 0 else "asked before a report has come"
+    yield from ["asked while a report is on its way"] * (len(come) < len(self.taken))
+
+
 def _always(name: str) -> Callable[..., Iterable[str]]:
     return lambda *arguments, **named: (name,)
 
@@ -878,6 +892,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "lose_kv": _always("prefilled where nobody decodes"),
     "park": _always("parked"),
     "route_parked": _route_parked,
+    "report": _report,
 }
 
 
@@ -906,6 +921,7 @@ def watched(counts: Counter[str]) -> Iterator[None]:
         watch(running_list.InOrder, "take_blocks", _take_blocks)
         watch(running_list.InOrder, "take_back", _take_back)
         watch(Simulation, "wake", _wake)
+        watch(Reports, "arrived", _arrived)
         watch(cache.Cache, "take", _take)
         watch(cache.BlockCache, "take", _take_copy)
         watch(cache.BlockCache, "register", _register_copy)
@@ -949,6 +965,7 @@ MECHANISMS = {
     "crashes": "dropped by a crash",
     "slow-downs": "step of a slow instance",
     "patience": "sent again",
+    "reports": "asked by a report",
     "scaling": "scaled up",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
@@ -970,15 +987,18 @@ _SHARES |= {
     "decided": 202,
     "crashing": 300,
     "impatient": 40,
+    "stale": 40,
     "scaling": 40,
 }
 _OFTEN = {
     "impatient": 160,
+    "stale": 160,
     "scaling": 240,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
-_BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237}  # first seeds, where what is rarest happens soon
+# First seeds, where what is rarest happens soon.
+_BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237, "stale": 21}
 
 
 Counts = Callable[[str, int], Counter[str]]

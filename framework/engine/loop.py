@@ -16,6 +16,7 @@ from framework.codes import (
     LOG_FULL,
     MARKED,
     PREFILL_STEP_END,
+    REPORT,
     ROLE_CHANGE,
     SCHEDULE,
     STEP_END,
@@ -77,8 +78,8 @@ def _run(s: State, most_events: int) -> int:
 
 @inner
 def _is_fault(s: State, event: int) -> bool:
-    """Whether an event is a fault or the return of an instance; see roles/."""
-    return event >= 0 and bool(s.sim.kind == FAULT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
+    """Whether an event is a fault, a report, or the return of an instance; see roles/."""
+    return event >= 0 and bool(FAULT <= s.sim.kind <= REPORT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
 
 
 @inner

@@ -9,6 +9,7 @@ from framework.bound.setting import Setting
 from framework.metrics.invariants import check_result
 from framework.policy.base import Policy
 from framework.policy.predictor import Predictor
+from framework.policy.request_view import Limits
 from framework.result import Result
 from framework.simulate import laid_out, replay
 from framework.sizing.by_load import sized
@@ -59,6 +60,11 @@ class Experiment(Setting):
 
     def run(self, progress: Callable[[int, int], None] | None = None) -> Result:
         """Simulate and check the engine's invariants; `progress(ended, total)` is called now and then."""
-        result = replay(self, self.policy, self.predictor, progress)
+        result = replay(self, self.policy, self.predictor, progress, self._limits)
         check_result(result)
         return result
+
+    def _limits(self) -> Limits:
+        """Those of the SLO, of each request."""
+        classes, count = self.workload.slo_class, len(self.workload)
+        return Limits(*(self.slo.limits_s(name, classes, count) for name in ("ttft_s", "tpot_s")))

@@ -38,7 +38,7 @@ from framework.policy.actions import (
     SetTokenBudget,
 )
 from framework.policy.base import Policy
-from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.hooks import FRONT_END, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
 from framework.policy.values import as_floats, index, is_whole
 from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
@@ -63,16 +63,18 @@ class ActionRow(NamedTuple):
 class Answers:
     """Asks the Python hooks of one policy, and refuses invalid answers with a PolicyError.
 
+    `front`: the cluster as its front end sees it, if that is not `cluster`.
     `reasons`: those of rejections and cancellations, in the order of first use. `actions`: those of the last
     answer with actions.
     """
 
-    def __init__(self, policy: Policy, cluster: Cluster) -> None:
+    def __init__(self, policy: Policy, cluster: Cluster, front: Cluster | None = None) -> None:
         self.reasons = list(REASONS)
         self.actions: list[ActionRow] = []
         self._plans: dict[int, tuple[Any, int]] = {}  # plans seen so far, with their numbers
         self._policy = policy
         self._cluster = cluster
+        self._front = cluster if front is None else front
         self._instances = len(cluster.instances)
         self._pools = {pool.name: pool for pool in cluster.spec.pools}
         self._seats = cluster.instances.max_batch.tolist()  # most seats of each instance
@@ -93,7 +95,8 @@ class Answers:
             "candidate": self._candidate,
             "skips": self._skips,
         }
-        check, name, cluster = kinds[hook.answer], hook.name, self._cluster
+        check, name = kinds[hook.answer], hook.name
+        cluster = self._front if name in FRONT_END else self._cluster
         own = getattr(self._policy, name)
         if hook.argument == "tick":
             return lambda tick: check(name, own(cluster), tick)

@@ -44,6 +44,8 @@ HOOKS = (
     Hook("on_finish", "request", "actions", "a request has finished, and so has all that its step brings about", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
+# What the front end of the fleet answers, by what instances report; an instance's own scheduler answers the others.
+FRONT_END = frozenset({"admit", "route_prefill", "route_decode", "split_at", "fetch_prefix", "on_tick", "on_finish"})
 (
     ADMIT,
     ROUTE_PREFILL,

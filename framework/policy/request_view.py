@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +26,25 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
     return np.frombuffer(array.view(np.uint8).data.toreadonly(), array.dtype)
 
 
+class Limits(NamedTuple):
+    """What the SLO allows to TTFT and TPOT, in seconds, of each request (N,); inf: any time."""
+
+    ttft_s: Floats
+    tpot_s: Floats
+
+
+class RequestLimits(NamedTuple):
+    """The same of one request."""
+
+    ttft_s: float
+    tpot_s: float
+
+
 class Requests:
     """All requests as columns of shape (N,), indexed by `ids`. `arrival_s` is NaN for those yet to arrive.
 
-    `slo_class` and `tenant` are numbers in the order of their names, 0 if the trace has none.
+    `slo_class` and `tenant` are numbers in the order of their names, 0 if the trace has none. `limits` are those of the
+    run's SLO for each request's class.
     """
 
     arrival_s: Floats
@@ -45,11 +62,20 @@ class Requests:
     migrations: Integers
     first_token_s: Floats
 
-    def __init__(self, engine: Inspection) -> None:
+    def __init__(self, engine: Inspection, limits: Callable[[], Limits] | None = None) -> None:
         self._engine = engine
+        self._limits = limits
         rows = read_only(engine.requests)
         for name in _REQUEST_COLUMNS:
             setattr(self, name, rows[name])
+
+    @cached_property
+    def limits(self) -> Limits:
+        """By class; inf where the run has no SLO."""
+        if self._limits is None:
+            none = np.full(len(self.input_tokens), np.inf)
+            return Limits(read_only(none), read_only(none))
+        return Limits(*map(read_only, self._limits()))
 
     def generated(self, ids: Integers) -> Integers:
         """Tokens emitted so far."""
@@ -99,6 +125,12 @@ class Request:
     @property
     def slo_class(self) -> int:
         return int(self._requests.slo_class[self.id])
+
+    @property
+    def limits(self) -> RequestLimits:
+        """What the run's SLO allows to a request of its class."""
+        limits = self._requests.limits
+        return RequestLimits(float(limits.ttft_s[self.id]), float(limits.tpot_s[self.id]))
 
     @property
     def tenant(self) -> int:

@@ -4,6 +4,7 @@ not know.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from framework.codes import DECODE, PREFILL
 from framework.policy.inspection import Inspection, View
 from framework.policy.predictor import Predictions
-from framework.policy.request_view import Finished, Floats, Integers, Request, Requests, read_only
+from framework.policy.request_view import Finished, Floats, Integers, Limits, Request, Requests, read_only
 from framework.system.cluster import ClusterSpec
 from framework.timing.estimate import StepTimes, estimates_s
 
@@ -125,18 +126,29 @@ class Cluster:
     `groups` are the instances in lockstep, in order; an instance that steps alone is its own group.
     """
 
-    def __init__(self, engine: Inspection, spec: ClusterSpec, predictions: Predictions) -> None:
+    def __init__(
+        self,
+        engine: Inspection,
+        spec: ClusterSpec,
+        predictions: Predictions,
+        limits: Callable[[], Limits] | None = None,
+    ) -> None:
         self._engine = engine
+        self._limits = limits
         self.spec = spec
         self.groups = spec.groups
         self.instances = Instances(engine, np.arange(len(engine.instances)))
         self._role_changes = -1
         self.follow_roles()
-        self.requests = Requests(engine)
+        self.requests = Requests(engine, limits)
         self.view = engine.view  # what compiled rules receive
         self.predictions = predictions
         self.block_tokens = engine.block_tokens
         self.kv_bytes_per_token = engine.copy_bytes_per_token  # bytes of a token's KV in a copy between instances
+
+    def seen_by(self, engine: Inspection) -> Cluster:
+        """The same cluster as another inspection of the run shows it."""
+        return Cluster(engine, self.spec, self.predictions, self._limits)
 
     def follow_roles(self) -> None:
         """Set `prefill` and `decode` to the instances that take such work now."""

@@ -6,7 +6,18 @@ import heapq
 import math
 from collections.abc import Callable
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, PREFILL_STEP_END, ROLE_CHANGE, SCHEDULE, STEP_END, TICK
+from framework.codes import (
+    ARRIVAL,
+    COPY_END,
+    FAULT,
+    GIVE_UP,
+    PREFILL_STEP_END,
+    REPORT,
+    ROLE_CHANGE,
+    SCHEDULE,
+    STEP_END,
+    TICK,
+)
 from framework.policy.ticks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
@@ -69,7 +80,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
 
 
 def _begin(s: Simulation) -> None:
-    """Announce the arrivals that are known and the first tick."""
+    """Announce the arrivals that are known, faults, the first tick and the first report."""
     opening = [r for r in s.requests if s.workload.previous is None or s.workload.previous[r.id] < 0]
     if s.options.clients is None:
         for r in opening:
@@ -82,6 +93,8 @@ def _begin(s: Simulation) -> None:
         s.push(s.hooks.tick_s, TICK, 1)
     for one in s.options.faults:
         s.push(one.at_s, FAULT, one.instance)
+    if s.options.engine.views:
+        s.push(s.options.engine.views.period_s, REPORT, 1)
 
 
 def instant_is_over(s: Simulation) -> bool:
@@ -117,6 +130,8 @@ def process(s: Simulation, kind: int, id: int) -> None:
         lose_patience(s, s.sent[id])
     elif kind == FAULT:
         fail(s, s.instances[id])
+    elif kind == REPORT:
+        report(s, id)
     elif kind == ROLE_CHANGE and s.instances[id].down:
         come_back(s, s.instances[id])
     elif kind == ROLE_CHANGE:
@@ -124,6 +139,12 @@ def process(s: Simulation, kind: int, id: int) -> None:
         s.wake(s.instances[id])
     else:
         tick(s, id)
+
+
+def report(s: Simulation, number: int) -> None:
+    """Let the instances report."""
+    s.push((number + 1) * s.options.engine.views.period_s, REPORT, number + 1)
+    s.hooks.report(s, number)
 
 
 def skips_ticks(s: Simulation, time_s: float, number: int) -> bool:

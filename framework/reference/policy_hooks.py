@@ -27,12 +27,15 @@ from framework.codes import (
 from framework.errors import InputError, instead_of, note_hook
 from framework.policy.answers import ActionRow, Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.hooks import FRONT_END, HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.reports import Reported
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 from framework.reference.asking import ROLE_NAMES
+from framework.reference.faults.reports import Reports
 from framework.reference.inspection import ReferenceInspection
+from framework.reference.options import Options
 from framework.reference.simulation import Hooks, Simulation
 from framework.reference.state import Instance, Request
 
@@ -42,9 +45,19 @@ _KEPT_NAMES = {kept: name for name, kept in KEPT.items()}
 
 
 class PolicyHooks(Hooks):
-    """One policy bound to one run. Before each call its view is written anew."""
+    """One policy bound to one run. Before each call its view is written anew.
 
-    def __init__(self, policy: Policy, cluster: Cluster, inspection: ReferenceInspection, faults: bool = False) -> None:
+    `shown`: what the front end sees, if that is not `inspection`; `cluster` is then a view of it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        cluster: Cluster,
+        inspection: ReferenceInspection,
+        shown: Reported | None,
+        options: Options,
+    ) -> None:
         if policy.tick_s is not None:
             require_tick(policy.name, policy.tick_s)
         self.policy = policy.name
@@ -52,10 +65,13 @@ class PolicyHooks(Hooks):
         self.tick_s = policy.tick_s if "on_tick" in self.overrides else None
         self.dynamic_keys = policy.dynamic_keys and "prioritize" in self.overrides
         self._inspection = inspection
-        self._cluster = cluster
-        self._follows_roles = policy.changes_roles or faults
+        self._front = cluster
+        self._cluster = cluster if shown is None else cluster.seen_by(inspection)
+        self._shown = shown
+        self._reports = Reports(options.engine.views, inspection.instances.copy())
+        self._follows_roles = policy.changes_roles or bool(options.faults)
         self._admits_by_rule = isinstance(policy.admit, Decision)
-        self._answers = Answers(policy, cluster)
+        self._answers = Answers(policy, self._cluster, cluster)
         self._params = np.asarray(policy.compiled_params, np.float64)
         self._numbers = np.zeros(_NUMBERS_OF_RULES)
         self._askers = {hook.name: self._asker(hook, rule_of(policy, hook.name, cluster.spec)) for hook in HOOKS}
@@ -67,7 +83,8 @@ class PolicyHooks(Hooks):
 
     def _asker(self, hook: Hook, own: Any) -> Callable[[Any], Any]:
         if isinstance(own, Decision):
-            view, params, numbers = self._cluster.view, self._params, self._numbers
+            cluster = self._front if hook.name in FRONT_END else self._cluster
+            view, params, numbers = cluster.view, self._params, self._numbers
             return lambda argument: int(own.function(argument, view, params, numbers))
         return self._answers.asker(hook)
 
@@ -75,6 +92,10 @@ class PolicyHooks(Hooks):
         self._inspection.refresh()
         if self._follows_roles:
             self._cluster.follow_roles()
+        if self._shown is not None and hook in FRONT_END:
+            self._shown.show(self._reports.arrived(self._cluster.now_s))
+            self._shown.follow_roles()
+            self._front.follow_roles()
         try:
             return self._askers[hook](argument)
         except (InputError, KeyboardInterrupt):
@@ -85,6 +106,10 @@ class PolicyHooks(Hooks):
             about = f" of {len(argument)}" if kind == "queue" else f" {argument}"
             note_hook(error, self.policy, hook, f" for {kind}{about}", self._cluster.now_s)
             raise error from error.__cause__
+
+    def report(self, s: Simulation, number: int) -> None:
+        self._inspection.refresh()
+        self._reports.keep(number, self._inspection.instances.copy())
 
     def admit(self, s: Simulation, r: Request) -> str | None:
         verdict = int(self.ask("admit", r.id))

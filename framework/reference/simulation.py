@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, MIXED, OFF, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.options import Options, Spec, StepTime
@@ -15,7 +15,7 @@ from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Req
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP)  # kinds of events before which much time may pass with nothing but ticks
-NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT)  # kinds of events that alone do not keep a run going
+NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT)  # kinds of events that alone do not keep a run going
 
 
 class Hooks:
@@ -74,6 +74,9 @@ class Hooks:
     def select(self, s: Simulation, i: Instance) -> Sequence[int]:
         """The decodes of i that its next steps leave out."""
         return ()
+
+    def report(self, s: Simulation, number: int) -> None:
+        """Keep what the instances report now."""
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""

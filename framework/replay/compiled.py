@@ -22,6 +22,7 @@ from framework.codes import (
     OFF,
     PREFILL_STEP_END,
     REJECTED,
+    REPORT,
     UNSENT,
     YIELDED,
 )
@@ -31,12 +32,15 @@ from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
 from framework.engine.roles.faults import pass_fault
+from framework.engine.roles.reports import pass_report
 from framework.engine.setup.allocate import allocate
-from framework.engine.setup.binding import Binding
+from framework.engine.setup.binding import Binding, Front
 from framework.engine.setup.config import Setting
 from framework.engine.setup.inspect import MemoryInspection
+from framework.engine.setup.reports import Reports
 from framework.metrics.token_gaps import GapReducer
 from framework.policy.base import Policy
+from framework.policy.inspection import Inspection
 from framework.policy.view import Cluster
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import InterpretedEngine
@@ -60,10 +64,16 @@ class CompiledEngine:
     def __init__(self, setting: Setting) -> None:
         self._memory = allocate(setting)
         self._faults = setting.engine.faults.schedule(setting.cluster).events
-        self.inspection = MemoryInspection(self._memory)
+        self._present = MemoryInspection(self._memory)
+        self.inspection: Inspection = self._present
+        self._reports: Reports | None = None
+        slowdowns = setting.engine.sharing.slowdowns()
         if numba_config.DISABLE_JIT:  # compiled rules are then interpreted Python, and call it as such
-            interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
-            self.inspection.view = self.inspection.view._replace(engine=interpreted)
+            self._present.view = self._present.view._replace(engine=InterpretedEngine(self._present, slowdowns))
+        if setting.engine.views:
+            self._reports = Reports(self._present, setting.engine.views)
+            self.inspection = shown = self._reports.shown
+            shown.view = shown.view._replace(engine=InterpretedEngine(shown, slowdowns))
         reduced = setting.engine.log == "reduced"
         self._new_log: Callable[[Memory], _FullLog | _ReducedLog]
         self._new_log = partial(_ReducedLog, setting.workload.output_tokens) if reduced else _FullLog
@@ -71,7 +81,7 @@ class CompiledEngine:
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run the loop to the end, emptying the engine's log whenever it is full. The inspection is invalid then."""
         memory = self._memory
-        binding = Binding(policy, cluster, memory)
+        binding = self._bound(policy, cluster)
         begin_s = perf_counter()
         try:
             log, marks, faults = self._replayed(binding, progress, marks_s)
@@ -97,6 +107,13 @@ class CompiledEngine:
             hooks_s=binding.hooks_s,
         )
 
+    def _bound(self, policy: Policy, cluster: Cluster) -> Binding:
+        """The policy, bound to the memory; the schedulers of instances see them as they are."""
+        if self._reports is None:
+            return Binding(policy, cluster, self._memory)
+        front = Front(cluster, self._reports)
+        return Binding(policy, cluster.seen_by(self._present), self._memory, front)
+
     def _replayed(
         self, binding: Binding, progress: Progress, marks_s: Sequence[float]
     ) -> tuple[_Log, tuple[NDArray[np.void], ...], _FaultLog]:
@@ -105,13 +122,13 @@ class CompiledEngine:
         marks: list[NDArray[np.void]] = []
         while True:
             sim["mark_s"] = marks_s[len(marks)] if len(marks) < len(marks_s) else np.inf
-            status = _run_on(memory, binding, faults)
+            status = _run_on(memory, binding, faults, self._reports)
             rows = int(sim["step_rows"][0]), int(sim["token_rows"][0])
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
                 return log.finish(*rows), tuple(marks), faults
             if status == LOG_FULL:
-                log.add(*rows, self.inspection.oldest_open_step())
+                log.add(*rows, self._present.oldest_open_step())
                 memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
             elif status == MARKED:
@@ -120,13 +137,16 @@ class CompiledEngine:
                 raise binding.error()
 
 
-def _run_on(memory: Memory, binding: Binding, faults: _FaultLog) -> int:
-    """Run until the engine stops for a reason other than a decision about running requests, or a fault."""
+def _run_on(memory: Memory, binding: Binding, faults: _FaultLog, reports: Reports | None) -> int:
+    """Run until the engine stops for a reason other than a decision about running requests, a report, or a fault."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE):
         if status == DECIDES:
             status = decide(*handed)
+        elif reports is not None and memory.sim["kind"][0] == REPORT:
+            status = pass_report(*handed)
+            reports.take(int(memory.sim["id"][0]))
         else:
             status = pass_fault(*handed)
             faults.add(memory)

@@ -12,6 +12,8 @@ from framework.engine.memory.records import STEP_LOG, TOKEN_LOG, record
 from framework.engine.setup.config import Setting
 from framework.errors import InputError
 from framework.policy.base import Policy
+from framework.policy.inspection import Inspection
+from framework.policy.reports import Reported
 from framework.policy.view import Cluster
 from framework.reference.inspection import ReferenceInspection
 from framework.reference.loop import run
@@ -43,27 +45,30 @@ class ReferenceEngine:
         self._simulation = Simulation(setting.workload, specs(setting), what_holds, step_time(setting), Hooks())
         bytes_per_token = what_holds.copy_bytes_per_token
         assert bytes_per_token is not None
-        self.inspection = ReferenceInspection(self._simulation, shown_tables(setting), bytes_per_token)
-        interpreted = InterpretedEngine(self.inspection, setting.engine.sharing.slowdowns())
-        self.inspection.view = self.inspection.view._replace(engine=interpreted)
+        self._present = ReferenceInspection(self._simulation, shown_tables(setting), bytes_per_token)
+        slowdowns = setting.engine.sharing.slowdowns()
+        self._present.view = self._present.view._replace(engine=InterpretedEngine(self._present, slowdowns))
+        self.inspection: Inspection = self._present
+        self._shown: Reported | None = None
+        if setting.engine.views:
+            self.inspection = self._shown = shown = Reported(self._present)
+            shown.view = shown.view._replace(engine=InterpretedEngine(shown, slowdowns))
 
     def replay(self, policy: Policy, cluster: Cluster, progress: Progress, marks_s: Sequence[float]) -> Replayed:
         """Run event by event to the end."""
-        s, hooks = (
-            self._simulation,
-            PolicyHooks(policy, cluster, self.inspection, bool(self._simulation.options.faults)),
-        )
+        s = self._simulation
+        hooks = PolicyHooks(policy, cluster, self._present, self._shown, s.options)
         s.hooks = hooks
         s.marks_s = marks_s
         run(s, progress)
-        self.inspection.refresh()
-        self.inspection.instances["off_s"] = [i.off_s_at(s.now_s) for i in s.instances]
+        self._present.refresh()
+        self._present.instances["off_s"] = [i.off_s_at(s.now_s) for i in s.instances]
         steps = [
             (start, first, 0.0, step0, context, i, 1, *rest) for start, first, step0, context, i, *rest in s.step_log
         ]
         return Replayed(
             requests=_outcomes(s, hooks.reasons),
-            instances=self.inspection.instances,
+            instances=self._present.instances,
             tiers=_tiers(s),
             step_log=np.array(steps, STEP_LOG),
             token_log=np.array(s.token_log, TOKEN_LOG),

@@ -114,6 +114,8 @@ EVENTS = (
     *("slowed down in a prefill step concurrent with decodes", "step of a slow instance"),
     *("sent again", "given up for good", "given up while it waits", "given up while it prefills"),
     *("given up while it is suspended", "patience that was rewarded", "patience that outlived its request"),
+    *("reported", "reported between two steps", "reported in a step of decodes", "reported while an instance is down"),
+    *("asked by a report", "asked before a report has come", "asked while a report is on its way"),
     *("scaled up", "scaled up with one that drains", "scaled down", "scaled down with one that starts"),
     *("scaled down with work on all", "scaled down where none may go"),
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
@@ -125,7 +127,7 @@ RARE_EVENTS = (  # that few runs do not reach
     *("given up while its prefix is fetched", "given up while it is parked"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
 )
-MEET_SELDOM = frozenset({"patience", "scaling"})
+MEET_SELDOM = frozenset({"patience", "reports", "scaling"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

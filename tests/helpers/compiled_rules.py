@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.codes import DECODE, PREFILL
 from framework.policy.base import Decision, decision, decode_round_robin, prefill_round_robin
-from framework.reference.holdings import incoming_kv_tokens, kv_tokens
 from framework.reference.simulation import Simulation
 
+Columns = Mapping[str, Sequence[float]]  # of instances, by name
 _REFUSED_EACH = 6
 _CROWDED_TOKENS = 48
 
@@ -73,8 +73,8 @@ class InterpretedRules:
         self._turns = {"prefill": 0, "decode": 0}
         self._prefills = self._crowded = 0
 
-    def route(self, s: Simulation, rule: str, phase: str) -> int:
-        """Where the rule of that name sends a request to `prefill` or `decode`."""
+    def route(self, s: Simulation, columns: Columns, rule: str, phase: str) -> int:
+        """Where the rule of that name sends a request to `prefill` or `decode`, by these columns of instances."""
         able = [i.id for i in s.instances if i.role & {"prefill": PREFILL, "decode": DECODE}[phase]]
         if rule == "compiled_turns":
             start = self._turns[phase] % len(s.instances)
@@ -82,12 +82,12 @@ class InterpretedRules:
             self._turns[phase] = chosen + 1
             return chosen
         if phase == "decode":
-            return min(able, key=lambda i: (_tokens_each(s, i), i))
+            return min(able, key=lambda i: (_tokens_each(columns, i), i))
         self._prefills += 1
         measure = _blocks_in_use if self._prefills % 3 else _blocks_not_free
-        return min(able, key=lambda i: (measure(s, i), i))
+        return min(able, key=lambda i: (measure(columns, i), i))
 
-    def admits(self, s: Simulation, queued_tokens: list[int]) -> bool:
+    def admits(self, queued_tokens: list[int]) -> bool:
         """Whether a request that arrives now is served."""
         if min(queued_tokens) < _CROWDED_TOKENS:
             return True
@@ -95,14 +95,13 @@ class InterpretedRules:
         return self._crowded % _REFUSED_EACH != 0
 
 
-def _blocks_in_use(s: Simulation, i: int) -> int:
-    return s.instances[i].cache.total - s.instances[i].cache.available
+def _blocks_in_use(columns: Columns, i: int) -> float:
+    return columns["total_blocks"][i] - columns["free_blocks"][i] - columns["evictable_blocks"][i]
 
 
-def _blocks_not_free(s: Simulation, i: int) -> int:
-    return -s.instances[i].cache.free
+def _blocks_not_free(columns: Columns, i: int) -> float:
+    return -columns["free_blocks"][i]
 
 
-def _tokens_each(s: Simulation, k: int) -> float:
-    i = s.instances[k]
-    return (kv_tokens(i) + incoming_kv_tokens(i)) / (1 + len(i.running))
+def _tokens_each(columns: Columns, i: int) -> float:
+    return (columns["kv_tokens"][i] + columns["incoming_kv_tokens"][i]) / (1 + columns["running"][i])

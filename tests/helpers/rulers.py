@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +26,11 @@ from framework.policy import (
     SetTokenBudget,
 )
 from framework.policy.predictor import Predictor
+from framework.policy.reports import Reported as ReportedInspection
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
 from framework.reference.asking import ROLE_NAMES
+from framework.reference.faults.reports import Reports
 from framework.reference.holdings import coming, kv_tokens
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
@@ -54,6 +56,8 @@ MORE_COLUMNS = (
     *("pool", "role", "next_role", "draining_role", "total_blocks", "max_batch", "bandwidth_bytes_s"),
     "prefill_percent",
 )
+_ROLE_COLUMNS = ("role", "next_role", "draining_role")  # current even where instances report
+_REPORTED_COLUMNS = tuple(name for name in MORE_COLUMNS if name not in _ROLE_COLUMNS)
 REQUEST_COLUMNS = ("instance", "destination", "prefill_instance", "decode_instance", "preemptions", "migrations")
 OPTIONAL_HOOKS = (
     *(
@@ -139,6 +143,7 @@ def percent(draw: int) -> int:
 # Seconds of each instance's next decode step, and of the next step of each stream of one of them, by some shares of its
 # SMs; which of those that decode are being migrated.
 Times = tuple[list[float], list[list[float]], list[bool]]
+Reported = Mapping[str, Sequence[float]]  # columns of instances
 Residents = list[tuple[int, int, bool]]  # request, position of where it is or is going, whether it stays
 
 
@@ -371,6 +376,30 @@ class RuledPredictor(Predictor):
 # the reference
 
 
+def reported_look(s: Simulation, columns: Reported) -> Look:
+    """What the front end sees if instances have last reported these columns: roles and requests as they are."""
+    changing = [int(i.draining_role != i.next_role) for i in s.instances]
+    seen = {name: list(map(int, columns[name])) for name in COLUMNS[:-1]}
+    known = [(r.id, r.emitted, 0) for r in s.requests]
+    more = [list(map(float, columns[name])) for name in _REPORTED_COLUMNS]
+    roles = [[float(_OF_INSTANCE[name](i)) for i in s.instances] for name in _ROLE_COLUMNS]
+    return Look(
+        now_s=s.now_s,
+        roles=[ROLE_NAMES[i.role] for i in s.instances],
+        columns=seen | {"changing": changing},
+        decoding=[known],
+        rest=(more, roles),
+        pools=pools_in_simulation(s),
+    )
+
+
+def reported_columns(s: Simulation) -> Reported:
+    """What the instances report."""
+    columns = zip(*(instance_columns(i) for i in s.instances), strict=True)
+    more = {name: [_OF_INSTANCE[name](i) for i in s.instances] for name in _REPORTED_COLUMNS}
+    return dict(zip(COLUMNS, map(list, columns), strict=True)) | more
+
+
 def look_at_simulation(s: Simulation, asked: int) -> Look:
     """After so many questions."""
     columns = zip(*(instance_columns(i) for i in s.instances), strict=True)
@@ -490,20 +519,37 @@ class RuledHooks(Hooks):
         self.overrides = ruler.rules.overridden
         self.tick_s = ruler.rules.tick_s or None
         self.dynamic_keys = ruler.rules.prioritize == "dynamic"
+        self.reports: Reports[Reported] | None = None
+
+    def report(self, s: Simulation, number: int) -> None:
+        assert self.reports is not None
+        self.reports.keep(number, reported_columns(s))
+
+    def begin(self, s: Simulation) -> None:
+        """Take what instances report before the first event."""
+        self.simulation = s
+        self.reports = Reports(s.options.engine.views, reported_columns(s)) if s.options.engine.views else None
 
     def _look(self, s: Simulation) -> Look:
         return look_at_simulation(s, len(self.ruler.notes))
 
+    def _front_look(self, s: Simulation) -> Look:
+        return self._look(s) if self.reports is None else reported_look(s, self.reports.arrived(s.now_s))
+
+    def _columns(self, s: Simulation) -> Reported:
+        """The columns that compiled rules see."""
+        return reported_columns(s) if self.reports is None else self.reports.arrived(s.now_s)
+
     def admit(self, s: Simulation, r: Request) -> str | None:
-        look = self._look(s)
+        look = self._front_look(s)
         if self.ruler.rules.admit == "compiled":
-            return None if self.compiled.admits(s, look.columns["queued_tokens"]) else "policy"
+            return None if self.compiled.admits(look.columns["queued_tokens"]) else "policy"
         return None if self.ruler.admit(look, r.id) else "policy"
 
     def route_prefill(self, s: Simulation, r: Request) -> int:
         if self.ruler.rules.route_prefill in COMPILED_ROUTES:
-            return self.compiled.route(s, self.ruler.rules.route_prefill, "prefill")
-        look = self._look(s)
+            return self.compiled.route(s, self._columns(s), self.ruler.rules.route_prefill, "prefill")
+        look = self._front_look(s)
         if "route_prefill" in self.overrides:
             cached = cached_in_simulation(s, r)
             return self.ruler.route_prefill(look, r.id, r.emitted, cached, prefills_in_simulation(s, r, cached))
@@ -513,12 +559,12 @@ class RuledHooks(Hooks):
         return min(able, key=lambda i: (look.columns["queued_tokens"][i], look.columns["running"][i], i))
 
     def fetch_prefix(self, s: Simulation, r: Request) -> int:
-        return self.ruler.fetch_prefix(self._look(s), r.id, cached_in_simulation(s, r))
+        return self.ruler.fetch_prefix(self._front_look(s), r.id, cached_in_simulation(s, r))
 
     def route_decode(self, s: Simulation, r: Request) -> int | str:
         if self.ruler.rules.route_decode in COMPILED_ROUTES:
-            return self.compiled.route(s, self.ruler.rules.route_decode, "decode")
-        look = self._look(s)
+            return self.compiled.route(s, self._columns(s), self.ruler.rules.route_decode, "decode")
+        look = self._front_look(s)
         if "route_decode" in self.overrides:
             return self.ruler.route_decode(look, r.id, r.emitted, cached_in_simulation(s, r))
         able = [i for i, role in enumerate(look.roles) if role in ("mixed", "decode")]
@@ -547,19 +593,19 @@ class RuledHooks(Hooks):
         return self.ruler.batching(self._look(s), i.id)
 
     def split_at(self, s: Simulation, r: Request) -> int:
-        return self.ruler.split_at(self._look(s), r.id, r.input_tokens)
+        return self.ruler.split_at(self._front_look(s), r.id, r.input_tokens)
 
     def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
         return self.ruler.decide(self._look(s), i.id)
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_tick(self._look(s))
+        return self.ruler.on_tick(self._front_look(s))
 
     def select(self, s: Simulation, i: Instance) -> Sequence[int]:
         return self.ruler.select(self._look(s), i.id, [r.id for r in i.running])
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_finish(self._look(s), r.id)
+        return self.ruler.on_finish(self._front_look(s), r.id)
 
     def ask(self, hook: str, argument: int) -> Any:
         assert hook == "victim"
@@ -577,6 +623,25 @@ def least_waiting(look: Look, able: list[int]) -> int:
 # the compiled engine
 
 
+def front_look(cluster: Cluster) -> Look:
+    """As `reported_look`."""
+    instances, ids = cluster.instances, np.arange(len(cluster.requests.input_tokens))
+    columns = {name: getattr(instances, name).tolist() for name in COLUMNS[:-1]}
+    columns["changing"] = instances.changing().astype(np.int64).tolist()
+    known = [(int(r), int(tokens), 0) for r, tokens in zip(ids, cluster.requests.generated(ids), strict=True)]
+    more, roles = (
+        [getattr(instances, name).astype(float).tolist() for name in names]
+        for names in (_REPORTED_COLUMNS, _ROLE_COLUMNS)
+    )
+    return Look(cluster.now_s, _roles(cluster), columns, [known], (more, roles), pools=_pools(cluster))
+
+
+def _roles(cluster: Cluster) -> list[str]:
+    """The name of each instance's role."""
+    prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
+    return [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(len(cluster.instances))]
+
+
 def look_at_cluster(cluster: Cluster, asked: int) -> Look:
     """After so many questions."""
     instances, count = cluster.instances, len(cluster.instances)
@@ -590,11 +655,14 @@ def look_at_cluster(cluster: Cluster, asked: int) -> Look:
         strict=True,
     )
     decoding = [list(itertools.islice(cells, len(there))) for there in running]
-    prefill, decode = set(cluster.prefill.ids.tolist()), set(cluster.decode.ids.tolist())
-    roles = [ROLE_NAMES[PREFILL * (i in prefill) + DECODE * (i in decode)] for i in range(count)]
     rest = rest_in_cluster(cluster, asked, ids.tolist()) if is_deep(asked) else ()
-    pools = [pool.instances * (pool.role != "off" and pool.group == 1) for pool in cluster.spec.pools]
-    return Look(cluster.now_s, roles, columns, decoding, rest, instances.max_batch.tolist(), pools)
+    seats, pools = instances.max_batch.tolist(), _pools(cluster)
+    return Look(cluster.now_s, _roles(cluster), columns, decoding, rest, seats, pools)
+
+
+def _pools(cluster: Cluster) -> list[int]:
+    """As `pools_in_simulation`."""
+    return [pool.instances * (pool.role != "off" and pool.group == 1) for pool in cluster.spec.pools]
 
 
 def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[Any, ...]:
@@ -616,6 +684,8 @@ class _Ruled(Policy):
     ruler: Ruler
 
     def look(self, cluster: Cluster) -> Look:
+        if isinstance(cluster._engine, ReportedInspection):
+            return front_look(cluster)
         return look_at_cluster(cluster, len(self.ruler.notes))
 
 

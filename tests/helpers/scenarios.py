@@ -92,7 +92,7 @@ class Scenario:
         setting, window = self.setting(), self.load.window(self.workload)
         simulation = Simulation(self.workload, specs(setting), options(setting), step_time(setting), hooks)
         if isinstance(hooks, RuledHooks):
-            hooks.simulation = simulation
+            hooks.begin(simulation)
         simulation.marks_s = () if window is None else (window.start_s, window.end_s)
         return simulation
 

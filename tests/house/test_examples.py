@@ -33,10 +33,19 @@ def test_each_file_is_tried_here() -> None:
         "running_mean.py",
         "compare.py",
         "retry_storm.py",
+        "herding.py",
         "diurnal.py",
         "first_look.ipynb",
         NOTEBOOK,
     }
+
+
+def test_a_router_by_old_reports_herds() -> None:
+    """All requests of 5 s go to one of eight instances; two random choices, or counts of its own, spread them."""
+    herding = runpy.run_path(str(EXAMPLES / "herding.py"))
+    found = {name: herding["run"](herding[name](), 5.0, 600) for name in ("Fewest", "TwoChoices", "OwnCounts", "Turns")}
+    assert found["Fewest"][1] > 2.0
+    assert max(found[name][1] for name in ("TwoChoices", "OwnCounts", "Turns")) < 1.0
 
 
 def test_the_policy_turns_away_what_would_wait() -> None:

@@ -685,7 +685,18 @@ MUTANTS = (
     Mutant("those that decode are no work", "roles/scaling.py", "inst.running + inst.joining", "inst.joining"),
     Mutant("those on their way are no work", "roles/scaling.py", "here + inst.incoming", "here"),
     Mutant("suspended ones are no work", "roles/scaling.py", " + inst.swapped + inst.suspended", " + inst.swapped"),
-    Mutant("the last instance of a phase may go", "roles/scaling.py", " and keeps_phases(s, i, OFF):", ":"),
+    Mutant(
+        "the last instance of a phase may go",
+        "roles/scaling.py",
+        "return lost == OFF and keeps_phases(s, i, OFF)",
+        "return lost == OFF",
+    ),
+    Mutant(
+        "the last instance that is to stay may go",
+        "roles/scaling.py",
+        "return lost == OFF and keeps_phases(s, i, OFF)",
+        "return keeps_phases(s, i, OFF)",
+    ),
     Mutant(
         "those that drain count as on",
         "roles/scaling.py",
@@ -1894,6 +1905,54 @@ MUTANTS = (
         "roles/changes.py",
         "    note_next_to_give_up(s)\n",
         "",
+    ),
+    Mutant(
+        "the last report that was taken is seen at once",
+        "setup/reports.py",
+        "number * self._views.period_s + self._views.delay_s",
+        "number * self._views.period_s",
+    ),
+    Mutant(
+        "a report is seen only after the time at which it arrives",
+        "setup/reports.py",
+        "self._under_way[0][0] <= now_s",
+        "self._under_way[0][0] < now_s",
+    ),
+    Mutant(
+        "reports arrive one at a question",
+        "setup/reports.py",
+        "        while self._under_way and",
+        "        if self._under_way and",
+    ),
+    Mutant(
+        "a report shows old roles",
+        "setup/reports.py",
+        "        self.shown.follow_roles()\n",
+        "",
+    ),
+    Mutant(
+        "a report holds records of leaps as they were",
+        "roles/reports.py",
+        "    catch_up(s)\n",
+        "",
+    ),
+    Mutant(
+        "a report at the time of a change of role or fault comes before it",
+        "roles/changes.py",
+        "sim.next_report * s.options.report_every_s < sim.change_s",
+        "sim.next_report * s.options.report_every_s <= sim.change_s",
+    ),
+    Mutant(
+        "an index that is current finds where decodes go",
+        "setup/binding.py",
+        "        return self._front is None and isinstance(rule, Decision)",
+        "        return isinstance(rule, Decision)",
+    ),
+    Mutant(
+        "compiled rules of the front end see the present",
+        "setup/binding.py",
+        "        if isinstance(own, Decision) and self._front and hook.name in FRONT_END:",
+        "        if isinstance(own, Decision) and self._front and hook.name in ():",
     ),
     Mutant(
         "a detected instance still hangs", "roles/hangs.py", "        s.instances[j].hung = False\n", "        pass\n"

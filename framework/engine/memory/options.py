@@ -127,4 +127,6 @@ OPTIONS = record(
     ("patient_at", "i8"),  # ring of the requests whose clients may give up, in the order in which they do
     ("patient_times_at", "i8"),  # offset into times: when each of these does
     ("attempts_at", "i8"),  # number of times that each request has been sent
+    # Reports to the front end.
+    ("report_every_s", "f8"),  # period of the reports of instances, 0: views are current
 )

@@ -127,9 +127,9 @@ SIM = record(
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # consecutive ticks with no event between them, and none to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest change of role, fault, or time at which a client gives up, inf: none
-    ("changing", "i8"),  # instance of that change, or request of that client
-    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT or GIVE_UP
+    ("change_s", "f8"),  # the earliest change of role, fault or report, or when a client gives up, inf: none
+    ("changing", "i8"),  # instance of that change, number of that report, or request of that client
+    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT, REPORT or GIVE_UP
     ("next_fault", "i8"),  # number of the next fault
     ("awaited", "i8"),  # what the run goes on for: instances down, hung or cut off, and clients that may give up
     ("fell", "i8"),  # instances that the last fault took down
@@ -163,6 +163,7 @@ SIM = record(
     ("at_mark", "b1"),  # 1: the event that is due comes after that time, and waits until they are recorded
     ("patient", "i8"),  # number of requests whose clients may give up
     ("patient_first", "i8"),  # beginning of the ring of these
+    ("next_report", "i8"),  # number of the next report of the instances
 )
 
 # The hook that stopped the loop, if one did.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import FAILED, FAULT, MIXED, OFF, PREFILL, REASON_KV, ROLE_CHANGE, WAITING
+from framework.codes import FAILED, FAULT, MIXED, OFF, PREFILL, REASON_KV, REPORT, ROLE_CHANGE, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
@@ -114,7 +114,7 @@ def announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def note_next_change(s: State) -> None:
-    """Note the next change of role or fault, or the next client that gives up."""
+    """Note the next change of role, fault or report, or the next client that gives up."""
     sim = s.sim
     sim.changing = first_due(s, ROLE_CHANGE)
     sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
@@ -125,6 +125,10 @@ def note_next_change(s: State) -> None:
             sim.change_s = fault_s
             sim.changing = s.lists[s.options.fault_at + sim.next_fault]
             sim.change_kind = FAULT
+    if unlikely(s.options.report_every_s > 0.0) and sim.next_report * s.options.report_every_s < sim.change_s:
+        sim.change_s = sim.next_report * s.options.report_every_s
+        sim.changing = sim.next_report
+        sim.change_kind = REPORT
     note_next_to_give_up(s)
 
 

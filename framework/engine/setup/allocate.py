@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import FAULT, PREFILL, ROLE_CHANGE, WHAT_FAILS
+from framework.codes import FAULT, PREFILL, REPORT, ROLE_CHANGE, WHAT_FAILS
 from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import (
     ACTION,
@@ -68,7 +68,7 @@ def allocate(setting: Setting) -> Memory:
     step_log, token_log = _logs(int(options["step_log_rows"][0]))
     return Memory(
         options=options,
-        sim=_clock(requests, faults),
+        sim=_clock(options, requests, faults),
         error=np.zeros(1, ERROR),
         hooks=np.zeros(len(HOOKS), HOOK),
         actions=np.zeros(MOST_ACTIONS, ACTION),
@@ -97,7 +97,7 @@ def _set_sizes(options: NDArray[np.void], requests: NDArray[np.void], instances:
     options["tree_leaves"] = max(2, 1 << (len(instances) - 1).bit_length())
 
 
-def _clock(requests: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[np.void]:
+def _clock(options: NDArray[np.void], requests: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[np.void]:
     """(1,) SIM"""
     sim = np.zeros(1, SIM)
     waiting = np.flatnonzero(requests["opens"] & requests["follows"])
@@ -112,6 +112,10 @@ def _clock(requests: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[
     sim["mark_s"] = np.inf
     if faults:
         sim["change_s"], sim["changing"], sim["change_kind"] = faults[0].at_s, faults[0].instance, FAULT
+    every_s = float(options["report_every_s"][0])
+    sim["next_report"] = 1
+    if 0.0 < every_s < sim["change_s"][0]:
+        sim["change_s"], sim["changing"], sim["change_kind"] = every_s, 1, REPORT
     return sim
 
 

@@ -6,7 +6,7 @@ import ctypes
 import functools
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.memory.attach import DECISION
 from framework.engine.memory.state import Memory
+from framework.engine.setup.reports import Reports
 from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import FETCH_PREFIX, HOOKS, RAISED, Hook
+from framework.policy.hooks import FETCH_PREFIX, FRONT_END, HOOKS, RAISED, Hook
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
@@ -30,14 +31,22 @@ _MANY = 32  # instances from which on an index answers faster than a look at eac
 _ALWAYS_ASKED = ("route_prefill", "route_decode")  # hooks whose defaults also decide
 
 
+class Front(NamedTuple):
+    """What front-end hooks see if instances report: the cluster, and the reports that it shows."""
+
+    cluster: Cluster
+    reports: Reports
+
+
 class Binding:
     """One policy bound to one run: addresses of its hooks, what compiled ones receive, errors that they raise.
 
     `hooks_s` is the time that Python hooks have taken, estimated from one call in 16 and every tick. Compiled hooks
-    receive `view`, `params` and `numbers` in addition to a request.
+    receive `view`, `params` and `numbers` in addition to a request; those of a front end that instances report to are
+    called in Python, as its records have no address.
     """
 
-    def __init__(self, policy: Policy, cluster: Cluster, memory: Memory) -> None:
+    def __init__(self, policy: Policy, cluster: Cluster, memory: Memory, front: Front | None = None) -> None:
         self.raised: BaseException | None = None
         self.hooks_s = 0.0
         self.view = cluster.view
@@ -45,7 +54,8 @@ class Binding:
         self.numbers = np.zeros(_COMPILED_STATE)
         self._policy = policy
         self._cluster = cluster
-        self._answers = Answers(policy, cluster)
+        self._front = front
+        self._answers = Answers(policy, cluster, front.cluster if front else None)
         self._kept_alive: list[Any] = []
         self.memory = memory
         for number, hook in enumerate(HOOKS):
@@ -69,7 +79,8 @@ class Binding:
         options["asks_local_decode"] = overrides(policy, "route_decode")
         self.memory.sim["decides"] = overrides(policy, "decide")
         options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
-        options["keeps_loads"] = self._has_index("route_prefill", "least_queued") and len(self.memory.instances) > _MANY
+        many = len(self.memory.instances) > _MANY
+        options["keeps_loads"] = many and self._has_index("route_prefill", "least_queued")
         options["finds_least_kv"] = self._has_index("route_decode", "least_kv")
         if policy.tick_s is not None:
             require_tick(policy.name, policy.tick_s)
@@ -77,20 +88,22 @@ class Binding:
 
     def _has_index(self, hook: str, index: str) -> bool:
         rule = rule_of(self._policy, hook, self._cluster.spec)
-        return isinstance(rule, Decision) and rule.index == index
+        return self._front is None and isinstance(rule, Decision) and rule.index == index
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
         """Store the address of a hook in the engine's memory; 0 for a hook that is never called."""
         own, row = rule_of(self._policy, hook.name, self._cluster.spec), memory.hooks[number]
         if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
             return
-        if isinstance(own, Decision):
+        if isinstance(own, Decision) and self._front and hook.name in FRONT_END:
+            row["address"] = self._callback(self._guarded(hook, self._interpreted(own, self._front.cluster)))
+        elif isinstance(own, Decision):
             row["looks"] = own.observes
             row["compiled"] = not numba_config.DISABLE_JIT
             row["address"] = self._compiled_address(own.function)
         else:
             row["looks"] = hook.looks
-            row["address"] = self._callback(self._guarded(hook))
+            row["address"] = self._callback(self._guarded(hook, self._answers.asker(hook)))
 
     def _compiled_address(self, function: Callable[..., int]) -> int:
         if numba_config.DISABLE_JIT:
@@ -100,6 +113,11 @@ class Binding:
 
         return c_address(_compiled_rule(function), DECISION)
 
+    def _interpreted(self, rule: Decision, cluster: Cluster) -> Callable[[int], int]:
+        """A compiled rule as Python, which sees that cluster."""
+        view, params, numbers = cluster.view, self.params, self.numbers
+        return lambda argument: int(rule.function(argument, view, params, numbers))
+
     def _callback(self, function: Callable[[int], int]) -> int:
         callback = _DECISION_CALLBACK(function)
         self._kept_alive.append(callback)
@@ -107,10 +125,22 @@ class Binding:
         assert address is not None
         return address
 
-    def _guarded(self, hook: Hook) -> Callable[[int], Any]:
-        """The hook as a function that raises nothing, since no exception can pass through the engine."""
-        ask, cluster = self._answers.asker(hook), self._cluster
-        follows = self._policy.changes_roles or self.memory.options["faults"][0] > 0
+    def _follower(self, hook: Hook) -> Callable[[], None] | None:
+        """What brings up to date what a hook sees, None: nothing need."""
+        has_roles = self._policy.changes_roles or self.memory.options["faults"][0] > 0
+        if self._front is None or hook.name not in FRONT_END:
+            return self._cluster.follow_roles if has_roles else None
+        cluster, reports = self._front
+
+        def follow() -> None:
+            reports.follow()
+            cluster.follow_roles()
+
+        return follow
+
+    def _guarded(self, hook: Hook, ask: Callable[[Any], Any]) -> Callable[[int], Any]:
+        """`ask` for a hook, as a function that raises nothing, since no exception can pass through the engine."""
+        follow = self._follower(hook)
         if hook.argument == "queue":
             ask = self._asking_keys(ask)
         write = self._write_actions if hook.answer in ("actions", "skips") else None
@@ -123,8 +153,8 @@ class Binding:
             calls += 1
             begin_s = 0.0 if calls % every else perf_counter()
             try:
-                if follows:
-                    cluster.follow_roles()
+                if follow is not None:
+                    follow()
                 answer = ask(argument)
                 if write is not None:
                     answer = write(answer)

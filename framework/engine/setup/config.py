@@ -15,6 +15,7 @@ from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.errors import InputError
 from framework.load import Load, Open
+from framework.policy.reports import CURRENT, Views
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.faults import Faults
 from framework.system.model import Model
@@ -97,6 +98,7 @@ class EngineConfig:
     output_reserve: OutputReserve = field(default_factory=OutputReserve)  # room that admissions leave for later output
     start: StartCost = field(default_factory=StartCost)  # what it takes to start an instance, in place of `start_s`
     faults: Faults = field(default_factory=Faults)  # faults of instances and networks
+    views: Views = CURRENT  # age of what routing and ticks see of instances
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.")
