@@ -157,6 +157,9 @@ class TestInterpolation:
         slow = table.with_columns(pl.col("latency_s") * pl.when(is_last).then(1.1).otherwise(1.0))
         stairs = interpolate(slow, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True)
         assert stairs.seconds(4.0, 2048.0) == pytest.approx(1.1 * time_s(4, 2048))
+        two = table.filter(~((pl.col("b") == 4) & (pl.col("n") > 1024)))  # its last octave tells all of the law
+        stairs = interpolate(two, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True)
+        assert stairs.seconds(4.0, 8192.0) == pytest.approx(time_s(4, 8192))
 
     def test_what_is_read_together_is_known_from_fewer_longer_ones(self) -> None:
         """Time is that of b n bytes, and bends at 16,384 of them, which a row of 8 has and one of 16 has not."""
