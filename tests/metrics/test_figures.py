@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 
 from experiments.tune.goals import read_goals
 from framework.errors import InputError
-from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, METRICS, Better, direction, metric
+from framework.metrics.figure import Better
+from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, METRICS, direction, metric
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput, Objective
 from framework.objective.tightness import Tightness
