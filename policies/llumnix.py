@@ -59,7 +59,7 @@ class Llumnix(Aggregated):
         self._scaled_s = 0.0
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
-        self.changes_roles = self.tick_s is not None and any(pool.role == "off" for pool in spec.pools)
+        self.changes_roles = self.tick_s is not None and any(pool.begins_on < pool.instances for pool in spec.pools)
         return super().layout(spec)
 
     def prepare(self, cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ class PolyServe(Aggregated):
         self.full, self.free, self.tick_s = full, free, period_s
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
-        self.changes_roles = any(pool.role == "off" for pool in spec.pools)
+        self.changes_roles = any(pool.begins_on < pool.instances for pool in spec.pools)
         if not self.changes_roles:
             self.tick_s = None
         return super().layout(spec)

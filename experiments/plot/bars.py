@@ -17,7 +17,7 @@ from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import HATCHES, SMALL_PT, fit_axis, legible, width_pt
 from experiments.table.select import Label, shown
 from framework.errors import InputError
-from framework.metrics.figures import Metric
+from framework.metrics.figure import Metric
 from framework.run.store import Record
 
 _CLUSTER = 0.82  # share of the available width for a cluster of bars

@@ -21,7 +21,7 @@ from experiments.plot.style import GREY, HOLLOW, SMALL_PT, lay_out, legend_below
 from experiments.table.notes import slo_of
 from experiments.table.replicates import sampling
 from experiments.table.select import value_of
-from framework.metrics.figures import Metric
+from framework.metrics.figure import Metric
 from framework.report.load_words import IN_LEGEND, SHORT_MEANS, has_short_window, is_overloaded
 from framework.run.store import Record
 

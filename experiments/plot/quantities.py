@@ -13,7 +13,7 @@ from experiments.table.metrics import figure_of, read_metrics
 from experiments.table.select import nearest
 from framework.cli.safe_text import printable
 from framework.errors import InputError
-from framework.metrics.figures import Metric
+from framework.metrics.figure import Metric
 from framework.metrics.statistics import Estimate, estimate
 from framework.run.store import Record
 

@@ -28,7 +28,8 @@ from experiments.plot.source import Group, Source, groups
 from experiments.plot.style import GREY, PLAIN, SMALL_PT, band, fit_axis, hollow, scale_evenly
 from experiments.table.select import keys_of, nearest, value_of
 from framework.errors import InputError
-from framework.metrics.figures import HEADLINE, Metric
+from framework.metrics.figure import Metric
+from framework.metrics.figures import HEADLINE
 from framework.metrics.statistics import estimate
 from framework.run.store import Record
 

@@ -13,7 +13,7 @@ from experiments.table.metrics import figure_of
 from experiments.table.replicates import sampling
 from experiments.table.select import Label, Place, Selection, nearest, shown, value_of
 from framework.errors import InputError
-from framework.metrics.figures import Metric
+from framework.metrics.figure import Metric
 from framework.metrics.statistics import LEVEL, Comparison, Estimate, Floats, compare, estimate, holm, least_p
 from framework.run.store import Record
 

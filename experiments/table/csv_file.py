@@ -8,7 +8,7 @@ import math
 
 from experiments.table.cells import Cell, Figures
 from experiments.table.select import Place, shown
-from framework.metrics.figures import Metric
+from framework.metrics.figure import Metric
 from framework.report.load_words import has_short_window, load_state
 
 _COLUMNS = (

@@ -7,7 +7,8 @@ from typing import Any
 
 from experiments.table.select import nearest
 from framework.errors import InputError
-from framework.metrics.figures import Metric, metric
+from framework.metrics.figure import Metric
+from framework.metrics.figures import metric
 from framework.run.store import Record
 
 

@@ -19,7 +19,7 @@ from experiments.table.notes import (
     notes,
 )
 from experiments.table.select import Axis, Label, Place, Selection, shown
-from framework.metrics.figures import Metric
+from framework.metrics.figure import Metric
 from framework.report.load_words import SHORT, has_short_window, is_overloaded
 
 FITTED = "(fitted)"

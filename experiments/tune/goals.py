@@ -11,7 +11,8 @@ from optuna.study import StudyDirection
 
 from experiments.tune.expression import is_number
 from framework.errors import InputError
-from framework.metrics.figures import HEADLINE, Better, direction
+from framework.metrics.figure import Better
+from framework.metrics.figures import HEADLINE, direction
 from framework.run.store import Record
 
 

@@ -114,6 +114,15 @@ def bound(setting: Setting) -> Bound:
     return find.of_load(window, shortest_s)
 
 
+def sustained(setting: Setting, period_s: float) -> Bound:
+    """The bound of a load that never ends: these requests again every `period_s`, with other prefixes each time.
+
+    Of a trace played so often that its ends do not matter, `attainment` is the most that any schedule can keep, and
+    `goodput` counts a period. Errors and the cluster are those of `bound`.
+    """
+    return _search(setting).of_period(period_s)
+
+
 def shortest_time_s(setting: Setting) -> float:
     """The least time, from first request to last answer, to serve all requests that the engine does not reject.
 
@@ -148,6 +157,13 @@ class _Search:
         good, limit = self._most(started, latest_s, limit)
         good = min(good, int(np.count_nonzero(counted & self._needs.good_alone)))
         return self._bound(good, good / window_s, limit)
+
+    def of_period(self, period_s: float) -> Bound:
+        """The bound if the work of a period's good requests must fit into a period, on average over all."""
+        has_times = self._setting.arrival_s is not None and self._alone > 0
+        started = most_started(self._setting, self._pools, self._needs) if has_times else self._alone
+        good, limit = self._most(started, period_s, "arrivals")
+        return self._bound(good, good / period_s, limit)
 
     def of_load(self, window: Window | None, shortest_s: float) -> Bound:
         """The bound if clients send until the window is over, or until all is sent: at least `shortest_s`."""

@@ -32,6 +32,7 @@ from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.system.cluster import ClusterSpec, LinkSpec
 from framework.system.faults import Faults
+from framework.system.start_cost import StartCost
 
 FASTER = 10.0  # this many times as fast counts as removed
 OFTEN, VERY_OFTEN = 10.0, 100.0  # times as many ticks
@@ -207,10 +208,10 @@ def ticks_are_frequent(experiment: Experiment, seen: Seen, often: float = OFTEN)
 
 def changes_take_no_time(experiment: Experiment, seen: Seen) -> Experiment | None:
     """Let instances start, and change their roles, at once."""
-    engine = experiment.engine
-    if engine.start_s == engine.role_change_s == 0 or not experiment.policy.changes_roles:
+    at_once = replace(experiment.engine, start_s=0.0, start=StartCost(), role_change_s=0.0)
+    if experiment.engine == at_once or not experiment.policy.changes_roles:
         return None
-    return replace(fresh(experiment), engine=replace(engine, start_s=0.0, role_change_s=0.0))
+    return replace(fresh(experiment), engine=at_once)
 
 
 def nothing_fails(experiment: Experiment, seen: Seen) -> Experiment | None:

@@ -156,10 +156,10 @@ def _ticks(case: _Case) -> str:
 
 
 def _starts(case: _Case) -> str:
-    engine = case.experiment.engine
-    return (
-        f"An instance takes {as_time(engine.start_s)} to start and {as_time(engine.role_change_s)} to change its role."
-    )
+    setting = case.experiment.setting
+    start_s = max(setting.start_s(pool) for pool in setting.cluster.pools)
+    change_s = setting.engine.role_change_s
+    return f"An instance takes {as_time(start_s)} to start and {as_time(change_s)} to change its role."
 
 
 def _admission(case: _Case) -> str:

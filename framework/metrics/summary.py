@@ -23,8 +23,8 @@ from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.crashes import crash_figures
 from framework.metrics.service.left_out import left_out
 from framework.metrics.service.slowdowns import slowdown_figures
+from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.slo import Slo, judge
-from framework.metrics.static_batches import idle_seats
 from framework.metrics.usage import (
     bubbles,
     drafted,

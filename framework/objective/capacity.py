@@ -13,6 +13,7 @@ import polars as pl
 from framework.checks import Count, Positive, Share, at_least, check_fields, up_to
 from framework.errors import InputError
 from framework.metrics.slo import judge
+from framework.objective.capacity_bound import capacity_bound
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
 from framework.objective.probe import Criterion, Probe, probe
@@ -84,7 +85,8 @@ class Capacity(Objective):
         at_capacity = at_rate.on(repeated(at_rate.workload, shown.passes))
         result = at_capacity.run()
         evaluation = evaluated(at_capacity, result)
-        found = _found(self, at_capacity, search, others)
+        best = capacity_bound(experiment, self.attainment, search.low_rps or start_rps)
+        found = _found(self, at_capacity, search, others) | best.figures(search.low_rps)
         return Measurement(
             value=search.low_rps,
             result=result,

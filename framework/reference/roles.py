@@ -44,11 +44,12 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
 
 
 def may_go(s: Simulation, i: Instance) -> bool:
-    """Whether each phase of i's present role has another instance."""
-    others = OFF
+    """Whether each phase of i's present role has another instance, and each of its next role too."""
+    now = after = OFF
     for other in s.instances:
-        others |= other.role if other is not i else OFF
-    return not i.role & ~others
+        if other is not i:
+            now, after = now | other.role, after | other.next_role
+    return not i.role & ~now and not i.next_role & ~after
 
 
 def scale(s: Simulation, pool: int, count: int) -> None:

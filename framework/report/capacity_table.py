@@ -20,7 +20,7 @@ _HEADINGS = ("req/s", "1st half\nmet %", "2nd half\nmet %", "queue\ngrows %", "r
 
 def capacity_table(summary: Mapping[str, Any], probes: pl.DataFrame) -> RenderableType:
     """The capacity and how it was found, for `rich.console.Console.print`; rates from low to high."""
-    return Group(Text(), _figure(summary), *_interval(summary), Text(), _rates(summary, probes))
+    return Group(Text(), _figure(summary), *_bound(summary), *_interval(summary), Text(), _rates(summary, probes))
 
 
 def _figure(summary: Mapping[str, Any]) -> Text:
@@ -32,6 +32,15 @@ def _figure(summary: Mapping[str, Any]) -> Text:
     if (state := load_state([summary])) is not None:
         line.append("; at this rate ").append(state, STYLES[state])
     return line
+
+
+def _bound(summary: Mapping[str, Any]) -> list[Text]:
+    """The rate that no schedule sustains; nothing for a summary of before, or where no rate is too high."""
+    bound_rps, share = (summary.get(name) for name in ("capacity_bound", "capacity_share_of_bound"))
+    if bound_rps is None or share is None:
+        return []
+    limit = summary["capacity_bound_limit"]
+    return [Text(f"{100 * share:.1f} % of the {_rate(bound_rps)} req/s that no schedule sustains ({limit})")]
 
 
 def _interval(summary: Mapping[str, Any]) -> list[Text]:

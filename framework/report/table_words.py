@@ -12,7 +12,8 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from framework.metrics.figures import Metric, metric
+from framework.metrics.figure import Metric
+from framework.metrics.figures import metric
 from framework.report.numbers import NONE, number, percent, side_by_side
 
 Summary = Mapping[str, Any]

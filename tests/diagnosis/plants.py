@@ -112,7 +112,7 @@ PLANTS = {
         "cluster.prefill=",
         (
             *("policy=dynamo", "policy.planner=load", "policy.interval_s=1", "policy.queue=1000"),
-            *("cluster.prefill=1", "cluster.decode=1", "cluster.spare=2", "engine.start_s=120"),
+            *("cluster.prefill=1", "cluster.decode=1", "cluster.spare=2", "engine.start.warm_up_s=120"),
         ),
         steady(200, 15.0, 5000, 20),
     ),

@@ -317,8 +317,8 @@ from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
 HELD = ("queued", "prefilling", "running", "joining", "swapped")
 IN_TRANSIT = (FETCHING, PREFILLED, HANDING_OVER)
 seen = Counter()
-for seed in range(6, 14):
-    scenario = drawn("crashing", seed)
+for seed in range(*SEEDS):
+    scenario = drawn(FAMILY, seed)
     policy = ruled_policy(Ruler(scenario.rules))
     spec = lay_out(policy, scenario.cluster)
     memory = allocate(replace(scenario.setting(), cluster=spec, seed=0))
@@ -339,19 +339,36 @@ for seed in range(6, 14):
         reading = int(((requests["state"] == FUTURE) & requests["taken_in"]).sum())
         listed = sum(int(instances[name].sum()) for name in HELD)
         transit = sum(states[state] for state in IN_TRANSIT)
-        assert states[PARKED] == memory.sim["parked"][0]
+        assert states[PARKED] == memory.sim["parked"][0] or status == DONE
         if not instances["busy"].any() or status == FAULT_DUE:
             waiting = sum(states[state] for state in (PARKED, SUSPENDED, SUSPENDED_HERE, SUSPENDED_OUT))
             assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
-        down = instances[instances["down"]]
-        assert not any(down[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
-        assert (down["free_blocks"] == down["total_blocks"]).all()
+        idle = (instances["draining_role"] == OFF) & ~instances["hung"]
+        down, without = instances[instances["down"]], instances[idle]
+        assert not any(without[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
+        assert (without["free_blocks"] == without["total_blocks"]).all()
+        starts = int((idle & (instances["next_role"] != OFF)).sum()) - len(down)
+        drains = int(((instances["draining_role"] != OFF) & (instances["next_role"] == OFF)).sum())
         hung = int(instances["hung"].sum())
         seen += Counter(down=len(down), hung=hung, parked=states[PARKED], transit=transit if len(down) else 0)
+        seen += Counter(off=len(without) - len(down), starts=max(starts, 0), drains=drains)
     assert status in (DONE, MARKED, STUCK) and (status != STUCK)
-print(all(seen[what] > 0 for what in ("down", "hung", "parked", "transit")))
+print(all(seen[what] > 0 for what in SOUGHT))
 """
 
 
-def test_nothing_is_lost_or_counted_twice_at_any_event() -> None:
-    assert printed_interpreted(PLACES) == "True\n"
+@pytest.mark.parametrize(
+    ("family", "seeds", "sought"),
+    [
+        ("crashing", (6, 14), ("down", "hung", "parked", "transit")),
+        ("scaling", (0, 5), ("off", "starts", "drains")),
+        pytest.param(
+            "scaling", (5, 60), ("down", "parked", "transit", "off", "starts", "drains"), marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_nothing_is_lost_or_counted_twice_at_any_event(
+    family: str, seeds: tuple[int, int], sought: tuple[str, ...]
+) -> None:
+    code = f"FAMILY, SEEDS, SOUGHT = {family!r}, {seeds}, {sought}\n{PLACES}"
+    assert printed_interpreted(code) == "True\n"

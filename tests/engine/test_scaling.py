@@ -118,6 +118,15 @@ def test_one_that_crashed_is_switched_off_before_those_that_serve() -> None:
     assert (result.requests["state"] == 1).all()
 
 
+def test_the_last_instance_that_is_to_come_back_stays() -> None:
+    """Both are down at 2: the second may be switched off, the first serves the rest once it is back."""
+    faults = FaultSchedule(crashes=(Crash(1.0, 0, 3.0), Crash(1.0, 1, 3.0)))
+    policy = Script({2.0: [Scale("mixed", 0)]})
+    result = play(policy, [(0, 1, 3), (0, 1, 3)], fleet(mixed=2), faults=faults)
+    assert [policy.seen[time_s] for time_s in (2.0, 4.5)] == [[OFF, OFF], [MIXED, OFF]]
+    assert (result.requests["state"] == 1).all()
+
+
 def test_one_that_is_off_starts_before_one_that_is_down() -> None:
     """Instance 0, down from 1 to 9, is to be off; at 3 instance 2 starts, not it."""
     faults = FaultSchedule(crashes=(Crash(1.0, 0, 8.0),))

@@ -30,6 +30,8 @@ INSTANCE_FIELDS: Fields = {
     "busy_s": ("f8", 0.0),
     "bubble_s": ("f8", 0.0),
     "off_s": ("f8", 0.0),
+    "starts": ("i8", 0),
+    "stops": ("i8", 0),
     "expert_reads": ("f8", 0.0),
     "extrapolated_s": ("f8", 0.0),
     "extrapolation": ("f8", 0.0),

@@ -35,14 +35,16 @@ from tests.helpers.scenarios import Scenario, scenarios
 _OTHERS = (
     *(scenarios, scenarios, crowded, severed, sharing, pressed, staged, doubled, fetching, moving, early, ahead),
     *(crossing, drafting, ending, migrating, pulled, ranked, reserving, returning, streams, impatient, impatient),
-    *(crashing, crashing, crashing, crashing, decided, decided, decided, decided),
+    *(impatient, impatient, impatient, impatient, crashing, crashing, crashing, crashing, decided, decided, decided),
 )
 
 
 def scaling(draw: Draw) -> Scenario:
     """What another family draws, with more instances, some of which are off at the start."""
     scenario = draw.one(_OTHERS)(draw)
-    pools = [_larger(draw, pool) for pool in scenario.cluster.pools]
+    pools: list[PoolSpec] = []
+    for pool in scenario.cluster.pools:
+        pools.append(_larger(draw, pool, 0 if pool.role in {other.role for other in pools} else 1))
     start = StartCost(
         draw.some(True, 1, 40, -7), draw.one([None, 2.0 ** draw.integer(14, 18)]), draw.some(True, 1, 40, -7)
     )
@@ -56,10 +58,10 @@ def scaling(draw: Draw) -> Scenario:
     return replace(scenario, engine=engine, cluster=with_pools(scenario, pools), rules=rules)
 
 
-def _larger(draw: Draw, pool: PoolSpec) -> PoolSpec:
-    """The pool with instances that are off at the start; ranks that step together stay on."""
+def _larger(draw: Draw, pool: PoolSpec, least: int) -> PoolSpec:
+    """The pool with instances that are off at the start, `least` are on; ranks that step together stay on."""
     if pool.group > 1 or pool.role == "off":
         return pool
     more = draw.integer(0, 2)
-    on = draw.one([None, draw.integer(1, pool.instances + more)])
+    on = draw.one([None, draw.integer(least, pool.instances + more)])
     return replace(pool, instances=pool.instances + more, on_at_start=on)

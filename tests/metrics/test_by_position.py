@@ -11,7 +11,7 @@ from framework.engine.durations.speculation import Speculation
 from framework.engine.setup.config import EngineConfig
 from framework.metrics import by_position as module
 from framework.metrics.by_position import by_position
-from framework.metrics.static_batches import idle_seats
+from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.summary import evaluate
 from framework.policy import Aggregated
 from framework.policy.base import Policy

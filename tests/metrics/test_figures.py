@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 
 from experiments.tune.goals import read_goals
 from framework.errors import InputError
-from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, METRICS, Better, direction, metric
+from framework.metrics.figure import Better
+from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, METRICS, direction, metric
 from framework.objective.capacity import Capacity
 from framework.objective.goodput import Goodput, Objective
 from framework.objective.tightness import Tightness
@@ -57,6 +58,7 @@ HIGHER = [
     ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
     *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
+    "capacity_share_of_bound",
 ]
 LOWER = [
     *("dropped", "lost_tokens", "slowed_share", "median_recovery_s", "p99_recovery_s"),

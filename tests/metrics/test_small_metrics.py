@@ -13,14 +13,15 @@ from framework.errors import InputError
 from framework.metrics import series
 from framework.metrics.by_position import _edges, _with_gaps
 from framework.metrics.clock import _window
-from framework.metrics.figures import METRICS, Better, direction
+from framework.metrics.figure import Better
+from framework.metrics.figures import METRICS, direction
 from framework.metrics.load_state import _grows_at_last
 from framework.metrics.phases import DecodeClock, _decoding
 from framework.metrics.service import crashes, pacing
+from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.service.token_times import TokenTimes, _single_s
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
-from framework.metrics.static_batches import idle_seats
 from framework.metrics.statistics import _resampled, _resamples, compare
 from framework.metrics.summary import _of_the_trace, git_revision
 from framework.metrics.token_gaps import _ranks_around, gap_shares

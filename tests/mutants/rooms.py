@@ -72,6 +72,7 @@ ROOMS = (
                 "tune_kept",
                 "tune_parts",
                 "tune_search",
+                "tune_storage",
                 "tune_choice",
                 "tune_words",
                 "studies",

@@ -685,7 +685,18 @@ MUTANTS = (
     Mutant("those that decode are no work", "roles/scaling.py", "inst.running + inst.joining", "inst.joining"),
     Mutant("those on their way are no work", "roles/scaling.py", "here + inst.incoming", "here"),
     Mutant("suspended ones are no work", "roles/scaling.py", " + inst.swapped + inst.suspended", " + inst.swapped"),
-    Mutant("the last instance of a phase may go", "roles/scaling.py", " and keeps_phases(s, i, OFF):", ":"),
+    Mutant(
+        "the last instance of a phase may go",
+        "roles/scaling.py",
+        "return lost == OFF and keeps_phases(s, i, OFF)",
+        "return lost == OFF",
+    ),
+    Mutant(
+        "the last instance that is to stay may go",
+        "roles/scaling.py",
+        "return lost == OFF and keeps_phases(s, i, OFF)",
+        "return keeps_phases(s, i, OFF)",
+    ),
     Mutant(
         "those that drain count as on",
         "roles/scaling.py",

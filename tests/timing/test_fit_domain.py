@@ -82,6 +82,7 @@ def test_ranges_hold_all_places() -> None:
         (50, 100), (9, 20), in_flight=(2, 4)
     )
     assert Domain((600, 8000), (100, 1000), (0, 0.98), (4, 128), (5, 10)) == BOTH
+    assert ", 90 to 98 % cached, " in str(replace(BOTH, cached_share=(0.9, 0.98)))
     assert str(BOTH) == (
         "prompts of 600 to 8,000 tokens, 0 to 98 % cached, outputs of 100 to 1,000, 4 to 128 in flight, 5 to 10"
         " requests/s an instance"
@@ -95,6 +96,7 @@ def test_ranges_hold_all_places() -> None:
         (Place(16000, 50, in_flight=256), "prompts 2 times longer, outputs 2 times shorter, load 2 times larger"),
         (Place(500, 100, 0.25, in_flight=2), "prompts 2 times shorter, 25 % more cached, load 2 times smaller"),
         (Place(1000, 100, rate_rps=3.0), "no open loop fitted"),
+        (Place(1000, 100), ""),
         (Place(1000, 100, in_flight=1.05 * 128), ""),
         (Place(1000, 100, in_flight=1.06 * 128), "load 1.1 times larger"),
     ],

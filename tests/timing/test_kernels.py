@@ -17,7 +17,7 @@ from framework.timing.kernels.checks import too_fast
 from framework.timing.kernels.read_aiconfigurator import BACKENDS, _Reader, load_package, package_gpu, package_root
 from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
-from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS, Kernels
+from framework.timing.kernels.table import MAY_BE_ZERO, NAMES, OPERATIONS, Kernels, fastest
 from tests.timing.test_timing import H100
 
 Rows = list[dict[str, Any]]
@@ -99,6 +99,13 @@ def test_spread_is_kept(tmp_path: Path) -> None:
     rows = [{**row, "spread_us": 0.5} for row in GEMM]
     table = load_csv(write(tmp_path / "mine.csv", rows), H100, "vllm").table("gemm")
     assert table["spread_s"].to_list() == pytest.approx([5e-7] * 4)
+
+
+def test_of_repeats_the_median_counts_and_how_far_the_half_in_the_middle_spreads() -> None:
+    one = {"dtype": "bf16", "m": 1, "n": 4096, "k": 4096}
+    rows = [{**one, "kernel": "a", "latency_s": s} for s in (14.0, 15.0, 16.0, 18.0, 30.0)]
+    found = fastest("gemm", pl.DataFrame([*rows, {**one, "kernel": "b", "latency_s": 17.0}]))
+    assert found.select("kernel", "latency_s", "spread_s").rows() == [("a", 16.0, 3.0)]
 
 
 def test_uneven_decodes_have_a_table_of_their_own(tmp_path: Path) -> None:
@@ -528,6 +535,9 @@ def test_a_difference_that_is_mostly_nought_is_no_table(tmp_path: Path) -> None:
         "quantize: 3 rows without a positive time",
         "quantize: the other 1 rows",
     ]
+    files["computescale"] = scales([0.0, -0.001, 0.002, 0.002])
+    half = read(tmp_path, {f"quantize/vllm/2.0/{name}": rows for name, rows in files.items()})
+    assert set(half.table("quantize")["phase"]) == {"apply", "scale"}
 
 
 def test_scaling_a_matrix_is_elementwise_and_vllm_has_the_sizes_that_lack(tmp_path: Path) -> None:

@@ -258,6 +258,9 @@ def test_of_a_tile_products_follow_the_peak_and_the_rest_the_multiprocessors() -
     assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((2.0, 2 * products_s + products_s), abs=0.0, rel=1e-9)
     to = scaled(parts, model(), measured_on, replace(slow, multiprocessors=None))["prefill_attention"]
     assert (to.tile_row_s, to.tile_pair_s) == pytest.approx((4.0, 8 * products_s), abs=0.0, rel=1e-9)
+    fast = scaled(parts, model(), measured_on, replace(slow, multiprocessors=None), Gains(tensor=2.0))
+    tile = fast["prefill_attention"]
+    assert (tile.tile_row_s, tile.tile_pair_s) == pytest.approx((2.0, 4 * products_s), abs=0.0, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", SCALED)

@@ -262,6 +262,12 @@ def test_what_only_counts_on_one_gpu_and_only_reads_on_another_takes_bytes_for_f
     assert found == pytest.approx([1e8 * of / each for of, each in zip(moved, flops, strict=True)])
 
 
+def test_times_of_experts_are_those_of_a_model_that_has_some() -> None:
+    dense = _Ratios(made_up(), replace(MIXTURE, name="dense", experts=None), GPU, GPU, Gains())
+    with pytest.raises(InputError, match=r"^model dense has no experts, but its profile has times for them$"):
+        dense.experts(np.ones(1))
+
+
 def test_stages_send_over_the_network_between_nodes() -> None:
     def sent_s(gpus: int) -> float:
         own: Any = SimpleNamespace(operations=SimpleNamespace(gpu=GPU), parallelism=Parallelism(pp=gpus))

@@ -157,6 +157,9 @@ class TestInterpolation:
         slow = table.with_columns(pl.col("latency_s") * pl.when(is_last).then(1.1).otherwise(1.0))
         stairs = interpolate(slow, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True)
         assert stairs.seconds(4.0, 2048.0) == pytest.approx(1.1 * time_s(4, 2048))
+        two = table.filter(~((pl.col("b") == 4) & (pl.col("n") > 1024)))  # its last octave tells all of the law
+        stairs = interpolate(two, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True)
+        assert stairs.seconds(4.0, 8192.0) == pytest.approx(time_s(4, 8192))
 
     def test_what_is_read_together_is_known_from_fewer_longer_ones(self) -> None:
         """Time is that of b n bytes, and bends at 16,384 of them, which a row of 8 has and one of 16 has not."""
@@ -180,6 +183,14 @@ class TestInterpolation:
         stairs = interpolate(table, ("b", "c"), lambda b, c: b * c * 1e-7)
         assert stairs.seconds(4.0, 256.0) == pytest.approx(4 * 256e-6)
         assert list(stairs.limit(np.array([1.0, 2.0, 4.0, 8.0]))) == [256, 16, 16, 16]
+
+    def test_a_limit_is_that_of_the_sizes_before_the_last(self) -> None:
+        is_short = (pl.col("a") == 4) & (pl.col("b") == 2)
+        table = grid(lambda a, b, n: a * b * n * 1e-6, a=[1, 4], b=[1, 2], n=[16, 64]).filter(
+            ~(is_short & (pl.col("n") == 64))
+        )
+        fit = interpolate(table, ("a", "b", "n"), lambda a, b, n: a * b * n * 1e-7)
+        assert [float(fit.limit(a, b)) for a, b in ((4.0, 2.0), (4.0, 1.0), (1.0, 2.0))] == [16, 64, 64]
 
     def test_the_nearest_rows_are_of_one_combination(self) -> None:
         table = pl.DataFrame({"heads": [8, 8, 32], "kv": [1, 8, 8], "latency_s": [1.0, 2.0, 3.0]})

@@ -1,4 +1,4 @@
-"""Decisions of a policy about requests that already run: it preempts, resumes and cancels them.
+"""Decisions of a policy about requests that already run: it preempts, resumes and cancels them. It may also scale.
 
 The loop returns to Python for a decision, and Python calls `decide`. So a run without decisions neither compiles this
 module nor spends time in it.

@@ -60,11 +60,21 @@ def _first_to_stop(s: State, pool: int) -> int:
     best, least = -1, 0
     for i in range(s.options.instances):
         inst = s.instances[i]
-        if inst.pool == pool and inst.next_role != OFF and keeps_phases(s, i, OFF):
+        if inst.pool == pool and inst.next_role != OFF and _may_go(s, i):
             work = -1 if inst.draining_role == OFF else _requests(s, i)
             if best < 0 or work <= least:
                 best, least = i, work
     return best
+
+
+@inner
+def _may_go(s: State, i: int) -> bool:
+    """Whether each phase of i, now and after changes that are under way, has another instance."""
+    lost = s.instances[i].next_role
+    for j in range(s.options.instances):
+        if j != i:
+            lost &= ~s.instances[j].next_role
+    return lost == OFF and keeps_phases(s, i, OFF)
 
 
 @inner

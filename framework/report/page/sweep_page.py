@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.metrics.figures import HEADLINE, Metric, metric
+from framework.metrics.figure import Metric
+from framework.metrics.figures import HEADLINE, metric
 from framework.metrics.load_state import OVERLOADED
 from framework.report.load_words import MEANS, SHORT, SHORT_MEANS, has_short_window, is_overloaded, load_state
 from framework.report.page.chart import Chart
