@@ -42,7 +42,8 @@ def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: flo
 
     `SLO missed`: the second half does not attain, nor would that of a longer run. `queue grows`: by more than half of
     `resolution`, beyond noise. `sustained`: by less, and attainment does not fall either. `undecided`: the run is too
-    short to distinguish these, or to have filled the system.
+    short to distinguish these, or to have filled the system, or it became faster, as it does if the requests that came
+    first are left waiting until the end.
     """
     half = requests // 2
     good = judge(result, slo).good[:requests].astype(np.float64)
@@ -57,6 +58,8 @@ def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: flo
         verdict = UNDECIDED
     elif growth - error > resolution / 2:
         verdict = GROWING
+    elif growth + error < -resolution / 2:  # those that came first were left waiting
+        verdict = UNDECIDED
     else:
         verdict = SUSTAINED if growth + error < resolution / 2 and not fades else UNDECIDED
     return Reading(attainments, growth, error, verdict)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.codes import ARRIVAL, STEP_END, TICK
 from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
 from framework.reference import loop
@@ -416,7 +417,7 @@ def test_at_equal_times_events_follow_kind_and_id() -> None:
         hooks=Script(tick_s=1.0, route_prefill=lambda s, r: r.id % 2, on_tick=lambda s, tick: ()),
     )
     at_one = [(kind, id) for time, kind, id in s.order if time == 1]
-    assert at_one == [(0, 0), (0, 1), (6, 1), (7, 2)]
+    assert at_one == [(STEP_END, 0), (STEP_END, 1), (TICK, 1), (ARRIVAL, 2)]
     assert isinstance(s.requests[0], Request)
 
 

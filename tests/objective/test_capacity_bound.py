@@ -111,6 +111,11 @@ def check(seed: int) -> bool:
     return found_rps > 0
 
 
+def test_a_policy_that_leaves_the_first_requests_waiting_sustains_no_more() -> None:
+    """SLOs-Serve gives up promises to the first requests, whose wait hides that the queue grows."""
+    assert check(20372)
+
+
 def test_no_policy_sustains_more() -> None:
     assert sum(check(seed) for seed in range(6)) >= 2
 
