@@ -1,15 +1,16 @@
 """Instances by tiers of TPOT, filled one after the other (PolyServe: Zhu et al., arXiv 2507.17769).
 
 Requests of a class form a tier, by the limit on TPOT. An instance serves one tier, whose limit its steps keep: chunks
-are as large as the limit allows next to the decodes (dynamic chunking). A prompt goes to the most loaded instance of
-its tier that would still attain both limits, so load forms a gradient and the last instances empty. If none of its own
-attains them, a free instance joins its tier; without one, the prompt shares an instance of a tighter tier. An instance
-without requests is free. With spare instances one is started when none is free, and one is stopped when more than
-`free` are.
+are as large as the limit allows next to the decodes (dynamic chunking), and whole where nothing decodes. A prompt goes
+to the most loaded instance of its tier that would still attain both limits, so load forms a gradient and the last
+instances empty. If none of its own attains them, a free instance joins its tier; without one, the prompt shares an
+instance of a tighter tier. An instance without requests is free. With spare instances one is started when none is free,
+and one is stopped when more than `free` are.
 
-Simplified: a prompt is expected to wait for those before it in steps as long as the limit, by the present chunk. Load
-is KV that is held, on its way and queued. Growth of outputs is not predicted. If no instance attains the limits the
-prompt goes to the one with the fewest queued tokens; no request is turned away.
+Simplified: a prompt is expected to wait for the rest of the prompts before it as for one of their length, and to be
+computed in chunks as large as the present one, each longer by what the decodes add. Load is KV that is held, on its way
+and queued. Growth of outputs is not predicted. If no instance attains the limits the prompt goes to the one with the
+fewest queued tokens; no request is turned away.
 """
 
 from __future__ import annotations
@@ -120,12 +121,18 @@ class PolyServe(Aggregated):
         if estimate_s(there.step_times, i, _SMALLEST_CHUNK, decodes, context) > limit_s:
             return False
         chunk = self._chunk(i, cluster, int(there.running[i]), int(there.kv_tokens[i]))
-        wait_s = -(-waiting // chunk) * estimate_s(there.step_times, i, chunk, decodes, context)
+        times, prompts = there.step_times, np.append(cluster.prefilling(i), cluster.queued(i))
+        whole = int(cluster.requests.input_tokens[prompts].sum())
+        done = max(whole - int(there.queued_tokens[i]), 0)
+        beside_s = estimate_s(times, i, chunk, decodes, context) - estimate_s(times, i, chunk, 0, 0)
+        ahead_s = estimate_s(times, i, whole, 0, 0) - estimate_s(times, i, done, 0, 0)
+        own_s = float(there.prefill_s(request, chunk_tokens=chunk)[i])
+        wait_s = ahead_s + own_s + -(-waiting // chunk) * beside_s
         return bool(wait_s <= self.ttft_s)
 
     def _chunk(self, i: int, cluster: Cluster, decodes: int, context: int) -> int:
-        """Prompt tokens for which a step with these decodes has room."""
-        limit_s, chunk = self._limit_of(i), int(self._most[i])
+        """Prompt tokens for which a step with these decodes has room: all that it may have where nothing decodes."""
+        limit_s, chunk = self._limit_of(i) if decodes else np.inf, int(self._most[i])
         times = cluster.instances.step_times
         while chunk > _SMALLEST_CHUNK and estimate_s(times, i, chunk, decodes, context) > limit_s:
             chunk //= 2
