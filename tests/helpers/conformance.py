@@ -64,6 +64,17 @@ class Conformance(PolicyConformance):
     def test_crashes_of_instances_leave_nobody_behind(self, scenario: str, crashes: str) -> None:
         super().test_crashes_of_instances_leave_nobody_behind(scenario, crashes)
 
-    @pytest.mark.parametrize(("scenario", "crashes"), _in_turn(("roomy", "storm: swap")))
+    @pytest.mark.slow  # policies keep no state of two runs; tests/engine/test_isolation.py plays runs in threads
+    def test_runs_in_threads_are_as_alone(self) -> None:
+        super().test_runs_in_threads_are_as_alone()
+
+    @pytest.mark.parametrize(
+        ("scenario", "crashes"),
+        [
+            pytest.param(scenario, crashes, marks=marks((scenario, crashes) == ("storm: swap", "one after the other")))
+            for scenario in ("roomy", "storm: swap")
+            for crashes in CRASHES
+        ],
+    )
     def test_no_view_shows_an_instance_that_is_down(self, scenario: str, crashes: str) -> None:
         super().test_no_view_shows_an_instance_that_is_down(scenario, crashes)
