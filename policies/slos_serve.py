@@ -95,8 +95,9 @@ class SlosServe(Aggregated):
         there = cluster.instances
         if there.queued_tokens[instance] == 0:
             return []
-        chunk = self._chunk(instance, cluster, self._limit_s(instance, cluster), self._decodes(instance, cluster))
-        tokens = min(chunk + int(there.running[instance]), int(self._most[instance]))
+        decodes = int(there.running[instance])
+        chunk = self._chunk(instance, cluster, self._limit_s(instance, cluster), decodes)
+        tokens = min(chunk + decodes, int(self._most[instance]))
         actions: list[Action] = []
         if tokens != there.token_budget[instance]:
             actions.append(SetTokenBudget(instance, tokens))
@@ -133,7 +134,7 @@ class SlosServe(Aggregated):
         """The fewest of these prompts without which the others are in time and in memory."""
         there, sizes = cluster.instances, cluster.requests.input_tokens
         limit_s = min([self._limit_s(instance, cluster), *(float(self._tpot_s[one]) for one in prompts)])
-        decodes = self._decodes(instance, cluster) + len(prompts)
+        decodes = int(there.running[instance]) + len(prompts)
         chunk = self._chunk(instance, cluster, limit_s, decodes)
         step_s = estimate_s(there.step_times, instance, chunk, decodes, int(there.kv_tokens[instance]))
         room = self.full * int(there.total_blocks[instance]) * cluster.block_tokens - self._held(instance, cluster)
@@ -161,9 +162,6 @@ class SlosServe(Aggregated):
         running = cluster.decoding(instance)
         decoding_s = self._tpot_s[running[self._promised[running]]].min(initial=np.inf)
         return float(min([decoding_s, *(self._tpot_s[one] for one in self._prompts[instance])]))
-
-    def _decodes(self, instance: int, cluster: Cluster) -> int:
-        return int(cluster.instances.running[instance])
 
     def _chunk(self, instance: int, cluster: Cluster, limit_s: float, decodes: int) -> int:
         """The largest chunk, of the budget and its halves, whose step keeps the limit."""
