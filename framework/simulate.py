@@ -92,7 +92,7 @@ def laid_out(given: Setting, policy: Policy) -> ClusterSpec:
 def _laid_out(given: Setting, policy: Policy) -> Setting:
     """What an engine takes: the cluster is laid out, the prefix cache on or off, and outputs end with the context."""
     cluster, workload = laid_out(given, policy), within_context(given.workload, given.model.max_context)
-    engine = given.engine.on(workload)
+    engine = given.engine.on(workload, given.model)
     require_whole_instances(cluster, engine, policy.shares_gpus)
     return replace(given, workload=workload, cluster=cluster, engine=engine)
 

@@ -46,7 +46,7 @@ def place_of(observed: Observed, deployment: Deployment) -> Place:
     load = Open() if concurrency is None else Closed(concurrency)
     workload, cluster = observed.sent.workload, deployment.cluster
     pool = cluster.pools[cluster.entrance]
-    cached = bool(deployment.engine.on(workload).prefix_cache)
+    cached = bool(deployment.engine.on(workload, deployment.model).prefix_cache)
     return Place.of(workload, load, pool.instances // pool.group, prefix_cache=cached)
 
 

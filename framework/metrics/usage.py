@@ -34,7 +34,7 @@ def flops(model: Model, instances: NDArray[np.void]) -> Floats:
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     attended = instances["prefill_square"] / 2 + instances["decode_pairs"]
-    work: Floats = 2.0 * model.active_parameters * tokens + model.attention_flops_per_pair * attended
+    work: Floats = model.flops_per_token * tokens + model.attention_flops_per_pair * attended
     return work
 
 
@@ -45,14 +45,16 @@ def memory_bytes(
 
     Weights are read once a step, or in a pipeline once for each of its micro-batches. Outside the experts each instance
     reads `copies` (M,) of them: every data-parallel group has its own. Of the experts it reads those that the tokens
-    choose, evenly and at random. Memory holds the share `kv_share` of the model's KV bytes.
+    choose, evenly and at random. Memory holds the share `kv_share` of the model's KV bytes. Decodes read and write
+    their states of linear attention.
     """
     tokens = instances["prefill_tokens"] + _verified_tokens(instances)
     kv_tokens = instances["context_tokens"] + tokens
     expert_bytes = model.expert_parameters * DTYPE_BYTES[model.expert_dtype]
     others = copies * (model.weight_bytes - expert_bytes)
     weights = others * instances["weight_passes"] + expert_bytes * instances["expert_reads"]
-    moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens
+    states = 2.0 * model.state_bytes * (instances["decode_tokens"] - instances["accepted_tokens"])
+    moved: Floats = weights + kv_share * model.kv_bytes_per_token * kv_tokens + states
     return moved
 
 

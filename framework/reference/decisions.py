@@ -174,7 +174,7 @@ def count_preemption(s: Simulation, r: Request) -> None:
 
 def swap_out(s: Simulation, i: Instance, r: Request) -> None:
     """Move r's KV, freed on i, to host memory with i's next step."""
-    i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+    i.swap_bytes += r.kv * s.options.kv_bytes_per_token + s.options.state_bytes
     r.swapped_out = True
 
 

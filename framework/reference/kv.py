@@ -164,7 +164,7 @@ def preempt(s: Simulation, i: Instance, r: Request) -> None:
     swap = s.options.preemption == "swap" and r in i.running
     evict(s, i, r)
     if swap:
-        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token + s.options.state_bytes
         i.swapped.append(r)
         return
     queue_preempted(s, i, r)
@@ -220,7 +220,7 @@ def swap_in(s: Simulation, i: Instance, preempted: bool) -> None:
     while not preempted and i.swapped and i.has_room(s.blocks_of(i, kv_of_next_step(s, i, i.swapped[0]))):
         r = i.swapped.pop(0)
         i.cache.take(r.id, s.blocks_of(i, kv_of_next_step(s, i, r)))
-        i.swap_bytes += r.kv * s.options.kv_bytes_per_token
+        i.swap_bytes += r.kv * s.options.kv_bytes_per_token + s.options.state_bytes
         s.give_admission_number(r)
         i.take_in(r)
         start_decoding(s, i, r)

@@ -54,6 +54,7 @@ class Spec:
     max_batch: int
     mode: str = "decode_first"
     reserve_blocks: int | None = None  # constant number of blocks reserved for every request
+    state_blocks: int = 0  # blocks of every request beside those of its tokens
     spares_idle: bool = False  # true: the watermark is 0 if nothing runs
     pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
     chunk_sizes: tuple[int, ...] = ()  # chunk size by stage of a prompt
@@ -124,6 +125,7 @@ class Options:
     first_token: str = "prefill"
     kv_bytes_per_token: float = 1.0  # bytes of a token's KV in memory
     copy_bytes_per_token: float | None = None  # bytes of a token's KV on a link; None: the same
+    state_bytes: float = 0.0  # bytes of a request's states of linear attention
     attention_overlap: float = 0.0
     max_context: int = 1 << 40
     latency_s: float = 0.0

@@ -112,6 +112,7 @@ def options(setting: Setting) -> Options:
         first_token=engine.first_token,
         kv_bytes_per_token=_kv_bytes(setting),
         copy_bytes_per_token=model.kv_bytes_per_token * engine.copy_share(model),
+        state_bytes=model.state_bytes,
         attention_overlap=engine.attention.overlap,
         max_context=model.max_context,
         admission_wait_steps=engine.admission_wait_steps,
@@ -165,7 +166,8 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         token_budget=engine.budget_of(pool),
         max_batch=engine.seats_of(pool),
         mode=engine.batching_of(pool),
-        reserve_blocks=_reserve_blocks(engine, pool, blocks),
+        reserve_blocks=_reserve_blocks(engine, pool, blocks, _state_blocks(setting, pool)),
+        state_blocks=_state_blocks(setting, pool),
         spares_idle=not engine.idle_watermark,
         pulls=engine.pulls,
         chunk_sizes=schedule.sizes if schedule else (),
@@ -194,11 +196,20 @@ def _blocks(setting: Setting, pool: PoolSpec) -> int:
     return tokens // engine.block_tokens
 
 
-def _reserve_blocks(engine: EngineConfig, pool: PoolSpec, blocks: int) -> int | None:
+def _reserve_blocks(engine: EngineConfig, pool: PoolSpec, blocks: int, states: int) -> int | None:
     if pool.reserve_tokens is None:
         return None
     most = blocks - math.floor(engine.watermark * blocks)
-    return min(-(-pool.reserve_tokens // engine.block_tokens), most)
+    return min(-(-pool.reserve_tokens // engine.block_tokens) + states, most)
+
+
+def _state_blocks(setting: Setting, pool: PoolSpec) -> int:
+    """Blocks with as many bytes on each GPU as the GPU's heads of a request's states."""
+    model, tp = setting.model, pool.parallelism.tp
+    if model.linear is None:
+        return 0
+    block_bytes = setting.engine.block_tokens * _kv_bytes(setting) * model.kv_share(tp)
+    return math.ceil(round(model.state_bytes / tp / block_bytes, 6))
 
 
 def _kv_bytes(setting: Setting) -> float:

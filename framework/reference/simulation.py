@@ -237,11 +237,13 @@ class Simulation:
 
     def blocks_of(self, i: Instance, tokens: int) -> int:
         """Blocks that one request of `tokens` KV tokens has on i."""
-        return self.blocks_for(tokens) if i.spec.reserve_blocks is None else i.spec.reserve_blocks
+        if i.spec.reserve_blocks is not None:
+            return i.spec.reserve_blocks
+        return self.blocks_for(tokens) + i.spec.state_blocks
 
     def fits(self, i: Instance, r: Request) -> bool:
         """Whether i could ever admit r at its peak KV."""
-        return self.blocks_for(r.input_tokens + r.output_tokens - 1) <= i.largest_kv
+        return self.blocks_for(r.input_tokens + r.output_tokens - 1) + i.spec.state_blocks <= i.largest_kv
 
     def recomputes_here(self, r: Request) -> bool:
         """Whether r, which waits or prefills, is recomputed on the instance of its decode."""

@@ -54,7 +54,7 @@ def compose(config: DictConfig, given: Given = NOTHING) -> Experiment:
     parts = fitting_parts(config, given)
     workload = _part(config, given, "trace", Workload)
     _require_classes(parts["slo"], workload)
-    parts["engine"] = parts["engine"].on(workload)
+    parts["engine"] = parts["engine"].on(workload, parts["model"])
     experiment = Experiment(
         workload=workload,
         seed=config.seed,

@@ -3,64 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
 
-from framework.checks import MOST_COUNTED, Count, Name, Whole, check_fields, one_of
+from framework.checks import MOST_COUNTED, Count, Name, Whole, check_fields
 from framework.errors import InputError
-from framework.system.gpu import DTYPE_BYTES, SAME_DTYPE, Gpu
+from framework.system.gpu import DTYPE_BYTES, Gpu
+from framework.system.layers import Dtype, Experts, LatentAttention, LinearAttention, SparseAttention, known_dtype
 from framework.system.parallelism import Parallelism
 
-Dtype = Annotated[str, one_of(tuple(DTYPE_BYTES))]
-
-
-def _known(dtype: Any) -> Any:
-    """The name in DTYPE_BYTES of a type with another name; anything else as it is, for the checks to judge."""
-    return SAME_DTYPE.get(dtype, dtype) if isinstance(dtype, str) else dtype
-
-
-@dataclass(frozen=True)
-class Experts:
-    """The MLP of a mixture of experts.
-
-    A token passes `per_token` of `count` experts of size `intermediate`, and all of `shared_intermediate`. The first
-    `dense_layers` layers have a dense MLP of the model's `intermediate` instead. `dtype`: of the experts' weights,
-    None: the model's.
-    """
-
-    count: Count
-    per_token: Count
-    intermediate: Count
-    shared_intermediate: Whole = 0
-    dense_layers: Whole = 0
-    dtype: Dtype | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _known(self.dtype))
-        check_fields(self, "model.experts.")
-        if self.per_token > self.count:
-            raise InputError(f"model.experts.per_token = {self.per_token} of model.experts.count = {self.count}")
-
-
-@dataclass(frozen=True)
-class LatentAttention:
-    """Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", arXiv 2405.04434, section 2.1), sizes per head or rank.
-
-    A cached token is `kv_rank` + `rope_dim` values in each layer, for any number of heads."""
-
-    query_rank: Count
-    kv_rank: Count
-    nope_dim: Count
-    rope_dim: Count
-    value_dim: Count
-
-    def __post_init__(self) -> None:
-        check_fields(self, "model.latent.")
-
-    def parameters(self, hidden: int, heads: int) -> int:
-        """Weights of one attention layer."""
-        queries = hidden * self.query_rank + self.query_rank * heads * (self.nope_dim + self.rope_dim)
-        keys_values = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank * heads * (self.nope_dim + self.value_dim)
-        return queries + keys_values + heads * self.value_dim * hidden
+__all__ = [
+    "Experts",
+    "LatentAttention",
+    "LinearAttention",
+    "Model",
+    "SparseAttention",
+    "TooLargeError",
+    "gpu_weight_bytes",
+    "kv_capacity_tokens",
+]
 
 
 @dataclass(frozen=True)
@@ -69,9 +28,11 @@ class Model:
 
     `kv_heads` < `heads`: grouped-query attention; `latent`: multi-head latent attention instead. `mlp_matrices`: 3 for
     a gated MLP, 2 for one without a gate; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers,
-    not all of them, attend to the last `window` tokens only. `norm_across_heads`: queries and keys are normed over all
-    heads together, so the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached keys
-    and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
+    not all of them, attend to the last `window` tokens only. `linear`: some layers have linear attention instead, whose
+    state has a constant size. `sparse`: latent attention reads the tokens that an indexer chooses. `output_gate`: the
+    projection of queries also yields a gate of as many values. `norm_across_heads`: queries and keys are normed over
+    all heads together, so the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached
+    keys and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
     """
 
     name: Name
@@ -92,25 +53,33 @@ class Model:
     window: Whole = 0
     windowed_layers: Whole = 0
     norm_across_heads: bool = False
+    linear: LinearAttention | None = None
+    sparse: SparseAttention | None = None
+    output_gate: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", _known(self.dtype))
+        object.__setattr__(self, "dtype", known_dtype(self.dtype))
         check_fields(self, "model.")
         if self.heads % self.kv_heads:
             raise InputError(f"model.heads = {self.heads} is not a multiple of model.kv_heads = {self.kv_heads}")
-        if self.windowed_layers >= self.layers:
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(self, name), kind | None):
+                raise InputError(f"model.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if self.full_layers < 1:
+            linear = "" if self.linear is None else f", model.linear.layers = {self.linear.layers}"
             raise InputError(
-                f"model.windowed_layers = {self.windowed_layers} of {self.layers} layers: at least one must attend to"
-                " the whole context"
+                f"model.windowed_layers = {self.windowed_layers}{linear} of {self.layers} layers: at least one must"
+                " attend to the whole context"
             )
         if (self.windowed_layers > 0) != (self.window > 0):
             raise InputError(
                 f"model.windowed_layers = {self.windowed_layers} with model.window = {self.window}:"
                 " give both or neither"
             )
-        for name, kind in (("experts", Experts), ("latent", LatentAttention)):
-            if not isinstance(getattr(self, name), kind | None):
-                raise InputError(f"model.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
+        if self.sparse is not None and self.latent is None:
+            raise InputError("model.sparse needs model.latent: the tokens that it chooses are read as latents")
+        if self.linear is not None and self.latent is not None:
+            raise InputError("model.linear beside model.latent: no step times are known of layers of both kinds")
         if self.experts is not None and self.experts.dense_layers > self.layers:
             raise InputError(f"model.experts.dense_layers = {self.experts.dense_layers} of {self.layers} layers")
 
@@ -130,11 +99,27 @@ class Model:
         return 0 if self.experts is None else self.layers - self.experts.dense_layers
 
     @property
+    def linear_layers(self) -> int:
+        """Layers with linear attention."""
+        return 0 if self.linear is None else self.linear.layers
+
+    @property
+    def full_layers(self) -> int:
+        """Layers whose keys and values grow with the context: without a window, and without linear attention."""
+        return self.layers - self.windowed_layers - self.linear_layers
+
+    @property
     def attention_parameters(self) -> int:
-        """Weights of one layer's attention projections."""
+        """Weights of the attention of all layers."""
         if self.latent is not None:
-            return self.latent.parameters(self.hidden, self.heads)
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+            each = self.latent.parameters(self.hidden, self.heads)
+            if self.sparse is not None:
+                each += self.sparse.parameters(self.hidden, self.latent.query_rank)
+            return self.layers * each
+        queries = 2 if self.output_gate else 1
+        each = self.hidden * self.head_dim * ((queries + 1) * self.heads + 2 * self.kv_heads)
+        linear = 0 if self.linear is None else self.linear.layers * self.linear.parameters(self.hidden)
+        return (self.layers - self.linear_layers) * each + linear
 
     @property
     def expert_parameters(self) -> int:
@@ -150,7 +135,7 @@ class Model:
         if self.experts is not None:
             router = self.hidden * self.experts.count
             mlps += self.expert_layers * (self._mlp(self.experts.shared_intermediate) + router)
-        return self.layers * (self.attention_parameters + 2 * self.hidden) + mlps + self.hidden
+        return self.attention_parameters + 2 * self.layers * self.hidden + mlps + self.hidden
 
     @property
     def active_parameters(self) -> int:
@@ -182,23 +167,40 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of one token's keys and values in all layers that keep them: 2 L n_kv d_h b; see `latent`.
+        """Bytes of one token's keys and values in all layers that keep them: 2 L n_kv d_h b; see `latent`, `sparse`.
 
         Layers with a window keep no more than the window: they do not grow with the context and are not counted.
         """
         values = 2 * self.kv_heads * self.head_dim
         if self.latent is not None:
             values = self.latent.kv_rank + self.latent.rope_dim
-        return (self.layers - self.windowed_layers) * values * DTYPE_BYTES[self.kv_dtype]
+        index = 0.0 if self.sparse is None else self.sparse.key_bytes
+        return self.full_layers * (values * DTYPE_BYTES[self.kv_dtype] + index)
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes that a request keeps beside its tokens' keys and values, however long it is: states of `linear`."""
+        return 0.0 if self.linear is None else self.linear.state_bytes
+
+    @property
+    def flops_per_token(self) -> float:
+        """FLOPs of a token, whatever it attends to: two for each weight that it passes, and those of `linear`."""
+        states = 0.0 if self.linear is None else self.linear.flops_per_token
+        return 2.0 * self.active_parameters + states
 
     @property
     def attention_flops_per_pair(self) -> float:
-        """FLOPs of attention for each pair of a query and a key, without windowed layers: scores, weighted sum."""
+        """FLOPs of attention for each pair of a query and a key, without windowed layers: scores, weighted sum.
+
+        With `sparse` those of the indexer: attention reads no more than `top_tokens` keys, as layers with a window do.
+        """
+        if self.sparse is not None:
+            return 2.0 * self.full_layers * self.sparse.index_heads * self.sparse.index_dim
         if self.latent is None:
             per_head = 2 * self.head_dim
         else:
             per_head = self.latent.nope_dim + self.latent.rope_dim + self.latent.value_dim
-        return 2.0 * (self.layers - self.windowed_layers) * self.heads * per_head
+        return 2.0 * self.full_layers * self.heads * per_head
 
     def heads_on(self, tp: int) -> tuple[int, int]:
         """Query and KV heads on each of `tp` GPUs; GPUs beyond the number of KV heads hold a copy of one.
@@ -215,6 +217,17 @@ class Model:
             raise InputError(f"pp = {parallelism.pp} stages cannot share the {self.layers} layers of {self.name}")
         self.heads_on(parallelism.tp)
 
+    def state_tokens(self, tp: int) -> float:
+        """The tokens whose KV takes as many bytes on each of `tp` GPUs as the states of one request, which are split.
+
+        Raises InputError for tp that does not divide the heads of states.
+        """
+        if self.linear is None:
+            return 0.0
+        if self.linear.value_heads % tp:
+            raise InputError(f"tp = {tp} does not divide the {self.linear.value_heads} value heads of {self.name}")
+        return self.state_bytes / tp / (self.kv_bytes_per_token * self.kv_share(tp))
+
     def kv_share(self, tp: int) -> float:
         """Share of a token's KV that each of `tp` GPUs holds: whole heads; latent KV is copied to all."""
         return 1.0 if self.latent is not None else -(-self.kv_heads // tp) / self.kv_heads
@@ -223,6 +236,7 @@ class Model:
         return self.mlp_matrices * self.hidden * intermediate
 
 
+_KINDS = {"experts": Experts, "latent": LatentAttention, "linear": LinearAttention, "sparse": SparseAttention}
 _GB = 1e9
 
 

@@ -67,7 +67,7 @@ def flops(model: Model, step: Step) -> float:
     pairs = step.decode_context + sum(
         ((chunk.prefix + chunk.tokens) ** 2 - chunk.prefix**2) / 2 for chunk in step.chunks
     )
-    return 2.0 * model.active_parameters * step.tokens + model.attention_flops_per_pair * pairs
+    return model.flops_per_token * step.tokens + model.attention_flops_per_pair * pairs
 
 
 def moved_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
@@ -88,9 +88,11 @@ def _weight_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
 
 def _kv_bytes(model: Model, step: Step) -> float:
     """Layers with a window read no more than the window; all layers write each token once."""
-    full = model.layers - model.windowed_layers
+    full = model.full_layers
     per_layer = model.kv_bytes_per_token / full  # a model has at least one such layer
     read = full * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))
     near = step.batch * min(step.context, model.window + 1)
     near += sum(min(chunk.prefix + chunk.tokens, model.window + chunk.tokens) for chunk in step.chunks)
-    return per_layer * (read + model.windowed_layers * near + model.layers * step.tokens)
+    written = (full + model.windowed_layers) * step.tokens
+    states = 2.0 * model.state_bytes * step.sampled  # read and written for each sequence
+    return per_layer * (read + model.windowed_layers * near + written) + states

@@ -93,18 +93,19 @@ class Roofline:
         reduce_s = (
             reductions * all_reduce_s(message_bytes, stage, gpu.link_bytes_s * gpu.link_efficiency) / micro_batches
         )
-        kv_bytes = model.kv_bytes_per_token * model.kv_share(parallelism.tp)
-        window_bytes = kv_bytes / (model.layers - model.windowed_layers) * model.windowed_layers * model.window
+        kv_bytes = _growing_bytes(model) * model.kv_share(parallelism.tp)
+        sequence_bytes = _sequence_bytes(model, kv_bytes, parallelism.tp)
         groups = parallelism.dp * micro_batches
         read_s = model.dtype_bytes / (bandwidth * parallelism.tp)
-        linear = _matrix(reach, model.shared_parameters * read_s, 2 * model.shared_parameters / flops, reduce_s)
+        row_flops = model.flops_per_token - 2 * (model.active_parameters - model.shared_parameters)
+        linear = _matrix(reach, model.shared_parameters * read_s, row_flops / flops, reduce_s)
         if model.experts is not None:
             linear = linear + _experts(model, gpu, parallelism, reach)
         return StepRow(
             base_s=self.overhead_s + reductions * self._latency_s(gpu, stage) + _floor_s(model, reach),
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
             per_context_token_s=kv_bytes / (bandwidth * groups),
-            per_sequence_s=window_bytes / (bandwidth * groups),
+            per_sequence_s=sequence_bytes / (bandwidth * groups),
             linear=linear,
             decode_rows=decode_rows(gpu, model, self.source, joint=self.joint_attention),
             logits=_matrix(reach, model.output_parameters * read_s, 2 * model.output_parameters / flops, 0.0),
@@ -124,6 +125,21 @@ class Roofline:
         """Seconds of an all-reduce of a minimal message among the GPUs of a stage."""
         linked_s = 0.0 if gpu.link_latency_s is None else gpu.link_latency_s * (stage - 1)
         return max(self.all_reduce_latency_s, linked_s)
+
+
+def _growing_bytes(model: Model) -> float:
+    """Bytes that a decode reads for each token of its context: keys and values, or the index keys that choose few."""
+    return model.kv_bytes_per_token if model.sparse is None else model.full_layers * model.sparse.key_bytes
+
+
+def _sequence_bytes(model: Model, kv_bytes: float, tp: int) -> float:
+    """Bytes that a decode reads on each of `tp` GPUs whatever its context: windows and sparse choices count as full,
+    states are read and written. `kv_bytes`: of a token on such a GPU.
+    """
+    if model.sparse is not None:
+        latent = model.kv_bytes_per_token - _growing_bytes(model)
+        return model.sparse.top_tokens * latent
+    return kv_bytes / model.full_layers * model.windowed_layers * model.window + 2.0 * model.state_bytes / tp
 
 
 def spread(gpu: Gpu) -> float:

@@ -41,11 +41,12 @@ from tests.helpers.returning_family import returning
 from tests.helpers.scaling_family import scaling
 from tests.helpers.scenarios import Scenario, scenarios
 from tests.helpers.stale_family import stale
+from tests.helpers.stateful_family import stateful
 
 Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
 _MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided, crashing)
-_LAST = (impatient, scaling, stale)
+_LAST = (impatient, scaling, stale, stateful)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_MORE, *_LAST)}}

@@ -25,7 +25,7 @@ def start_copy(s: State, r: int, source: int, target: int, tokens: int) -> None:
 def _copy(s: State, r: int, source: int, target: int, tokens: int, complete_s: float) -> None:
     """Start a copy whose last byte cannot arrive before `complete_s`: over a shared link, or when its turn comes."""
     q, src, dst = s.requests[r], s.instances[source], s.instances[target]
-    bytes_ = tokens * s.options.copy_bytes_per_token
+    bytes_ = tokens * s.options.copy_bytes_per_token + s.options.state_bytes
     landing_s = s.options.latency_s + tokens * dst.unpack_s
     src.transferred_bytes += bytes_
     if not s.options.shares_links:
@@ -210,7 +210,8 @@ def send_ahead(s: State, r: int, target: int, computed_s: float) -> None:
 def start_copy_by_layer(s: State, r: int, target: int, tokens: int, computed_s: float) -> None:
     """Start a copy of `tokens` tokens of r's KV, the last layer of which is computed at `computed_s`."""
     source, dst = s.requests[r].instance, s.instances[target]
-    last_layer_bytes = tokens * s.options.copy_bytes_per_token * s.options.layer_share
+    bytes_ = tokens * s.options.copy_bytes_per_token + s.options.state_bytes
+    last_layer_bytes = bytes_ * s.options.layer_share
     last_layer_s = last_layer_bytes / min(s.instances[source].bandwidth_bytes_s, dst.bandwidth_bytes_s)
     _copy(s, r, source, target, tokens, computed_s + last_layer_s)
 

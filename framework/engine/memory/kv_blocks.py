@@ -14,9 +14,9 @@ def blocks_for(s: State, tokens: int) -> int:
 
 @inner
 def blocks_of(s: State, i: int, tokens: int) -> int:
-    """Blocks that a request of `tokens` KV tokens takes on i: those for the tokens, or i's fixed reservation."""
-    reserved = s.instances[i].reserve_blocks
-    return reserved if reserved > 0 else blocks_for(s, tokens)
+    """Blocks that a request of `tokens` KV tokens takes on i: for tokens and states, or i's fixed reservation."""
+    inst = s.instances[i]
+    return inst.reserve_blocks if inst.reserve_blocks > 0 else blocks_for(s, tokens) + inst.state_blocks
 
 
 @inner
@@ -25,7 +25,7 @@ def fits(s: State, i: int, r: int) -> bool:
     inst = s.instances[i]
     peak = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
     largest = inst.total_blocks if s.options.spares_idle else inst.total_blocks - inst.watermark
-    return blocks_for(s, peak) <= (inst.reserve_blocks if inst.reserve_blocks > 0 else largest)
+    return blocks_for(s, peak) + inst.state_blocks <= (inst.reserve_blocks if inst.reserve_blocks > 0 else largest)
 
 
 @inner
@@ -64,6 +64,12 @@ def note_tokens(s: State, i: int, tokens: int, added_s: float) -> None:
     """Add KV tokens that came at different times; `added_s` is the sum of these times over the tokens."""
     s.instances[i].kv_tokens += tokens
     s.instances[i].kv_token_s -= added_s
+
+
+@inner
+def swapped_bytes(s: State, r: int) -> float:
+    """Bytes of r that are swapped: the KV of its tokens, and its states."""
+    return float(s.requests[r].kv * s.options.kv_bytes_per_token + s.options.state_bytes)
 
 
 @inner

@@ -129,4 +129,6 @@ OPTIONS = record(
     ("attempts_at", "i8"),  # number of times that each request has been sent
     # Reports to the front end.
     ("report_every_s", "f8"),  # period of the reports of instances, 0: views are current
+    # Linear attention.
+    ("state_bytes", "f8"),  # bytes of a request's states, which each of its copies and swaps carries
 )

@@ -227,6 +227,7 @@ INSTANCE = record(
     ("start_s", "f8"),  # seconds from switching it on until it takes work
     ("starts", "i8"),  # how often it was switched on
     ("stops", "i8"),  # how often it went off
+    ("state_blocks", "i8"),  # blocks of each request beside those of its tokens: states of linear attention
 )
 
 # A row of the step log: a leap that has ended.

@@ -20,7 +20,15 @@ from framework.engine.copies.migration import cancel_migration
 from framework.engine.durations.speculation import kv_of_next_step
 from framework.engine.events.ask import ask, ask_route, fail, is_asked
 from framework.engine.kv.kv_cache import allocate, free_kv
-from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of, fits, seats, watermark_of
+from framework.engine.memory.kv_blocks import (
+    add_kv_tokens,
+    available,
+    blocks_of,
+    fits,
+    seats,
+    swapped_bytes,
+    watermark_of,
+)
 from framework.engine.memory.queues import append, is_before
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
@@ -149,7 +157,7 @@ def preempt(s: State, i: int, r: int) -> None:
     sim.preemptions += 1
     evict(s, i, r)
     if s.options.preemption == SWAP and not prefills:
-        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
+        inst.swap_bytes += swapped_bytes(s, r)
         await_swap_in(s, i, r)
         return
     queue_preempted(s, i, r)
@@ -233,7 +241,7 @@ def swap_in(s: State, i: int) -> None:
         inst.swapped_head = q.next
         inst.swapped -= 1
         allocate(s, i, blocks)
-        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token
+        inst.swap_bytes += swapped_bytes(s, r)
         add_kv_tokens(s, i, q.kv, sim.now_s)
         sim.admissions += 1
         q.admission = sim.admissions

@@ -22,7 +22,7 @@ from framework.engine.copies.transfers import start_transfers
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
 from framework.engine.kv.kv_cache import free_kv
-from framework.engine.memory.kv_blocks import fits, seats
+from framework.engine.memory.kv_blocks import fits, seats, swapped_bytes
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
 from framework.engine.requests.arrivals import take_place
@@ -75,7 +75,7 @@ def _take_off_step(s: State, i: int, r: int, keep: int) -> None:
 @inner
 def _swap_out(s: State, i: int, r: int) -> None:
     """Move r's KV, freed on i, to host memory with i's next step."""
-    s.instances[i].swap_bytes += s.requests[r].kv * s.options.kv_bytes_per_token
+    s.instances[i].swap_bytes += swapped_bytes(s, r)
     s.requests[r].state = SUSPENDED_OUT
 
 

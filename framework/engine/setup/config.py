@@ -116,13 +116,20 @@ class EngineConfig:
         if self.prefix_stores.tiers and not self.prefix_cache:
             raise InputError("engine.prefix_stores need engine.prefix_cache=true; or choose engine.prefix_stores=none")
 
-    def on(self, workload: Workload) -> EngineConfig:
-        """The configuration for these requests: `prefix_cache` true or false (auto: true with prefixes or stores), and
-        the output reserve with a number in place of the longest output.
+    def on(self, workload: Workload, model: Model) -> EngineConfig:
+        """The configuration for these requests: `prefix_cache` true or false (auto: true with prefixes or stores, if
+        all layers of the model attend), and the output reserve with a number in place of the longest output.
+
+        Raises InputError for a prefix cache of a model with linear attention.
         """
         cache = self.prefix_cache
         if cache == "auto":
-            cache = workload.has_prefixes or bool(self.prefix_stores.tiers)
+            cache = model.linear is None and (workload.has_prefixes or bool(self.prefix_stores.tiers))
+        if cache and model.linear is not None:
+            raise InputError(
+                f"engine.prefix_cache=true: {model.name} has linear attention, whose states are not shared between"
+                " requests; set engine.prefix_cache=false, or leave it at auto"
+            )
         return replace(self, prefix_cache=cache, output_reserve=self.output_reserve.on(workload))
 
     def memory_share(self, model: Model) -> float:
@@ -135,7 +142,7 @@ class EngineConfig:
 
     def _kept_layers(self, model: Model) -> float:
         """The number of layers whose KV stays for the whole context, as a multiple of the layers without a window."""
-        return model.layers / (model.layers - model.windowed_layers) if self.window_kv == "kept" else 1.0
+        return (model.full_layers + model.windowed_layers) / model.full_layers if self.window_kv == "kept" else 1.0
 
     @property
     def shares_blocks(self) -> bool:
@@ -184,6 +191,11 @@ class Setting:
     def kv_blocks(self, pool: PoolSpec) -> int:
         """The number of whole KV blocks for these tokens; raises as `kv_tokens` does."""
         return self.kv_tokens(pool) // self.engine.block_tokens
+
+    def state_blocks(self, pool: PoolSpec) -> int:
+        """KV blocks that a request takes beside those of its tokens: its states of linear attention."""
+        tokens = self.model.state_tokens(pool.parallelism.tp) / self.engine.memory_share(self.model)
+        return math.ceil(round(tokens / self.engine.block_tokens, 6))
 
     def start_s(self, pool: PoolSpec) -> float:
         """Seconds from switching an instance on until it takes work."""

@@ -54,9 +54,10 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     mine["max_batch"] = engine.seats_of(pool)
     mine["total_blocks"] = mine["free_blocks"] = blocks
     mine["watermark"] = math.floor(engine.watermark * blocks)
+    mine["state_blocks"] = states = setting.state_blocks(pool)
     if pool.reserve_tokens is not None:
         most = blocks - math.floor(engine.watermark * blocks)
-        mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens), most)
+        mine["reserve_blocks"] = min(math.ceil(pool.reserve_tokens / engine.block_tokens) + states, most)
     if pool.has_ranks:
         mine["ranks"] = pool.parallelism.dp
         mine["rank_choice"] = RANK_CHOICES[pool.rank_choice]

@@ -50,6 +50,7 @@ def _set_model(options: NDArray[np.void], setting: Setting) -> None:
     options["weight_bytes"] = model.weight_bytes
     options["chosen_share"] = 0.0 if model.experts is None else model.experts.per_token / model.experts.count
     options["layer_share"] = 1.0 / model.layers
+    options["state_bytes"] = model.state_bytes
 
 
 def _set_engine(options: NDArray[np.void], setting: Setting) -> None:

@@ -153,7 +153,7 @@ def start_copy(
 ) -> None:
     """Send `tokens` tokens of KV to another instance; their last layer is computed only at `computed_s`."""
     per_token = s.options.copy_bytes_per_token
-    size = tokens * (s.options.kv_bytes_per_token if per_token is None else per_token)
+    size = tokens * (s.options.kv_bytes_per_token if per_token is None else per_token) + s.options.state_bytes
     complete_s = s.now_s
     if computed_s > 0:
         last_layer = size / s.options.layers

@@ -107,6 +107,41 @@ def _latent(name: str, tokens: Mapping[str, str | pl.Expr], module: int) -> File
     return File("mla", name, {"kv_dtype": "kv_cache_dtype", "dtype": dtype, **sizes, "module": pl.lit(module)})
 
 
+# The hidden size of the models whose sparse attention was measured, by their architecture.
+_HIDDEN = {"DeepseekV32ForCausalLM": 7168, "GlmMoeDsaForCausalLM": 6144}
+
+
+def _sparse(name: str, tokens: Mapping[str, str | pl.Expr]) -> File:
+    columns: dict[str, str | pl.Expr] = {
+        "kv_dtype": "kv_cache_dtype",
+        "dtype": "gemm_type",
+        "hidden": pl.col("architecture").replace_strict(_HIDDEN, default=None, return_dtype=pl.Int64),
+        "heads": "num_heads",
+        "batch": "batch_size",
+        **tokens,
+    }
+    return File("sparse_attention", name, columns)
+
+
+# The kernels of the gated delta rule, by what they do; a decode's convolution and rule may be one kernel.
+_DELTA_RULE = {"causal_conv1d_fn": "conv_prefill", "causal_conv1d_update": "conv_decode"}
+
+
+def _linear() -> File:
+    rule = pl.when(pl.col("phase") == "context").then(pl.lit("prefill")).otherwise(pl.lit("decode"))
+    named = pl.col("kernel_source").replace_strict(_DELTA_RULE, default=None, return_dtype=pl.String)
+    columns: dict[str, str | pl.Expr] = {
+        "phase": named.fill_null(rule),
+        "key_heads": "num_k_heads",
+        "value_heads": "num_v_heads",
+        "key_dim": "head_k_dim",
+        "value_dim": "head_v_dim",
+        "batch": "batch_size",
+        "tokens": "seq_len",
+    }
+    return File("linear_attention", "gdn", columns)
+
+
 def _quantize(name: str, phase: str) -> File:
     columns: dict[str, str | pl.Expr] = {"dtype": "quant_dtype", "m": "m", "k": "k", "phase": pl.lit(phase)}
     return File("quantize", name, columns)
@@ -222,6 +257,9 @@ FILES: Mapping[str, Sequence[File]] = {
     ],
     "latent_prefill": [_latent("context_mla", _PREFILL, 0), _latent("mla_context_module", _PREFILL, 1)],
     "latent_decode": [_latent("generation_mla", _DECODE, 0), _latent("mla_generation_module", _DECODE, 1)],
+    "sparse_prefill": [_sparse("dsa_context_module", _PREFILL)],
+    "sparse_decode": [_sparse("dsa_generation_module", _DECODE)],
+    "linear_attention": [_linear()],
     "latent_bmm": [
         File(
             "mla_bmm",

@@ -24,7 +24,7 @@ class _Layers:
 
 @dataclass(frozen=True)
 class GroupedQuery:
-    """Grouped-query attention of all layers on one of `tp` GPUs; some layers may have a window.
+    """Grouped-query attention of all layers that have it, on one of `tp` GPUs; some of them may have a window.
 
     Raises InputError if tp GPUs cannot split the heads.
     """
@@ -40,17 +40,18 @@ class GroupedQuery:
     def copied_bytes(self) -> float:
         heads, kv_heads = self._heads()
         rotated, cached = heads + kv_heads, 2 * kv_heads
-        return self.model.layers * 2.0 * (rotated + cached) * self.model.head_dim * ACTIVATION_BYTES
+        return self._count * 2.0 * (rotated + cached) * self.model.head_dim * ACTIVATION_BYTES
 
     @property
     def copies(self) -> int:
-        return 2 * self.model.layers
+        return 2 * self._count
 
     def projections_s(self, tokens: FloatArray) -> FloatArray:
         heads, kv_heads = self._heads()
         gemm, hidden, dim = self.operations.gemm(self.model.dtype), self.model.hidden, self.model.head_dim
-        first_s = gemm.seconds((heads + 2 * kv_heads) * dim, hidden, tokens)
-        return self.model.layers * (first_s + gemm.seconds(hidden, heads * dim, tokens))
+        queries = 2 * heads if self.model.output_gate else heads
+        first_s = gemm.seconds((queries + 2 * kv_heads) * dim, hidden, tokens)
+        return self._count * (first_s + gemm.seconds(hidden, heads * dim, tokens))
 
     def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
         return np.add.reduce([layers.count * layers.prefill.seconds(batch, tokens) for layers in self._layers()])
@@ -64,12 +65,16 @@ class GroupedQuery:
     def context_limit(self, batch: FloatArray) -> FloatArray:
         return np.minimum.reduce([layers.decode.limit_together(batch) for layers in self._layers()])
 
+    @property
+    def _count(self) -> int:
+        return self.model.full_layers + self.model.windowed_layers
+
     def _heads(self) -> tuple[int, int]:
         return self.model.heads_on(self.tp)
 
     def _layers(self) -> Sequence[_Layers]:
         model = self.model
-        kinds = [(model.layers - model.windowed_layers, 0), (model.windowed_layers, model.window)]
+        kinds = [(model.full_layers, 0), (model.windowed_layers, model.window)]
         return [self._kind(count, window) for count, window in kinds if count]
 
     def _kind(self, count: int, window: int) -> _Layers:

@@ -36,6 +36,9 @@ _AXIS = {
     "latent_prefill": "tokens",
     "latent_decode": "batch",
     "latent_bmm": "tokens",
+    "sparse_prefill": "tokens",
+    "sparse_decode": "batch",
+    "linear_attention": "batch",
     "quantize": "m",
     "all_reduce": "bytes",
     "all_gather": "bytes",
@@ -211,6 +214,11 @@ def _flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
         heads, batch, context = _columns("heads", "batch", "context")
         cached = batch * context * float(_RANK + _ROPE) * _by_dtype(DTYPE_BYTES, "kv_dtype")
         return 2.0 * heads * batch * context * float(2 * _RANK + _ROPE), cached
+    if operation in ("sparse_prefill", "sparse_decode"):
+        return _sparse_flops_and_bytes(operation)
+    if operation == "linear_attention":  # a token's values of all heads, at least
+        batch, tokens, heads, size = _columns("batch", "tokens", "value_heads", "value_dim")
+        return none, batch * tokens * heads * size * 2.0
     if operation == "latent_bmm":
         heads, tokens = _columns("heads", "tokens")
         return 2.0 * heads * tokens * float(_NOPE * _RANK), heads * float(_NOPE * _RANK) * weight
@@ -237,6 +245,14 @@ def _attention_flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
     causal = tokens * (tokens / 2 + prefix)
     seen = pl.when(window > 0).then(pl.min_horizontal(causal, tokens * window / 2)).otherwise(causal)
     return 4.0 * heads * size * batch * seen, cached * tokens
+
+
+def _sparse_flops_and_bytes(operation: str) -> tuple[pl.Expr, pl.Expr]:
+    """Of the projection of outputs alone: what the indexer chooses is not known of a row."""
+    heads, batch, hidden = _columns("heads", "batch", "hidden")
+    tokens = pl.col("tokens").cast(pl.Float64) if operation == "sparse_prefill" else pl.lit(1.0)
+    weights = heads * float(_VALUE) * hidden
+    return 2.0 * batch * tokens * weights, weights * _by_dtype(DTYPE_BYTES)
 
 
 def _columns(*names: str) -> list[pl.Expr]:

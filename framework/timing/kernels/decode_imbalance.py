@@ -95,7 +95,7 @@ def imbalance_s(kernels: Kernels, model: Model, tp: int) -> float:
     even, uneven = (kernels.table(name).filter(own) for name in ("decode_attention", "uneven_decode"))
     if _pairs(even, uneven).height < _LEAST_CASES:
         return 0.0
-    return fit_imbalance(even, uneven).step_s(model.layers - model.windowed_layers)
+    return fit_imbalance(even, uneven).step_s(model.full_layers)
 
 
 def _pairs(even: pl.DataFrame, uneven: pl.DataFrame) -> pl.DataFrame:

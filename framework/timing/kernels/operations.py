@@ -108,7 +108,7 @@ class Operations:
         """
         intermediate, count, per_token = experts.intermediate, experts.count, experts.per_token
 
-        def ideal(dtype: str, shards: float) -> Ideal:
+        def ideal(dtype: str, shards: float, count: int = count, per_token: int = per_token) -> Ideal:
             def seconds(tokens: FloatArray) -> FloatArray:
                 matrices = 3.0 * hidden * intermediate * count / shards
                 read = matrices * (1.0 - (1.0 - per_token / count) ** tokens) * DTYPE_BYTES[dtype]
@@ -119,13 +119,13 @@ class Operations:
 
         def make() -> Interpolated:
             multiplied = self._multiplied_as(dtype)
-            shape = {"dtype": multiplied, "hidden": hidden, "intermediate": intermediate, "experts": count}
-            shape |= {"per_token": per_token}
+            shape = self._expert_shape(multiplied, hidden, experts)
             preferred = _EVEN if experts.shared_intermediate else _UNEVEN
             spread = ep > NODE_GPUS and tp == 1 and self._has("spread_experts", shape)
             rows = self.rows("spread_experts" if spread else "experts", shape)
             rows = nearest(_distribution(rows, preferred), {"ep": ep, "tp": tp})
-            measured = ideal(multiplied, float(rows["tp"][0] * rows["ep"][0]))
+            shards = float(rows["tp"][0] * rows["ep"][0])
+            measured = ideal(multiplied, shards, shape["experts"], shape["per_token"])
             return interpolate(rows, ("tokens",), measured, ideal(multiplied, float(tp * ep)), capped=False)
 
         key = ("experts", dtype, hidden, experts, tp, ep)
@@ -265,6 +265,19 @@ class Operations:
     def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
         """Seconds at the speed of light: the longer of computing `flops` and of moving `moved_bytes`."""
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
+
+    def _expert_shape(self, dtype: str, hidden: int, experts: Experts) -> dict[str, Any]:
+        """The measured shape that stands for these experts: the same, or matrices of the same size in up to twice or
+        half the number, which keep the GPU as busy with as many tokens.
+        """
+        size = {"dtype": dtype, "hidden": hidden, "intermediate": experts.intermediate}
+        numbers = {"experts": experts.count, "per_token": experts.per_token}
+        if not self._has("experts", size | numbers) and self._has("experts", size):
+            found = nearest(self.rows("experts", size), {"experts": experts.count, "per_token": experts.per_token})
+            other = {name: int(found[name][0]) for name in numbers}
+            if all(0.5 <= other[name] / number <= 2.0 for name, number in numbers.items()):
+                return size | other
+        return size | numbers
 
     def _multiplied_as(self, dtype: str) -> str:
         """The type of weights by which the backend multiplies them, if that is faster and was measured."""

@@ -15,7 +15,9 @@ from framework.system.parallelism import Parallelism
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.all_to_all import all_to_all_s
 from framework.timing.kernels.attention_gqa import GroupedQuery
+from framework.timing.kernels.attention_linear import DeltaRule, Hybrid
 from framework.timing.kernels.attention_mla import mla_attention
+from framework.timing.kernels.attention_sparse import SparseModule
 from framework.timing.kernels.interpolate import Interpolated
 from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 from framework.timing.kernels.table import Kernels
@@ -260,9 +262,13 @@ class StepCost:
 def step_cost(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepCost:
     """The cost of a model's steps on an instance, made of kernels. Raises InputError if a kernel was not measured."""
     operations = Operations(kernels, gpu)
-    attention: Attention
-    if model.latent is None:
-        attention = GroupedQuery(operations, model, parallelism.tp)
-    else:
-        attention = mla_attention(operations, model, parallelism.tp)
-    return StepCost(operations, model, parallelism, attention)
+    return StepCost(operations, model, parallelism, _attention(operations, model, parallelism.tp))
+
+
+def _attention(operations: Operations, model: Model, tp: int) -> Attention:
+    if model.sparse is not None:
+        return SparseModule(operations, model, tp)
+    if model.latent is not None:
+        return mla_attention(operations, model, tp)
+    full = GroupedQuery(operations, model, tp)
+    return full if model.linear is None else Hybrid(DeltaRule(operations, model, tp), full)

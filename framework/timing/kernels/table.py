@@ -17,6 +17,9 @@ The operations, each on one GPU:
 - all_reduce, all_gather, reduce_scatter, all_to_all: a message of `bytes` among `gpus`;
 - dispatch: `tokens` of each GPU to those of their experts and back (`phase` dispatch, combine), by the library `comm`;
 - latent_prefill, latent_decode: multi-head latent attention; `module` 1: with its projections, which have `dtype`;
+- sparse_prefill, sparse_decode: latent attention with an indexer and its projections, of a model of that `hidden`;
+- linear_attention: `tokens` of each of `batch` sequences through the convolution and the gated delta rule (`phase`
+  conv_prefill, prefill, conv_decode, decode) of `key_heads` and `value_heads` of `key_dim` and `value_dim`;
 - latent_bmm: its products around a decode's attention that absorb the up-projections (`phase` pre, post);
 - elementwise: a kernel that reads and writes `bytes` in all, which stay in the cache where they fit;
 - sampler: choosing a token of `vocab` for each of `batch` sequences, after the projection to the vocabulary;
@@ -53,6 +56,9 @@ OPERATIONS: Mapping[str, tuple[str, ...]] = {
     "dispatch": ("phase", "comm", "tokens", "hidden", "per_token", "experts", "ep", "nodes"),
     "latent_prefill": ("kv_dtype", "dtype", "heads", "batch", "tokens", "prefix", "module"),
     "latent_decode": ("kv_dtype", "dtype", "heads", "batch", "context", "module"),
+    "sparse_prefill": ("kv_dtype", "dtype", "hidden", "heads", "batch", "tokens", "prefix"),
+    "sparse_decode": ("kv_dtype", "dtype", "hidden", "heads", "batch", "context"),
+    "linear_attention": ("phase", "key_heads", "value_heads", "key_dim", "value_dim", "batch", "tokens"),
     "latent_bmm": ("dtype", "heads", "tokens", "phase"),
     "elementwise": ("bytes",),
     "sampler": ("vocab", "batch"),
