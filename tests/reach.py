@@ -305,6 +305,8 @@ def _admit(s: Simulation, i: Instance, covered: int) -> Names:
     if i.present_watermark < i.watermark and i.cache.available - s.blocks_of(i, covered) < i.watermark:
         yield "admitted below the watermark"
     present = [id in i.cache.references for id in ids]
+    if i.spec.state_blocks:
+        yield "admitted with its states"
     if any(present):
         yield "admitted with a cached prefix"
     if not all(present):
@@ -967,11 +969,13 @@ MECHANISMS = {
     "patience": "sent again",
     "reports": "asked by a report",
     "scaling": "scaled up",
+    "states": "admitted with its states",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
 EXCLUDED = frozenset({("ranks", "concurrent"), ("pipeline", "concurrent"), ("ranks", "pipeline")})
 EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles"), ("lockstep", "scaling")}
+EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
@@ -989,11 +993,13 @@ _SHARES |= {
     "impatient": 40,
     "stale": 40,
     "scaling": 40,
+    "stateful": 40,
 }
 _OFTEN = {
     "impatient": 160,
     "stale": 160,
     "scaling": 240,
+    "stateful": 240,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more

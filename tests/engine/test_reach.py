@@ -118,6 +118,7 @@ EVENTS = (
     *("asked by a report", "asked before a report has come", "asked while a report is on its way"),
     *("scaled up", "scaled up with one that drains", "scaled down", "scaled down with one that starts"),
     *("scaled down with work on all", "scaled down where none may go"),
+    "admitted with its states",
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 
@@ -127,7 +128,7 @@ RARE_EVENTS = (  # that few runs do not reach
     *("given up while its prefix is fetched", "given up while it is parked"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
 )
-MEET_SELDOM = frozenset({"patience", "reports", "scaling"})
+MEET_SELDOM = frozenset({"patience", "reports", "scaling", "states"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

@@ -118,6 +118,7 @@ def test_memory_of_models() -> None:
             (model.weight_bytes, float(shared + routed)),
             (model.kv_bytes_per_token, float(definitions.kv_bytes(model))),
             (model.kv_share(split.tp), float(own / definitions.kv_bytes(model))),
+            (model.state_bytes, float(definitions.state_bytes(model))),
         ]
         check(pairs, number)
         weights = float(shared / (split.tp * split.pp) + routed / split.gpus)

@@ -87,10 +87,17 @@ def extrapolation(row: StepRow, tokens: int, sampled: int, decodes: int, context
 
 def _matrices(model: Model, layer: int) -> Iterator[tuple[str, int]]:
     """The weights of a layer, as (`shared` or `expert`, how many), matrix by matrix."""
-    hidden, latent, experts = model.hidden, model.latent, model.experts
+    hidden, latent, experts, linear = model.hidden, model.latent, model.experts, model.linear
     yield from [("shared", hidden)] * 2  # norms
-    if latent is None:
-        yield from [("shared", hidden * model.heads * model.head_dim)] * 2  # queries, output
+    if linear is not None and layer < linear.layers:
+        keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
+        yield from [("shared", hidden * keys)] * 2  # queries, keys
+        yield from [("shared", hidden * values)] * 3  # values, gate, output
+        yield from [("shared", hidden * linear.value_heads)] * 2  # how much a head forgets, and how much it writes
+        yield from [("shared", linear.kernel)] * (2 * keys + values)  # convolution
+    elif latent is None:
+        sides = 3 if model.output_gate else 2  # queries, output, gate
+        yield from [("shared", hidden * model.heads * model.head_dim)] * sides
         yield from [("shared", hidden * model.kv_heads * model.head_dim)] * 2  # keys, values
     else:
         yield "shared", hidden * latent.query_rank
@@ -98,6 +105,9 @@ def _matrices(model: Model, layer: int) -> Iterator[tuple[str, int]]:
         yield "shared", hidden * (latent.kv_rank + latent.rope_dim)
         yield "shared", latent.kv_rank * model.heads * (latent.nope_dim + latent.value_dim)
         yield "shared", model.heads * latent.value_dim * hidden
+        if model.sparse is not None:
+            yield "shared", latent.query_rank * model.sparse.index_heads * model.sparse.index_dim
+            yield from [("shared", hidden)] * (model.sparse.index_dim + model.sparse.index_heads)
     if experts is None or layer < experts.dense_layers:
         yield from [("shared", hidden * model.intermediate)] * model.mlp_matrices
         return
@@ -122,12 +132,30 @@ def kv_bytes(model: Model, tp: int = 1, pp: int = 1) -> Fraction:
     values = 2 * model.head_dim * len(range(0, model.kv_heads, tp))  # heads 0, tp, 2 tp, ... are those of GPU 0
     if model.latent is not None:
         values = model.latent.kv_rank + model.latent.rope_dim
-    return values * (model.layers - model.windowed_layers) * BYTES[model.kv_dtype] / pp
+    index = 0 if model.sparse is None else model.sparse.index_dim + 4  # in fp8, and a scale
+    return (values * BYTES[model.kv_dtype] + index) * len(_growing(model)) / pp
+
+
+def _growing(model: Model) -> range:
+    """Layers whose KV grows with the context."""
+    linear = 0 if model.linear is None else model.linear.layers
+    return range(linear, model.layers - model.windowed_layers)
+
+
+def state_bytes(model: Model) -> Fraction:
+    """Bytes that a request keeps however long it is: matrices of heads, and inputs of the convolution in bf16."""
+    linear = model.linear
+    if linear is None:
+        return Fraction(0)
+    matrix = linear.key_dim * linear.value_dim * BYTES[linear.state_dtype]
+    row = 2 * linear.key_heads * linear.key_dim + linear.value_heads * linear.value_dim
+    return linear.layers * (linear.value_heads * matrix + (linear.kernel - 1) * row * BYTES["bf16"])
 
 
 def kept_layers(model: Model, window_kv: str) -> Fraction:
     """Layers that keep KV of the whole context, for each of those without a window."""
-    return Fraction(model.layers, model.layers - model.windowed_layers) if window_kv == "kept" else Fraction(1)
+    growing = len(_growing(model))
+    return Fraction(growing + model.windowed_layers, growing) if window_kv == "kept" else Fraction(1)
 
 
 def capacity_tokens(model: Model, gpu: Gpu, split: Parallelism, kv_fraction: float, memory_share: float = 1.0) -> int:

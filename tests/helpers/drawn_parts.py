@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from framework.system.model import Experts, LatentAttention, Model
+from framework.system.model import Experts, LatentAttention, LinearAttention, Model, SparseAttention
 from framework.system.parallelism import Parallelism
 from framework.timing.table import Curve, StepRow, Surface
 from tests.helpers.drawing import Draw
@@ -80,6 +80,14 @@ def wide_models(draw: Draw) -> Model:
         count, dense_layers = draw.integer(1, 8), draw.integer(0, model.layers)
         experts = Experts(count, draw.integer(1, count), draw.integer(1, 32), draw.integer(0, 16), dense_layers)
         model = replace(model, experts=replace(experts, dtype=draw.one([None, "fp8", "mxfp4"])))
+    model = replace(model, output_gate=draw.chance(0.3))
+    if model.latent is not None:
+        return replace(model, sparse=SparseAttention(*draw.integers(1, 32, 3))) if draw.chance(0.5) else model
+    if model.full_layers > 1 and draw.chance(0.5):
+        key_heads, kernel = draw.integer(1, 4), draw.integer(1, 5)
+        heads = (key_heads, key_heads * draw.integer(1, 3), draw.integer(1, 8), draw.integer(1, 8))
+        linear = LinearAttention(draw.integer(1, model.full_layers - 1), *heads, kernel, draw.one(["bf16", "fp32"]))
+        model = replace(model, linear=linear)
     return model
 
 

@@ -148,12 +148,13 @@ def _used(run: Run, instance: int, over: Clock) -> _Used:
     kv_bytes = run.scenario.engine.kv_compression.memory_share * model.kv_bytes_per_token
     moved = kv_bytes * (tokens + work.context_tokens) + expert_bytes * expert_reads
     moved += pool.parallelism.dp / _ranks(pool) * (model.weight_bytes - expert_bytes) * passes
+    moved += 2 * float(definitions.state_bytes(model)) * work.decodes
     block_s = sum(
         blocks * max(0.0, min(until_s, over.to_s) - max(since_s, over.from_s))
         for since_s, until_s, blocks in run.unreported.held[instance]
     )
     return _Used(
-        flops=2 * model.active_parameters * tokens + model.attention_flops_per_pair * (square / 2 + work.attended),
+        flops=model.flops_per_token * tokens + model.attention_flops_per_pair * (square / 2 + work.attended),
         bytes_moved=moved,
         block_s=block_s,
         blocks=_total_blocks(run, pool),

@@ -47,6 +47,48 @@ MUTANTS = (
         "setting.copy_bytes_per_token",
         "model.kv_bytes_per_token * setting.engine.kv_compression.copy_share",
     ),
+    Mutant(
+        "states take no blocks",
+        "memory/kv_blocks.py",
+        "blocks_for(s, tokens) + inst.state_blocks",
+        "blocks_for(s, tokens)",
+    ),
+    Mutant(
+        "a request fits without its states",
+        "memory/kv_blocks.py",
+        "blocks_for(s, peak) + inst.state_blocks",
+        "blocks_for(s, peak)",
+    ),
+    Mutant(
+        "states are not swapped",
+        "memory/kv_blocks.py",
+        "kv_bytes_per_token + s.options.state_bytes",
+        "kv_bytes_per_token",
+    ),
+    Mutant(
+        "a copy leaves the states behind",
+        "copies/transfers.py",
+        "    bytes_ = tokens * s.options.copy_bytes_per_token + s.options.state_bytes\n    landing_s",
+        "    bytes_ = tokens * s.options.copy_bytes_per_token\n    landing_s",
+    ),
+    Mutant(
+        "the last layer of a copy has no state",
+        "copies/transfers.py",
+        "    bytes_ = tokens * s.options.copy_bytes_per_token + s.options.state_bytes\n    last_layer_bytes",
+        "    bytes_ = tokens * s.options.copy_bytes_per_token\n    last_layer_bytes",
+    ),
+    Mutant(
+        "states are those of one GPU's heads, on every GPU",
+        "setup/config.py",
+        "self.model.state_tokens(pool.parallelism.tp)",
+        "self.model.state_tokens(1)",
+    ),
+    Mutant(
+        "a reservation holds no states",
+        "setup/instances.py",
+        "engine.block_tokens) + states, most)",
+        "engine.block_tokens), most)",
+    ),
     # --- preemption, swapping ---
     Mutant("swap-in ignores the watermark", "requests/preemption.py", _ROOM, "available(s, i) - blocks < 0"),
     Mutant("swap-in ignores the largest batch", "requests/preemption.py", "seats(s, i) >= inst.max_batch or ", ""),
