@@ -155,10 +155,11 @@ class Closed(Load):
     """`concurrency` clients, each with one request under way: the maximum concurrency of serving benchmarks.
 
     All clients start at time 0. Each takes the next session of the trace (a request without a session is one of its
-    own) as soon as its last one has ended; recorded arrival times have no effect. Of a program with several first calls
-    these are as far apart as recorded. From `duration_s` seconds on nothing is sent: that is the window, less
-    `warmup_s` at its start. Without a duration the whole trace is sent. A client whose request was rejected returns after `backoff_s` seconds: with the same request if the policy refused it on
-    arrival and the duration is not over, else with its next one.
+    own) as soon as all of its last one has ended; recorded arrival times have no effect, except that several first
+    calls of one program are as far apart as recorded. From `duration_s` seconds on nothing is sent: that is the window,
+    less `warmup_s` at its start. Without a duration the whole trace is sent. A client whose request was rejected
+    returns after `backoff_s` seconds: with the same request if the policy refused it on arrival and the duration is not
+    over, else with its next one.
     """
 
     concurrency: Count

@@ -115,12 +115,12 @@ class Simulation:
         if self.hash_tokens:
             self._build_stores()
         self.requests = [self._read_request(k) for k in range(len(workload))]
-        self._followers = _followers(workload)
-        self._awaits = Counter(itertools.chain.from_iterable(self._followers.values()))
-        self._opener = workload.openers.tolist()
-        self._programs: dict[int, list[int]] = {}  # calls that have not ended, by the first of their program
-        for call, first in enumerate(self._opener):
-            self._programs.setdefault(first, []).append(call)
+        self.followers = _followers(workload)
+        self.awaits = Counter(itertools.chain.from_iterable(self.followers.values()))
+        self.opener = workload.openers.tolist()
+        self.programs: dict[int, list[int]] = {}  # calls that have not ended, by the first of their program
+        for call, first in enumerate(self.opener):
+            self.programs.setdefault(first, []).append(call)
         self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
         self.now_s = 0.0
@@ -281,12 +281,12 @@ class Simulation:
         r.state, r.reason, r.end_s = state, reason, self.now_s
         self.ended.append(r)
         self.present.pop(r.id, None)
-        for later in self._followers.get(r.id, ()):
-            self._awaits[later] -= 1
-            if not self._awaits[later]:
+        for later in self.followers.get(r.id, ()):
+            self.awaits[later] -= 1
+            if not self.awaits[later]:
                 think_s = 0.0 if self.workload.think_s is None else float(self.workload.think_s[later])
                 self.push(self._next_s(r, think_s), ARRIVAL, later)
-        program = self._programs[self._opener[r.id]]
+        program = self.programs[self.opener[r.id]]
         program.remove(r.id)
         if self.sessions and not program:
             self.push(self._next_s(r, 0.0), ARRIVAL, self.sessions.pop(0).id)
@@ -294,14 +294,14 @@ class Simulation:
     def announce_next_beside(self, r: Request) -> None:
         """r, first of a closed load's program: its next first call comes as long after it as recorded."""
         if self.options.clients is not None and self.waits_for_none(r.id):
-            beside = [k for k in self._programs[self._opener[r.id]] if k > r.id and self.waits_for_none(k)]
+            beside = [k for k in self.programs[self.opener[r.id]] if k > r.id and self.waits_for_none(k)]
             if beside:
                 gap_s = float(self.workload.arrival_s[beside[0]]) - float(self.workload.arrival_s[r.id])
                 self.push(self.now_s + gap_s, ARRIVAL, beside[0])
 
     def opens(self, r: int) -> bool:
         """Whether a request is the first of its program."""
-        return int(self._opener[r]) == r
+        return int(self.opener[r]) == r
 
     def waits_for_none(self, r: int) -> bool:
         """Whether a request waits for the end of no other."""

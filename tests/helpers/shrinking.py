@@ -12,8 +12,8 @@ import numpy as np
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open
-from framework.programs import kept_links
 from framework.workload import Workload, consecutive
+from framework.workload.programs import kept_links
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import Scenario
 

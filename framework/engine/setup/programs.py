@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from framework.engine.setup.prefix_layout import ListSpace
 from framework.load import Load
-from framework.programs import besides
 from framework.workload import Workload
+from framework.workload.programs import besides
 
 
 def lay_out_programs(options: NDArray[np.void], space: ListSpace, workload: Workload, load: Load) -> None:

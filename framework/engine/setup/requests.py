@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from framework.checks import require_count
 from framework.engine.memory.records import REQUEST
 from framework.load import Load
-from framework.programs import followers
 from framework.workload import Workload
+from framework.workload.programs import followers
 
 _CACHE_LINE = 64  # bytes
 

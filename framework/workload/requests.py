@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framework.checks import require_count, require_positive
 from framework.errors import InputError
-from framework.programs import check_calls, kept_links, openers
+from framework.workload.programs import check_calls, kept_links, openers
 
 _ROWS = (
     *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),
@@ -29,10 +29,9 @@ class Workload:
 
     `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later call of a
     program, such as a later turn of a session) arrives instead `think_s` after request `previous`, and all others that
-    `joins` gives it, have ended. The ids of the blocks of request r's prompt
-    are `hash_ids[begin:end]` with begin, end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens`
-    tokens, and ids are chained: the same id means the same prefix up to and including that block. Arrays are read-only,
-    so workloads may share them.
+    `joins` gives it, have ended. The ids of the blocks of request r's prompt are `hash_ids[begin:end]` with begin and
+    end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens` tokens, and ids are chained: the same
+    id means the same prefix up to and including that block. Arrays are read-only, so workloads may share them.
     """
 
     arrival_s: NDArray[np.float64]
@@ -49,7 +48,7 @@ class Workload:
     think_s: NDArray[np.float64] | None = None
     session_id: NDArray[np.int64] | None = None  # -1: none
     turn: NDArray[np.int64] | None = None
-    trigger: NDArray[np.int8] | None = None  # what `think_s` is: an index of framework.programs.TRIGGERS
+    trigger: NDArray[np.int8] | None = None  # what `think_s` is: an index of framework.workload.programs.TRIGGERS
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     tenant: tuple[str, ...] | None = None  # the sender: a user, a customer
