@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,10 +21,13 @@ from framework.workload import Workload, chosen, first, repeated
 from tests.helpers.scenarios import MODEL, RowTiming
 
 GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
-ENGINES = ("compiled", "reference")
+ROW, OPEN = StepRow(base_s=0.25), Open()
+Engine = Literal["compiled", "reference"]
+Call = tuple[float, int, list[int], float]
+ENGINES: tuple[Engine, ...] = ("compiled", "reference")
 
 
-def calls(*rows: tuple[float, int, list[int], float], sessions: list[int] | None = None) -> Workload:
+def calls(*rows: Call, sessions: list[int] | None = None) -> Workload:
     """Of (recorded arrival, output tokens, what it waits for, delay) each, in one program or in those named."""
     return Workload(
         np.array([row[0] for row in rows]),
@@ -36,7 +40,7 @@ def calls(*rows: tuple[float, int, list[int], float], sessions: list[int] | None
     )
 
 
-def played(workload: Workload, engine: str, load: Load = Open(), row: StepRow = StepRow(base_s=0.25)) -> Result:
+def played(workload: Workload, engine: Engine, load: Load = OPEN, row: StepRow = ROW) -> Result:
     options = EngineConfig(kv_tokens=4096, batching="mixed", implementation=engine)
     result = simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": row}), options, load=load)
     check_result(result)
@@ -44,11 +48,11 @@ def played(workload: Workload, engine: str, load: Load = Open(), row: StepRow = 
 
 
 # One call, two that it starts, and one that needs both: its branches take 1 and 2 s.
-DIAMOND = ((0.0, 2, [], 0.0), (1.0, 4, [0], 0.0), (1.0, 8, [0], 0.5), (2.0, 1, [1, 2], 0.25))
+DIAMOND: tuple[Call, ...] = ((0.0, 2, [], 0.0), (1.0, 4, [0], 0.0), (1.0, 8, [0], 0.5), (2.0, 1, [1, 2], 0.25))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_join_comes_after_the_last_that_it_waits_for(engine: str) -> None:
+def test_a_join_comes_after_the_last_that_it_waits_for(engine: Engine) -> None:
     rows = played(calls(*DIAMOND), engine).requests
     assert rows["arrival_s"].tolist() == [0.0, 0.5, 1.0, rows["end_s"][2] + 0.25]
     assert rows["end_s"][1] < rows["end_s"][2]
@@ -57,7 +61,7 @@ def test_a_join_comes_after_the_last_that_it_waits_for(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_join_comes_even_if_a_call_is_rejected(engine: str) -> None:
+def test_a_join_comes_even_if_a_call_is_rejected(engine: Engine) -> None:
     workload = calls(*DIAMOND)
     prompts = np.where(np.arange(4) == 1, MODEL.max_context, 8)
     rows = played(replace(workload, input_tokens=prompts), engine).requests
@@ -66,7 +70,7 @@ def test_a_join_comes_even_if_a_call_is_rejected(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_client_takes_the_next_program_when_all_calls_have_ended(engine: str) -> None:
+def test_a_client_takes_the_next_program_when_all_calls_have_ended(engine: Engine) -> None:
     workload = calls(*DIAMOND[:3], (3.0, 1, [], 0.0), sessions=[0, 0, 0, 1])
     rows = played(workload, engine, Closed(1)).requests
     assert rows["arrival_s"][3] == rows["end_s"][2] > rows["end_s"][1]
@@ -74,9 +78,15 @@ def test_a_client_takes_the_next_program_when_all_calls_have_ended(engine: str) 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("request_s", [0.0, 0.5])
-def test_further_first_calls_of_a_client_are_as_far_apart_as_recorded(engine: str, request_s: float) -> None:
+def test_further_first_calls_of_a_client_are_as_far_apart_as_recorded(engine: Engine, request_s: float) -> None:
     """Programs 0 and 1 with three and two first calls, of one client: the second begins when the first has ended."""
-    rows = ((0.0, 1, [], 9.0), (1.0, 1, [], 9.0), (5.0, 1, [], 9.0), (6.0, 1, [], 9.0), (8.0, 1, [], 9.0))
+    rows: tuple[Call, ...] = (
+        (0.0, 1, [], 9.0),
+        (1.0, 1, [], 9.0),
+        (5.0, 1, [], 9.0),
+        (6.0, 1, [], 9.0),
+        (8.0, 1, [], 9.0),
+    )
     workload = calls(*rows, sessions=[0, 0, 1, 0, 1])
     row = StepRow(base_s=0.25, request_s=request_s)
     found = played(workload, engine, Closed(1), row).requests
@@ -86,11 +96,10 @@ def test_further_first_calls_of_a_client_are_as_far_apart_as_recorded(engine: st
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_depends_on_a_call_that_is_not_sent_is_not_sent(engine: str) -> None:
+def test_what_depends_on_a_call_that_is_not_sent_is_not_sent(engine: Engine) -> None:
     load = Closed(1, duration_s=1.0, backoff_s=1.0)
-    result = played(
-        calls((0.0, 2, [], 0.0), (0.0, 1, [0], 0.0), (0.0, 1, [0], 9.0), (0.0, 1, [1, 2], 0.0)), engine, load
-    )
+    workload = calls((0.0, 2, [], 0.0), (0.0, 1, [0], 0.0), (0.0, 1, [0], 9.0), (0.0, 1, [1, 2], 0.0))
+    result = played(workload, engine, load)
     assert result.requests["arrival_s"].tolist() == [0.0, 0.5]
 
 
@@ -98,7 +107,7 @@ def test_a_call_that_comes_too_early_is_a_bug() -> None:
     result = played(calls(*DIAMOND), "compiled")
     rows = result.requests.copy()
     rows["arrival_s"][3] = rows["end_s"][2]
-    with pytest.raises(InvariantError, match="call that arrived before what it waits for had ended .first at 3"):
+    with pytest.raises(InvariantError, match=r"call that arrived before what it waits for had ended \(first at 3"):
         check_result(replace(result, requests=rows))
 
 
@@ -127,6 +136,6 @@ def test_cutting_and_repeating_keep_what_calls_wait_for() -> None:
         ({"joins": np.array([3, 2])}, "must be pairs"),
     ],
 )
-def test_links_that_cannot_be_are_refused(changes: dict[str, np.ndarray], reason: str) -> None:
+def test_links_that_cannot_be_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         replace(calls(*DIAMOND), **changes)

@@ -66,7 +66,7 @@ def test_calls_of_a_trace_that_is_cut_wait_for_what_is_left() -> None:
     [
         (
             {"wait_for": [None, [0], [0], None, [2, 7], None, []]},
-            r"request 4 \(session 4\): it waits for turn 7, which",
+            r"request 4 \(session 4\): it waits for turn 7,",
         ),
         ({"wait_for": [None, [0], [3], None, [1, 2], None, []]}, r"request 2 \(session 4\): .*wait for each other"),
         ({"wait_for": [None, [1], [0], None, [1, 2], None, []]}, r"request 1 \(session 4\): .*wait for each other"),
