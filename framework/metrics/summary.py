@@ -180,7 +180,8 @@ def _of_the_trace(workload: Workload) -> dict[str, Any]:
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -> dict[str, Any]:
-    others, requests = left_out(requests), counted(requests)
+    others, attainment = left_out(requests), clock.attainment(requests["good"].to_numpy())
+    requests = counted(requests)
     finished = requests.filter(pl.col("state") == "finished")
     offered, good, completed = len(requests), int(requests["good"].sum()), len(finished)
     seconds = Seconds(_duration_s(result, clock), clock.window_s)
@@ -215,7 +216,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
-        "slo_attainment": good / offered * (1 - (clock.overdue or 0.0)),
+        "slo_attainment": attainment,
         **({} if clock.overdue is None else {"overdue_share": clock.overdue}),
         **others,
         "goodput_per_gpu": goodput_rps / on if on else 0.0,
