@@ -48,9 +48,9 @@ class Clock:
     lengths_s: Floats
     overdue: float | None = None
 
-    def attainment(self, good: Flags) -> float:
-        """The share of the counted requests that are `good` (N,); clients that are kept waiting count as missed."""
-        return float(good[self.counted].sum() / self.counted.sum() * (1 - (self.overdue or 0.0)))
+    def attainment(self, good: int, offered: int) -> float:
+        """The share of the offered requests that are good; of clients that were kept waiting none are."""
+        return good / offered * (1 - (self.overdue or 0.0))
 
 
 def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Clock:

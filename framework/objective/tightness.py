@@ -53,7 +53,8 @@ def tightness(result: Result, slo: Slo, attainment: float) -> float:
 
     def is_kept(scale: float) -> bool:
         scaled = slo.scaled(scale)
-        return clock_of(result, scaled).attainment(judge(result, scaled).good) >= attainment
+        clock, good = clock_of(result, scaled), judge(result, scaled).good
+        return clock.attainment(int(good[clock.counted].sum()), int(clock.counted.sum())) >= attainment
 
     tight, loose = 1 / _LOOSEST, _LOOSEST
     if is_kept(tight):

@@ -227,6 +227,7 @@ def under_other_loads(draw: Draw, scenario: Scenario, exact: bool) -> Scenario:
         rules = replace(rules, admit="hash", refuse=draw.chance(0.5))
     elif draw.chance(0.5):
         rules = replace(rules, admit="late")  # which leaves the first requests unserved, of a warm-up if there is one
+    load = replace(load, patience=scenario.load.patience)
     return replace(scenario, workload=workload, load=load, rules=rules)
 
 
@@ -401,6 +402,8 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
     found |= {name: getattr(workload, name)[sent].tolist() for name in ("input_tokens", "output_tokens")}
     found |= {name: [values[k] for k in sent] for name, values in of_the_trace(workload).items()}
     found["request_id"] = sent
+    if len(result.attempts):
+        found["attempts"] = result.attempts.tolist()
     if "reader_wait_s" in run.requests[0]:
         waits_s = [reader_wait_s(token_s, run.slo) for token_s in run.unreported.token_s]
         finished = (rows["state"] == 1).tolist()

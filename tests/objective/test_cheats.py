@@ -29,12 +29,14 @@ from framework.workload import Workload
 from policies.chunked import Chunked
 from policies.distserve import DistServe
 from tests.helpers.cheats import (
+    CHOOSY,
     CRASHING,
     EVERYWHERE,
     STARVING,
     STOPPING,
     Cheat,
     HoldsDecodesBack,
+    HoldsSessionsBack,
     Known,
     RejectsLongOutputs,
     SuspendsAllThatIsNotCounted,
@@ -190,6 +192,23 @@ def test_no_cheat_leads_that_stops_what_runs_or_knows_of_a_crash(name: str, chea
     held = {cheat: by for cheat, by in leads.items() if by is not None}
     assert held  # the others serve more within the SLO
     assert not {cheat: by for cheat, by in held.items() if max(by.values()) > NEAR}
+
+
+@pytest.mark.parametrize("name", ["closed, a trace to its end", "disaggregated, closed", "open, at capacity"])
+def test_no_cheat_leads_that_chooses_what_is_quick_to_serve(name: str) -> None:
+    """Clients whose requests are ended send others, and one whose request is held sends none."""
+    leads = {cheat.__name__: lead(name, cheat) for cheat in CHOOSY}
+    assert all(by is not None and max(by.values()) <= NEAR for by in leads.values()), leads
+
+
+def test_who_holds_sessions_back_has_no_more_good_ones_than_it_serves() -> None:
+    """Later turns are sent once the window is over, to an empty system, and nine tenths of them keep the limits."""
+    cell = Cell(Chunked, ONE, requests(240, 30.0, turns=3))
+    result, found = played(cell, cheating(cell.honest, HoldsSessionsBack, cell.known))
+    anyhow = judge(replace(result, window=None), cell.slo).good  # whenever they are sent
+    assert anyhow[80:].mean() > 0.9
+    assert anyhow.sum() / found["window_s"] > 2 * found["request_throughput"]
+    assert found["goodput_rps"] < 0.5 * anyhow.sum() / found["window_s"]
 
 
 @pytest.mark.parametrize("name", WARMED)
