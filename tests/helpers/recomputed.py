@@ -11,8 +11,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from framework.load import Open
 from framework.metrics.slo import Slo
-from tests.helpers.recomputed_clock import Clock, clock
+from tests.helpers.recomputed_clock import Clock, allowed_s, clock
 from tests.helpers.recomputed_crashes import crash_figures
 from tests.helpers.recomputed_load import load
 from tests.helpers.recomputed_tenants import fairness, reader_wait_s
@@ -87,8 +88,19 @@ def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
             good &= row["e2e_s"] / row["output_tokens"] <= limits["normalized_s"]
             good &= _keeps_slowdown(run, row)
             good &= reader_wait_s(token_s, run.slo) <= limit_s(run.slo, "reader_wait_s", row.get("slo_class"))
+            good &= late_s(run, row["request_id"]) <= 0
         found.append((ttft_ok, tpot_ok, good))
     return found
+
+
+def late_s(run: Run, number: int) -> float:
+    """How much longer the turns before a turn of an open load took than twice what the SLO allows; 0 for others."""
+    previous, late = run.scenario.workload.previous, 0.0
+    while previous is not None and isinstance(run.scenario.load, Open) and previous[number] >= 0:
+        number = int(previous[number])
+        row = run.requests[number]
+        late += run.unreported.end_s[number] - row["arrival_s"] - 2 * allowed_s(run, row)
+    return late
 
 
 def _keeps_slowdown(run: Run, row: Row) -> bool:
