@@ -1014,7 +1014,7 @@ _SHARES |= {
     "impatient": 40,
     "stale": 40,
     "scaling": 40,
-    "programs": 40,
+    "programs": 68,
     "stateful": 40,
 }
 _OFTEN = {

@@ -101,7 +101,7 @@ MUTANTS = (
     Mutant(
         "swap-in moves no bytes",
         "requests/preemption.py",
-        "        inst.swap_bytes += q.kv * s.options.kv_bytes_per_token\n        add_kv_tokens",
+        "        inst.swap_bytes += swapped_bytes(s, r)\n        add_kv_tokens",
         "        add_kv_tokens",
     ),
     Mutant(
@@ -251,8 +251,8 @@ MUTANTS = (
     Mutant(
         "a reservation is freed by its tokens",
         "memory/kv_blocks.py",
-        "return reserved if reserved > 0 else blocks_for(s, tokens)",
-        "return blocks_for(s, tokens)",
+        "return inst.reserve_blocks if inst.reserve_blocks > 0 else blocks_for(s, tokens) + inst.state_blocks",
+        "return blocks_for(s, tokens) + inst.state_blocks",
     ),
     # --- leaps ---
     Mutant(
@@ -1699,7 +1699,7 @@ MUTANTS = (
     Mutant(
         "KV that a decision swaps out takes no time",
         "roles/suspension.py",
-        "    s.instances[i].swap_bytes += s.requests[r].kv * s.options.kv_bytes_per_token\n",
+        "    s.instances[i].swap_bytes += swapped_bytes(s, r)\n",
         "",
     ),
     Mutant(
