@@ -92,6 +92,11 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
             s.parked.remove(r)
             end_cancelled(s, r, action[2])
         return
+    if s.gate is not None and r in s.gate.waiting:
+        if action[0] == "cancel":
+            s.gate.leave(r, s.now_s)
+            end_cancelled(s, r, action[2])
+        return
     if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
         return
     i = s.instances[r.instance]

@@ -7,14 +7,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, GATEWAY, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
+from framework.reference.gate import gate_of
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
-FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP)  # kinds of events before which much time may pass with nothing but ticks
+FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which much time may pass with nothing but ticks
 NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT)  # kinds of events that alone do not keep a run going
 
 
@@ -116,6 +117,7 @@ class Simulation:
         self._later_turns = {}
         if workload.previous is not None and workload.think_s is not None:
             self._later_turns = {int(r): later for later, r in enumerate(workload.previous) if r >= 0}
+        self.gate = gate_of(options.engine.gateway, workload, options.engine.views)
         self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
         self.now_s = 0.0

@@ -79,6 +79,7 @@ def _set_parts(options: NDArray[np.void], setting: Setting) -> None:
         own = getattr(getattr(setting.engine, part.name), "engine_options", dict)
         for name, value in own().items():
             options[name] = value
+    options["goes_by_reports"] = options["report_every_s"][0] > 0 and options["goes_by_utilization"][0]
     _set_speculation(options, setting)
 
 
