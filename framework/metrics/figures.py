@@ -114,6 +114,12 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
          "cancelled", "", _DOWN),
     row("gave_up", "cancelled requests whose clients gave up; only where clients give up", "given up", "", _DOWN),
     row("sent_again", "number of times that a client sent a request again after it gave up", "sent again", "", _DOWN),
+    row("mean_gateway_ms", "ms: mean time for which requests waited at the gateway, also those that it refused; only "
+         "with a gateway, like the next four", "mean wait at the gateway", "ms", _DOWN),
+    row("p99_gateway_ms", "ms: its 99th percentile", "P99 wait at the gateway", "ms", _DOWN),
+    row("shed", "requests that the gateway refused because too many waited", "shed", "", _DOWN),
+    row("expired", "requests that the gateway refused because they had waited for too long", "expired", "", _DOWN),
+    row("gateway", "a row for each class, tenant and priority, if the trace has them: these four"),
     row("preemptions", "number of times that a request lost its KV and was computed again, or was swapped out",
          "preemptions", "", _DOWN, heading="pre-\nempted"),
     row("migrations", "number of times that a decoding request moved to another instance",
