@@ -51,8 +51,7 @@ class Gate:
         self.goes_by_reports = bool(views) and config.saturation == "utilization"
         self._reports: Reports[Signals] = Reports(views, [])
         self.arrives_s = self._reports.arrives_s
-        self.taken = self.last_news = 0  # the last report, and the last one that may differ from that before it
-        self.has_news = False  # the next report may differ
+        self.taken = self.last_news = 0  # the last report, and the last one whose arrival it waits for
 
     # --- lists ---
 
@@ -82,6 +81,7 @@ class Gate:
             flow.requests.append(r)
             self._entered += 1
             self._numbers[r.id] = self._entered
+            self.last_news = max(self.last_news, self.taken)
         self._come = []
 
     def leave(self, r: Request, now_s: float) -> None:
@@ -128,13 +128,8 @@ class Gate:
 
     def note_turn(self, s: Simulation) -> None:
         """An instance that was marked as changed schedules."""
-        if not self.goes_by_reports:
-            if self.waiting:
-                self.look_at(s, s.now_s)
-        elif not self.has_news:
-            self.has_news = True
-            if self.waiting:
-                self.look_at(s, self.arrives_s(self.next_report(s.now_s)))
+        if self.waiting:
+            self.look_at(s, s.now_s)
 
     # --- reports ---
 
@@ -142,8 +137,6 @@ class Gate:
         """Take the report of that number."""
         self._reports.keep(number, signals)
         self.taken = number
-        if self.has_news:
-            self.last_news, self.has_news = number, False
 
     def shown(self, now_s: float) -> Signals:
         """The last report that has arrived."""

@@ -19,7 +19,7 @@ def look(s: Simulation) -> None:
     gate.look = None
     gate.charge_outputs(s.finished)
     gate.take_in()
-    while gate.waiting and not is_saturated(s):
+    while gate.waiting and not is_saturated(s, gate.shown(s.now_s) if gate.goes_by_reports else signals(s)):
         release(s, gate.next_flow())
     for flow in gate.flows:
         while flow.requests and gate.deadline_s(flow) <= s.now_s:
@@ -31,7 +31,9 @@ def look(s: Simulation) -> None:
             gate.look_at(s, gate.deadline_s(flow))
     if gate.waiting and gate.goes_by_reports:
         number = gate.next_report(s.now_s)
-        if number <= (gate.taken + 1 if gate.has_news else gate.last_news):
+        if not is_saturated(s, signals(s)):
+            gate.last_news = gate.taken + 1
+        if number <= gate.last_news:
             gate.look_at(s, gate.arrives_s(number))
 
 
@@ -67,14 +69,13 @@ def too_many(s: Simulation) -> Iterator[Request]:
 # --- saturation -------------------------------------------------------------------------------------------------------
 
 
-def is_saturated(s: Simulation) -> bool:
-    """Whether the fleet can take no more prompts."""
+def is_saturated(s: Simulation, seen: Signals) -> bool:
+    """Whether the fleet can take no more prompts, by what is seen of its instances."""
     gate = s.gate
     assert gate is not None
     there = [i for i in s.instances if i.role & PREFILL]
     if gate.config.saturation == "in_flight":
         return sum(map(in_flight, s.instances)) >= gate.config.most_in_flight * len(there)
-    seen = gate.shown(s.now_s) if gate.goes_by_reports else signals(s)
     scores = [score(s, *seen[i.id]) for i in there]
     if not scores:
         return True

@@ -168,8 +168,7 @@ SIM = record(
     ("gated_number", "i8"),  # the last number given to one of these
     ("look_s", "f8"),  # when the gateway looks next, inf: nothing is known to change
     ("next_seen", "i8"),  # number of the next report to arrive at the gateway
-    ("last_news", "i8"),  # number of the last report that may differ from the one before it
-    ("has_news", "b1"),  # 1: the next report may, too
+    ("last_news", "i8"),  # number of the last report whose arrival it waits for
     ("charged", "i8"),  # finished requests whose outputs are charged to their flows
 )
 

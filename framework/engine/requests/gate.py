@@ -69,26 +69,9 @@ def leave_gateway(s: State, r: int) -> None:
 
 @inner
 def note_turn(s: State) -> None:
-    """An instance that was marked as changed schedules: what the gateway goes by may allow more now, or in the next
-    report.
-    """
-    sim = s.sim
-    if not s.options.goes_by_reports:
-        if sim.gated > 0:
-            look_at(s, sim.now_s)
-    elif not sim.has_news:
-        sim.has_news = True
-        if sim.gated > 0:
-            look_at(s, next_arrival_of_report_s(s))
-
-
-@inner
-def next_arrival_of_report_s(s: State) -> float:
-    """When the next report arrives at the gateway, of those that have not arrived by now."""
-    sim = s.sim
-    while sim.next_seen * s.options.report_every_s + s.options.report_delay_s <= sim.now_s:
-        sim.next_seen += 1
-    return sim.next_seen * s.options.report_every_s + s.options.report_delay_s
+    """An instance that was marked as changed schedules: it may have room for more afterwards."""
+    if s.sim.gated > 0:
+        look_at(s, s.sim.now_s)
 
 
 @inner

@@ -5,6 +5,8 @@ A run without a gateway compiles nothing of this module.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -17,7 +19,7 @@ from framework.engine.events.ask import keep_seen
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.requests.arrivals import refuse, serve
-from framework.engine.requests.gate import leave_gateway, link, look_at, next_arrival_of_report_s, unlink
+from framework.engine.requests.gate import leave_gateway, link, look_at, unlink
 from framework.engine.roles.changes import note_next_change
 from framework.policy.inspection import View
 
@@ -42,7 +44,7 @@ def _look(s: State, shown: View) -> None:
     catch_up(s)
     _charge_outputs(s)
     _take_in(s)
-    while sim.gated > 0 and s.error.status == 0 and not _is_saturated(s, shown):
+    while sim.gated > 0 and s.error.status == 0 and not _is_saturated(s, shown.instances):
         _release(s, _next_flow(s))
     _expire(s)
     _shed(s)
@@ -74,6 +76,7 @@ def _take_in(s: State) -> None:
         band.gated += 1
         s.sim.gated_number += 1
         s.lists[s.options.gated_number_at + r] = s.sim.gated_number
+        s.sim.last_news = max(s.sim.last_news, s.sim.next_report - 1)  # those that are under way
 
 
 @inner
@@ -95,29 +98,24 @@ def _least_charged(s: State, first: int) -> int:
 
 
 @inner
-def _is_saturated(s: State, shown: View) -> bool:
-    """Whether the fleet can take no more prompts."""
-    return _is_utilized(s, shown) if s.options.goes_by_utilization else _has_its_most(s)
+def _is_saturated(s: State, instances: Any) -> bool:
+    """Whether the fleet can take no more prompts, by these columns of instances."""
+    return _is_utilized(s, instances) if s.options.goes_by_utilization else _has_its_most(s)
 
 
 @inner
-def _is_utilized(s: State, shown: View) -> bool:
-    """Whether instances that take prompts have long queues or little memory; shown are their columns, roles are current."""
-    score, least, count = 0.0, np.inf, 0
+def _is_utilized(s: State, instances: Any) -> bool:
+    """Whether instances that take prompts have long queues or little memory; their roles are the present ones."""
+    scores, least, count = 0.0, np.inf, 0
     for i in range(s.options.instances):
         if s.instances[i].role & PREFILL:
-            one = _score(s, shown, i)
-            score += one
-            least = min(least, one)
+            inst = instances[i]
+            used = inst.total_blocks - inst.free_blocks - inst.evictable_blocks
+            score = max(inst.queued / s.options.queue_threshold, used / inst.total_blocks / s.options.kv_threshold)
+            scores += score
+            least = min(least, score)
             count += 1
-    return count == 0 or (least >= 1.0 if s.options.saturated_at_all else score >= count)
-
-
-@inner
-def _score(s: State, shown: View, i: int) -> float:
-    inst = shown.instances[i]
-    used = inst.total_blocks - inst.free_blocks - inst.evictable_blocks
-    return max(inst.queued / s.options.queue_threshold, used / inst.total_blocks / s.options.kv_threshold)
+    return count == 0 or (least >= 1.0 if s.options.saturated_at_all else scores >= count)
 
 
 @inner
@@ -223,6 +221,16 @@ def _look_later(s: State) -> None:
         if s.flows[f].head >= 0 and _deadline_s(s, f) < np.inf:
             look_at(s, _deadline_s(s, f))
     if s.options.goes_by_reports and s.sim.gated > 0:
-        arrival_s = next_arrival_of_report_s(s)
-        if s.sim.next_seen <= (s.sim.next_report if s.sim.has_news else s.sim.last_news):
-            look_at(s, arrival_s)
+        _await_report(s)
+
+
+@inner
+def _await_report(s: State) -> None:
+    """Look again when the next report arrives: one that was under way, or that may show what has come free by now."""
+    sim, every_s, delay_s = s.sim, s.options.report_every_s, s.options.report_delay_s
+    if not _is_saturated(s, s.instances):
+        sim.last_news = sim.next_report
+    while sim.next_seen * every_s + delay_s <= sim.now_s:
+        sim.next_seen += 1
+    if sim.next_seen <= sim.last_news:
+        look_at(s, sim.next_seen * every_s + delay_s)

@@ -23,9 +23,6 @@ from framework.policy.inspection import View
 def pass_report(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
     """Bring all records up to the report for which `engine.loop.run` came back; returns YIELDED."""
     s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
-    if s.sim.has_news:
-        s.sim.last_news = s.sim.next_report
-        s.sim.has_news = False
     s.sim.next_report += 1
     note_next_change(s)
     catch_up(s)
