@@ -114,6 +114,10 @@ class Gate:
 
     # --- time ---
 
+    def since_s(self, r: Request) -> float:
+        """When r came."""
+        return self._since[r.id]
+
     def deadline_s(self, flow: Flow) -> float:
         """When the first request of the flow has waited for too long."""
         return self._since[flow.requests[0].id] + self.limits[flow.band][1]

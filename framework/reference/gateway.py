@@ -23,9 +23,9 @@ def look(s: Simulation) -> None:
         release(s, gate.next_flow())
     for flow in gate.flows:
         while flow.requests and gate.deadline_s(flow) <= s.now_s:
-            turn_away(s, flow.requests[0], "expired")
+            refuse_waiting(s, flow.requests[0], "expired")
     for r in too_many(s):
-        turn_away(s, r, "shed")
+        refuse_waiting(s, r, "shed")
     for flow in gate.flows:
         if flow.requests and gate.deadline_s(flow) < math.inf:
             gate.look_at(s, gate.deadline_s(flow))
@@ -48,7 +48,7 @@ def release(s: Simulation, flow: Flow) -> None:
     serve(s, r)
 
 
-def turn_away(s: Simulation, r: Request, reason: str) -> None:
+def refuse_waiting(s: Simulation, r: Request, reason: str) -> None:
     """Refuse a request that waits."""
     assert s.gate is not None
     s.gate.leave(r, s.now_s)
