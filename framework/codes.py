@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 # Request states. The values up to HANDING_OVER hold or await resources. Suspended requests await the policy: without
-# KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance that can take it, GATED the gateway.
-# The last five are ends; an UNSENT request would have been sent after the end of the load.
+# KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance that can take it, GATED the
+# gateway. The last five are ends; an UNSENT request would have been sent after the end of the load.
 (
     FUTURE,
     FETCHING,

@@ -141,9 +141,7 @@ class CompiledEngine:
 
 
 def _run_on(memory: Memory, binding: Binding, faults: _FaultLog, reports: Reports | None) -> int:
-    """Run until the engine stops for a reason other than a decision about running requests, a report, a fault, or a look
-    of the gateway.
-    """
+    """Run until the engine stops for a reason other than a decision, a report, a fault, or a look of the gateway."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE):
@@ -164,16 +162,14 @@ def _run_on(memory: Memory, binding: Binding, faults: _FaultLog, reports: Report
 
 def _attempts(memory: Memory) -> NDArray[np.int64]:
     """How often each request was sent, (N,); (0,) where clients do not give up."""
-    options = memory.options[0]
-    count = len(memory.requests) if options["patience_s"] < np.inf else 0
-    return memory.lists[options["attempts_at"] :][:count].copy()
+    at, count = memory.options["attempts_at"][0], len(memory.requests) * (memory.options["patience_s"][0] < np.inf)
+    return memory.lists[at:][:count].copy()
 
 
 def _gated_s(memory: Memory) -> NDArray[np.float64]:
     """Seconds that each request waited at the gateway, (N,); (0,) without one."""
-    options = memory.options[0]
-    count = len(memory.requests) if options["flows"] else 0
-    return memory.times[options["gated_s_at"] :][:count].copy()
+    at, count = memory.options["gated_s_at"][0], len(memory.requests) * (memory.options["flows"][0] > 0)
+    return memory.times[at:][:count].copy()
 
 
 class _FaultLog:

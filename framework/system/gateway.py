@@ -79,13 +79,15 @@ class Gateway:
         names, bands = self._divided(trace)
         unknown = sorted(set(map(str, self.bands or {})) - set(names))
         if unknown:
-            raise InputError(f"gateway.bands.{unknown[0]}: no request is in this band; the bands are {', '.join(names)}")
+            there = ", ".join(names)
+            raise InputError(f"gateway.bands.{unknown[0]}: no request is in this band; the bands are {there}")
         return names, bands
 
     def _divided(self, trace: Any) -> tuple[tuple[str, ...], Integers]:
         column = getattr(trace, self.bands_by)
         if self.bands_by == "priority":
-            values, bands = np.unique(-(np.zeros(len(trace), np.int64) if column is None else column), return_inverse=True)
+            priority = np.zeros(len(trace), np.int64) if column is None else column
+            values, bands = np.unique(-priority, return_inverse=True)
             return tuple(str(-value) for value in values), bands
         if column is None:
             raise InputError(f"gateway.bands_by={self.bands_by}: trace {trace.name} has no column {self.bands_by}")

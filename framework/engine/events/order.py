@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from framework.codes import ARRIVAL, CONCURRENT, COPY_END, GATEWAY, GIVE_UP, PREFILL_STEP_END, SCHEDULE, STEP_END, TICK
+from framework.codes import ARRIVAL, CONCURRENT, COPY_END, GIVE_UP, PREFILL_STEP_END, SCHEDULE, STEP_END, TICK
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one, end_leap_early
 from framework.engine.durations.lockstep import group_of, rank_in_step
@@ -44,7 +44,8 @@ def next_event(s: State) -> int:
             time_s, kind, event = arrival_s, ARRIVAL, r
     if sim.woken > 0 and sim.now_s < time_s:
         time_s, kind, event = sim.now_s, SCHEDULE, s.lists[s.options.woken_at + sim.woken_first]
-    if (event >= 0 or sim.awaited > 0) and (sim.change_s < time_s or (sim.change_s == time_s and kind > sim.change_kind)):
+    is_before = sim.change_s < time_s or (sim.change_s == time_s and kind > sim.change_kind)
+    if is_before and (event >= 0 or sim.awaited > 0):
         time_s, kind, event = sim.change_s, sim.change_kind, sim.changing
     if event >= 0 and _comes_after_tick(s, kind, time_s):
         time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
@@ -97,7 +98,7 @@ def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
     """
     sim = s.sim
     steps_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
-    is_far_off = kind == ARRIVAL or kind == COPY_END or kind == GIVE_UP or kind == GATEWAY
+    is_far_off = kind >= GIVE_UP or kind == COPY_END
     if not is_far_off or sim.woken > 0 or steps_s < np.inf:
         sim.quiet_ticks = 0
     elif sim.quiet_ticks < MOST_QUIET_TICKS:

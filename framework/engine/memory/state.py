@@ -286,8 +286,8 @@ def sample_memory() -> Memory:
     """Arrays of the right types without content, for signatures."""
     from framework.timing.table import ROW
 
-    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, FLOW, LINK, CHANNEL)
-    kinds = (*records, np.float64, np.int64, np.int32, STEP_LOG, TOKEN_LOG, ROW, np.float64)
+    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, FLOW, LINK)
+    kinds = (*records, CHANNEL, np.float64, np.int64, np.int32, STEP_LOG, TOKEN_LOG, ROW, np.float64)
     memory = Memory._make(np.zeros(1, kind) for kind in kinds)
     memory.names.setflags(write=False)
     return memory

@@ -1,4 +1,4 @@
-"""A look of the gateway: the loop returns to Python for each. It takes in who has come, and releases or refuses requests.
+"""A look of the gateway, for which the loop returns to Python: it takes in who has come, and releases or refuses some.
 
 A run without a gateway compiles nothing of this module.
 """
@@ -71,7 +71,8 @@ def _take_in(s: State) -> None:
         f = s.lists[s.options.flow_at + r]
         band = s.flows[s.flows[f].first]
         if s.flows[f].head < 0:
-            s.flows[f].tokens = max(s.flows[f].tokens, _fewest_tokens(s, s.flows[f].first) if band.gated else band.floor)
+            least = s.flows[_least_charged(s, s.flows[f].first)].tokens if band.gated > 0 else band.floor
+            s.flows[f].tokens = max(s.flows[f].tokens, least)
         link(s, f, r)
         band.gated += 1
         s.sim.gated_number += 1
@@ -80,13 +81,8 @@ def _take_in(s: State) -> None:
 
 
 @inner
-def _fewest_tokens(s: State, first: int) -> float:
-    """The fewest tokens charged to a flow with requests, in the band of flow `first`."""
-    return s.flows[_least_charged(s, first)].tokens
-
-
-@inner
 def _least_charged(s: State, first: int) -> int:
+    """The flow with requests that is charged least, in the band of flow `first`."""
     best = -1
     for f in range(first, first + s.flows[first].flows):
         if s.flows[f].head >= 0 and (best < 0 or s.flows[f].tokens < s.flows[best].tokens):
