@@ -920,7 +920,7 @@ MUTANTS = (
     Mutant(
         "a role changes after an arrival of its time",
         "events/order.py",
-        "sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)",
+        "sim.change_s < time_s or (sim.change_s == time_s and kind > sim.change_kind)",
         "sim.change_s < time_s",
     ),
     Mutant(
