@@ -1,5 +1,6 @@
-# Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per requirements.lock, which names
-# all that is needed. --no-compile: bytecode is made where a module is first imported, which most are not.
+# Needs nothing but make and Python >= 3.11. Everything is installed into .venv, once per lock: requirements.lock names
+# all that a run needs, requirements-test.lock what tests need beyond it. --no-compile: bytecode is made where a module is
+# first imported, which most are not.
 .DEFAULT_GOAL := run
 .PHONY: run test slow golden mutants oracle bench fidelity docs lint clean
 
@@ -8,6 +9,7 @@ PY := $(VENV)/bin/python
 QUIET := --quiet --quiet --disable-pip-version-check --no-input
 PIP := $(PY) -m pip $(QUIET)
 INSTALLED := $(VENV)/.installed
+TESTED := $(VENV)/.tests
 PEER := $(VENV)/peer
 MEASUREMENTS := $(VENV)/.fidelity
 CLUSTER := $(VENV)/.cluster
@@ -22,20 +24,20 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(INSTALLED)
 	@$(PY) run.py $(or $(ARGS),$(SHOWN))
 
-test: $(INSTALLED)
+test: $(TESTED)
 	@$(PY) -m pytest $(ARGS)
 
-slow: $(INSTALLED) $(MEASUREMENTS) $(CLUSTER)
+slow: $(TESTED) $(MEASUREMENTS) $(CLUSTER)
 	@$(PY) -m pytest -m slow $(ARGS)
 
-golden: $(INSTALLED)
+golden: $(TESTED)
 	@$(PY) -m tests.golden $(ARGS)
 
-mutants: $(INSTALLED)
+mutants: $(TESTED)
 	@$(PY) -m tests.mutants $(ARGS)
 
 # vLLM needs an environment of its own, some 9 GB: VLLM_PYTHON names its interpreter. ARGS="--of sglang": SGLANG_PYTHON.
-oracle: $(INSTALLED)
+oracle: $(TESTED)
 	@$(PY) -m tests.oracle $(ARGS)
 
 bench: $(INSTALLED) $(PEER)/.installed
@@ -49,7 +51,7 @@ docs: $(SITE)/.installed
 	@$(SITE)/bin/python -m sphinx -q -W --keep-going -b html docs outputs/docs $(ARGS)
 	@echo 'the site begins at outputs/docs/index.html'
 
-lint: $(INSTALLED)
+lint: $(TESTED)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
@@ -68,6 +70,11 @@ $(PY):
 $(INSTALLED): requirements.lock | $(PY)
 	@echo 'installing requirements.lock into $(VENV)' >&2
 	@$(PIP) install --no-compile --no-deps -r requirements.lock
+	@touch $@
+
+$(TESTED): requirements-test.lock | $(INSTALLED)
+	@echo 'installing requirements-test.lock into $(VENV)' >&2
+	@$(PIP) install --no-compile --no-deps -r requirements-test.lock
 	@touch $@
 
 # Measured kernels and deployments; --no-deps, for what they need is in one of the two files.

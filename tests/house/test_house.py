@@ -43,7 +43,7 @@ def declared(extra: str | None) -> list[Requirement]:
     ("extra", "lock"),
     [
         (None, "requirements.lock"),
-        ("dev", "requirements.lock"),
+        ("dev", "requirements-test.lock"),
         ("bench", "requirements-bench.lock"),
         ("kernels", "requirements-fidelity.lock"),
         ("fidelity", "requirements-fidelity.lock"),
@@ -56,7 +56,9 @@ def test_lock_meets_the_declared_ranges(extra: str | None, lock: str) -> None:
 
 
 def test_what_is_installed_later_changes_no_version() -> None:
-    assert not locked("requirements.lock").keys() & locked("requirements-fidelity.lock").keys()
+    assert not locked("requirements.lock").keys() & locked("requirements-test.lock").keys()
+    for later in ("requirements-fidelity.lock", "requirements-cluster.lock"):
+        assert not locked(later).keys() & (locked("requirements.lock").keys() | locked("requirements-test.lock").keys())
 
 
 def test_one_python_version_is_named_everywhere() -> None:
@@ -81,8 +83,8 @@ def test_hooks_before_a_commit_have_the_locked_versions() -> None:
     hooks = {hook["id"]: hook for hook in local["hooks"]}
     assert set(hooks) == {"ruff", "ruff-format", "mypy"}
     for name in ("ruff", "ruff-format"):
-        assert hooks[name]["additional_dependencies"] == [f"ruff=={locked('requirements.lock')['ruff']}"]
-    assert hooks["mypy"]["entry"].startswith(".venv/bin/python ")  # where requirements.lock is installed
+        assert hooks[name]["additional_dependencies"] == [f"ruff=={locked('requirements-test.lock')['ruff']}"]
+    assert hooks["mypy"]["entry"].startswith(".venv/bin/python ")  # where the lock is installed
 
 
 def test_licence_is_the_declared_one() -> None:
