@@ -198,7 +198,7 @@ def test_clients_give_up_at_the_gateway_and_come_back(engine: str) -> None:
 def test_nobody_is_lost_at_any_event(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request that has come and not ended is in one place, at the gateway among others."""
     seen = {"waiting": 0, "events": 0}
-    tell = loop.tell
+    tell = vars(loop)["tell"]
 
     def told(s: Simulation) -> None:
         tell(s)

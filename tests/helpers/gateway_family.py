@@ -56,7 +56,7 @@ def _columns(draw: Draw, workload: Workload) -> dict[str, Any]:
 
 
 def _gateways(draw: Draw, count: int) -> Gateway:
-    by = draw.one(["priority", "slo_class", "tenant"])
+    by: Any = draw.one(["priority", "slo_class", "tenant"])
     order = {"priority": [], "slo_class": ["chat", "batch"], "tenant": ["b"]}[by]
     name = {"priority": None, "slo_class": "batch", "tenant": "others"}[by]
     ttl_s = draw.one([None, None, 0.0, draw.dyadic(1, 40, draw.one([-7, -5, -3]))])
