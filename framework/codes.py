@@ -66,9 +66,7 @@ DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STU
     REASON_EXPIRED,
 ) = range(10)
 REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash", "gave up", "shed", "expired")
-# What the gateway goes by to hold requests back, and how it chooses among those of one band.
-NO_GATEWAY, BY_UTILIZATION, BY_IN_FLIGHT = range(3)
-SATURATIONS = {"none": NO_GATEWAY, "utilization": BY_UTILIZATION, "in_flight": BY_IN_FLIGHT}
+# How the gateway chooses among the tenants of one band.
 IN_ARRIVAL_ORDER, ROUND_ROBIN, LEAST_TOKENS = range(3)
 FAIRNESS = {"arrival": IN_ARRIVAL_ORDER, "round_robin": ROUND_ROBIN, "tokens": LEAST_TOKENS}
 # Preemption.

@@ -26,7 +26,6 @@ from framework.reference import (
     cache,
     circles,
     decisions,
-    gateway,
     giving_up,
     kv,
     loop,
@@ -38,7 +37,8 @@ from framework.reference import (
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
 from framework.reference.faults.reports import Reports
-from framework.reference.gate import Flow
+from framework.reference.gateway import look
+from framework.reference.gateway.gate import Flow
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
@@ -57,7 +57,6 @@ MODULES: tuple[Any, ...] = (
         decisions,
         duration,
         forming,
-        gateway,
         giving_up,
         kv,
         links,
@@ -68,7 +67,7 @@ MODULES: tuple[Any, ...] = (
         reserve,
         roles,
     ),
-    *(prefill_end, running_list, scheduling, step_end, transfers, crashes, parking),
+    *(prefill_end, running_list, scheduling, step_end, transfers, crashes, parking, look),
 )
 Names = Iterator[str]
 

@@ -25,7 +25,7 @@ from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links
 from framework.reference.decisions import carry_out, decide, decision_is_due, lose_patience, tell
 from framework.reference.faults.crashes import come_back, fail, route_parked
-from framework.reference.gateway import keep_report, look
+from framework.reference.gateway.look import keep_report, look
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
 from framework.reference.roles import take_role

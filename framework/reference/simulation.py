@@ -10,7 +10,7 @@ from typing import Any
 from framework.codes import ARRIVAL, COPY_END, FAULT, GATEWAY, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
-from framework.reference.gate import gate_of
+from framework.reference.gateway.gate import gate_of
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Count, NotNegative, Positive, Share, check_fields
-from framework.codes import BY_UTILIZATION, FAIRNESS, NO_GATEWAY, SATURATIONS
 from framework.errors import InputError, shown
 
 Integers = NDArray[np.int64]
@@ -69,7 +68,7 @@ class Gateway:
 
     def __bool__(self) -> bool:
         """Whether there is a gateway."""
-        return SATURATIONS[self.saturation] != NO_GATEWAY
+        return self.saturation != "none"
 
     def bands_of(self, trace: Any) -> tuple[tuple[str, ...], Integers]:
         """The bands, the first to be released first, and the band of each request of a Workload, (N,).
@@ -99,19 +98,6 @@ class Gateway:
         own = {str(name): limits for name, limits in (self.bands or {}).items()}.get(band, {})
         most, ttl_s = own.get("most_waiting"), own.get("ttl_s", self.ttl_s)
         return math.inf if most is None else most, math.inf if ttl_s is None else ttl_s
-
-    def engine_options(self) -> dict[str, float]:
-        """Those of `framework.engine.memory.options`."""
-        return {
-            "goes_by_utilization": SATURATIONS[self.saturation] == BY_UTILIZATION,
-            "queue_threshold": self.queue_threshold,
-            "kv_threshold": self.kv_threshold,
-            "saturated_at_all": self.saturated_at == "all",
-            "most_in_flight": self.most_in_flight,
-            "fairness": FAIRNESS[self.fairness],
-            "output_weight": self.output_weight,
-            "most_gated": math.inf if self.most_waiting is None else self.most_waiting,
-        }
 
 
 def _check_band(name: str, limits: Any) -> None:

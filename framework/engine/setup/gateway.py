@@ -5,11 +5,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.codes import FAIRNESS
 from framework.engine.memory.state import FLOW
 from framework.system.gateway import Gateway
 from framework.workload import Workload
 
 Integers = NDArray[np.int64]
+
+
+def gateway_options(gateway: Gateway) -> dict[str, float]:
+    """Those of `framework.engine.memory.options`."""
+    return {
+        "goes_by_utilization": gateway.saturation == "utilization",
+        "queue_threshold": gateway.queue_threshold,
+        "kv_threshold": gateway.kv_threshold,
+        "saturated_at_all": gateway.saturated_at == "all",
+        "most_in_flight": gateway.most_in_flight,
+        "fairness": FAIRNESS[gateway.fairness],
+        "output_weight": gateway.output_weight,
+        "most_gated": np.inf if gateway.most_waiting is None else gateway.most_waiting,
+    }
 
 
 def flows_of(gateway: Gateway, workload: Workload) -> tuple[NDArray[np.void], Integers]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from framework.codes import GATEWAY
 from framework.policy.reports import Views
@@ -13,10 +13,17 @@ from framework.reference.state import Request
 from framework.system.gateway import Gateway
 from framework.workload import Workload
 
-if TYPE_CHECKING:
-    from framework.reference.simulation import Simulation
-
 Signals = list[tuple[int, int, int]]  # by instance: waiting requests, used blocks, all blocks
+
+
+class Clock(Protocol):
+    """The time and the events of a run."""
+
+    now_s: float
+
+    def push(self, time_s: float, kind: int, id: int) -> int: ...
+
+    def withdraw(self, serial: int) -> None: ...
 
 
 @dataclass
@@ -65,7 +72,7 @@ class Gate:
         there = [r for flow in self.flows if flow.band == band for r in flow.requests]
         return sorted(there, key=lambda r: self._numbers[r.id])
 
-    def come(self, s: Simulation, r: Request) -> None:
+    def come(self, s: Clock, r: Request) -> None:
         """r arrives."""
         self._come.append(r)
         self._since[r.id] = s.now_s
@@ -122,7 +129,7 @@ class Gate:
         """When the first request of the flow has waited for too long."""
         return self._since[flow.requests[0].id] + self.limits[flow.band][1]
 
-    def look_at(self, s: Simulation, time_s: float) -> None:
+    def look_at(self, s: Clock, time_s: float) -> None:
         """Look at that time, unless it looks before."""
         if self.look is not None:
             if self.look[0] <= time_s:
@@ -130,7 +137,7 @@ class Gate:
             s.withdraw(self.look[1])
         self.look = time_s, s.push(time_s, GATEWAY, 0)
 
-    def note_turn(self, s: Simulation) -> None:
+    def note_turn(self, s: Clock) -> None:
         """An instance that was marked as changed schedules."""
         if self.waiting:
             self.look_at(s, s.now_s)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from framework.codes import PREFILL
 from framework.reference.arrivals import refuse, serve
-from framework.reference.gate import Flow, Signals
+from framework.reference.gateway.gate import Flow, Signals
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 
