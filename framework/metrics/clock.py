@@ -48,6 +48,10 @@ class Clock:
     lengths_s: Floats
     overdue: float | None = None
 
+    def attainment(self, good: int, offered: int) -> float:
+        """The share of the offered requests that are good; of clients that were kept waiting none are."""
+        return good / offered * (1 - (self.overdue or 0.0))
+
 
 def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Clock:
     """The clock of a run. It calls `shortest_s` only if the result depends on it."""

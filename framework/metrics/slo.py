@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from framework.checks import MOST_S, Positive, check_fields
 from framework.errors import InputError
 from framework.metrics.paper_scores import gaps_of, normalized_latency_s, slowest_tbt_s
+from framework.metrics.service.late_turns import sent_in_time
 from framework.metrics.service.pacing import READING_TOKENS_S, reader_wait_s
 from framework.metrics.slowdown import Slowdown
 from framework.result import FINISHED, Result
+from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 _TAIL = 0.1
@@ -88,6 +90,16 @@ class Slo:
                     limits[classes == own] = _or_inf(values[name])
         return limits
 
+    def allowed_s(self, workload: Workload) -> Floats:
+        """From sending to last token, (N,): the TTFT limit and the TPOT limit of each later token, or the limit of
+        latency per token if that is less; inf if these do not limit it.
+        """
+        count, later = len(workload), workload.output_tokens - 1
+        names = ("ttft_s", "tpot_s", "normalized_s")
+        ttft_s, tpot_s, token_s = (self.limits_s(name, workload.slo_class, count) for name in names)
+        decoding_s = np.where(later > 0, tpot_s * np.maximum(later, 1), 0.0)
+        return np.minimum(ttft_s + decoding_s, token_s * workload.output_tokens)
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -120,7 +132,7 @@ def judge(result: Result, slo: Slo) -> Judged:
     np.divide(lasting_s, later_tokens, out=tpot_s, where=finished & (later_tokens > 0))
     ttft_ok = ~np.isnan(ttft_s) & (np.nan_to_num(ttft_s) <= slo.limits_s("ttft_s", workload.slo_class, count))
     tpot_ok = finished & (np.nan_to_num(tpot_s) <= slo.limits_s("tpot_s", workload.slo_class, count))
-    good = finished & ttft_ok & tpot_ok
+    good = finished & ttft_ok & tpot_ok & sent_in_time(result, slo.allowed_s(workload))
     for name, score in _FURTHER.items():
         limits = slo.limits_s(name, workload.slo_class, count)
         if np.isfinite(limits).any():

@@ -73,7 +73,8 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     2. TPOT = (last token - first token) / (tokens - 1), for finished requests of several tokens. `tpot_ok` is false
        for a request that did not finish, and true for a finished one of a single token.
     3. TBT are a finished request's gaps between tokens. E2E = last token - arrival.
-    4. `good`: finished and all limits kept.
+    4. `good`: finished and all limits kept, and if it is a later turn of an open load, sent in time
+       (`framework.metrics.service.late_turns`).
     5. Columns that depend on the run: `slo_class`, `priority`, `tenant`, `session_id` and `turn` if the trace has them;
        `counted` if a warm-up or a cool-down leaves requests out of the figures; `reader_wait_s` if the SLO limits that
        (`framework.metrics.service.pacing`).
@@ -217,7 +218,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
-        "slo_attainment": good / offered * (1 - (clock.overdue or 0.0)),
+        "slo_attainment": clock.attainment(good, offered),
         **({} if clock.overdue is None else {"overdue_share": clock.overdue}),
         **others,
         "goodput_per_gpu": goodput_rps / on if on else 0.0,

@@ -126,8 +126,8 @@ def _scaled(result: Result, clock: Clock, chosen: NDArray[np.bool_]) -> dict[str
 def gpus_on(result: Result, clock: Clock) -> float:
     """GPUs that were on: their time up to the last answer divided by `Clock.window_s`, and no more than there are.
 
-    Work that is held back beyond the window so counts as if it were done in it. If a run ends before the window, the
-    number of GPUs that were on at its end counts for the rest of the window.
+    Work that is held back beyond the window so counts as if it were done in it. If a run ends before the window, as
+    many are on in the rest of the window as were on in the run, on average.
     """
     return _on_average(result, clock, _of_instances(result, lambda pool: pool.own_parallelism.gpus))
 

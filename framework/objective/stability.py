@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.metrics.service.overdue import exceeds
 from framework.metrics.slo import Slo, judge
 from framework.result import FINISHED, Result
 
@@ -43,7 +44,8 @@ def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: flo
     `SLO missed`: the second half does not attain, nor would that of a longer run. `queue grows`: by more than half of
     `resolution`, beyond noise. `sustained`: by less, and attainment does not fall either. `undecided`: the run is too
     short to distinguish these, or to have filled the system, or it became faster, as it does if the requests that came
-    first are left waiting until the end.
+    first are left waiting until the end; or more of the first half were not served, and with as many the second would
+    not attain.
     """
     half = requests // 2
     good = judge(result, slo).good[:requests].astype(np.float64)
@@ -61,7 +63,9 @@ def read(result: Result, slo: Slo, requests: int, span_s: float, attainment: flo
     elif growth + error < -resolution / 2:  # those that came first were left waiting
         verdict = UNDECIDED
     else:
-        verdict = SUSTAINED if growth + error < resolution / 2 and not fades else UNDECIDED
+        is_level = growth + error < resolution / 2 and not fades
+        is_served = attainments[1] - _neglected(result, half) >= attainment
+        verdict = SUSTAINED if is_level and is_served else UNDECIDED
     return Reading(attainments, growth, error, verdict)
 
 
@@ -112,3 +116,10 @@ def _is_filled(result: Result, requests: int, span_s: float) -> bool:
     quarter_s = float(result.workload.arrival_s[0]) + span_s / 4
     ends_s = result.requests["end_s"][: requests // 8]
     return len(ends_s) > 0 and float((ends_s > quarter_s).mean()) <= _STRAGGLERS
+
+
+def _neglected(result: Result, half: int) -> float:
+    """By how much the share of requests that were not served is larger in the first half; 0 if no more than chance."""
+    unserved = result.requests["state"] != FINISHED
+    first, second = int(unserved[:half].sum()), int(unserved[half : 2 * half].sum())
+    return (first - second) / half if exceeds((first, half), (second, half)) else 0.0

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from framework.checks import Share, check_fields
 from framework.errors import InputError
+from framework.metrics.clock import clock_of
 from framework.metrics.slo import Slo, judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, evaluated
@@ -21,7 +22,8 @@ _RESOLUTION = 1e-4  # resolution of the factor that is found
 class Tightness(Objective):
     """The factor by which all limits could be divided while a share `attainment` of the requests keeps them.
 
-    One run at the rate of its trace is judged by scaled limits. Above 1 the limits could be tighter; below 1 they are
+    One run at the rate of its trace is judged by scaled limits; the share is the `slo_attainment` with these, of the
+    requests that count and of clients that were not kept waiting. Above 1 the limits could be tighter; below 1 they are
     missed as they are; 0 if no limits are loose enough, because requests were not served. A policy that plans by the
     limits uses the given ones. At a rate that is not sustained the figure falls with the length of the run. The SLO
     scale of Zhong et al. (OSDI 2024, section 6.2) is 1 over it. Raises InputError if nothing is limited.
@@ -50,7 +52,9 @@ def tightness(result: Result, slo: Slo, attainment: float) -> float:
     Raises InputError if that share keeps any limits."""
 
     def is_kept(scale: float) -> bool:
-        return float(judge(result, slo.scaled(scale)).good.mean()) >= attainment
+        scaled = slo.scaled(scale)
+        clock, good = clock_of(result, scaled), judge(result, scaled).good
+        return clock.attainment(int(good[clock.counted].sum()), int(clock.counted.sum())) >= attainment
 
     tight, loose = 1 / _LOOSEST, _LOOSEST
     if is_kept(tight):

@@ -147,8 +147,11 @@ def _outcome(evaluation: Evaluation) -> Table:
 
 def _gateway(summary: Summary) -> str:
     """How long requests waited at the gateway, and how many it refused."""
+    refused = f"{summary['shed']:,} shed, {summary['expired']:,} expired"
+    if summary["mean_gateway_ms"] is None:
+        return refused
     waits = f"wait {number(summary['mean_gateway_ms'] / 1e3)} s, P99 {number(summary['p99_gateway_ms'] / 1e3)} s"
-    return f"{waits}; {summary['shed']:,} shed, {summary['expired']:,} expired"
+    return f"{waits}; {refused}"
 
 
 def _crashes(summary: Summary) -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from framework.bound.bound import Bound, _search, bound, shortest_time_s
+from framework.bound.bound import Bound, _search, bound, shortest_time_s, sustained
 from framework.bound.demand import demand_of, use_names
 from framework.bound.fluid import Fluid, _below_zero, _costs, _whole, least_duration, most_good
 from framework.bound.linear import minimised
@@ -270,6 +270,12 @@ def test_a_number_of_requests_that_just_fits_counts() -> None:
     good, limit = _search(setting)._most(200, 50.0, "none")
     assert (good, limit) == (100, "GPU time")
     assert bound(setting).good == 100
+
+
+def test_of_those_that_come_at_once_only_some_are_in_time_in_the_long_run_too() -> None:
+    """Four of eight prompts of half a second each begin and end within 2.1 s, however seldom they come."""
+    found = sustained(asked(prompts(np.zeros(8)), Slo(2.1, None)), 100.0)
+    assert (found.good, found.goodput) == (4, 4 / 100)
 
 
 def test_sessions_and_clients_wait_for_answers_and_thoughts() -> None:

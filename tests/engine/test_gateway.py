@@ -110,7 +110,7 @@ def test_who_has_waited_for_too_long_is_refused(engine: str) -> None:
     summary = summarize(result, Slo(ttft_s=100.0, tpot_s=None))
     assert (summary["expired"], summary["rejected"], summary["slo_attainment"]) == (1, 1, 0.75)
     batch, chat = summary["gateway"]
-    assert (batch["by"], batch["name"], batch["expired"], batch["mean_gateway_ms"]) == ("class", "batch", 1, 3000.0)
+    assert (batch["by"], batch["name"], batch["expired"], batch["mean_gateway_ms"]) == ("class", "batch", 1, None)
     assert (chat["name"], chat["expired"], chat["p99_gateway_ms"] > 2000.0) == ("chat", 0, True)
     at_once = play(engine, FOUR, replace(ONE_WAITS, bands={"-1": {"ttl_s": 0.0}}), priority=np.array([0, 0, -1, 0]))
     assert ends(at_once)[2] == ("rejected", "expired", 0.5)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from experiments.table.formats import as_latex, as_markdown
-from experiments.table.notes import _lost, slo_of
+from experiments.table.notes import _listed, _lost, slo_of
 from experiments.table.replicates import transforms
 from experiments.table.select import rank, value_of
 from experiments.table.sheet import _fitted_places, _short
@@ -196,3 +196,8 @@ def test_pairs_that_are_too_few_are_those_of_the_comparison_that_has_most() -> N
     records = [*series("chunked", many), *series("ares", many[::-1]), *series("distserve", DISTSERVE[:3])]
     assert "3 pairs do not show whether" in notes("baseline=chunked", records=records)
     assert "do not show whether" not in notes("baseline=chunked", records=records[:12])
+
+
+def test_of_many_cells_the_first_six_are_named() -> None:
+    assert _listed("abcdefgh") == "a; b; c; d; e; f and 2 more"
+    assert _listed("abcdef") == "a; b; c; d; e; f"

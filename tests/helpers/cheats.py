@@ -240,6 +240,45 @@ class CancelsLongOutputs(Cheat):
         return [Cancel(r, NO) for r, one, other in zip(ids, begun, long, strict=True) if one and other]
 
 
+class ParksLongOutputs(Cheat):
+    """Takes requests with the longest tenth of outputs off once they have a first token, until the load is over."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        if cluster.now_s > self.known.end_s:
+            yield from (Resume(int(r)) for r in cluster.suspended)
+        else:
+            long = [r for r in under_way(cluster) if self.known.is_long(Request(r, cluster.requests), 0.1)]
+            begun = cluster.requests.generated(np.array(long, np.int64)) > 0
+            yield from (Preempt(r) for r, one in zip(long, begun, strict=True) if one)
+
+
+class EndsAllButShortOutputs(Cheat):
+    """Ends all requests but those with the shortest third of outputs as soon as they come (`Cancel`)."""
+
+    tick_s = 0.25
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        return [Cancel(r, NO) for r in under_way(cluster) if self.known.is_long(Request(r, cluster.requests), 0.66)]
+
+
+class HoldsSessionsBack(Cheat):
+    """Lets few sessions begin at a time, the others after these (`Preempt`)."""
+
+    tick_s = 0.1
+    most: ClassVar[int] = 6
+
+    def on_tick(self, cluster: Cluster) -> Iterable[Action]:
+        before, there = self.known.workload.previous, under_way(cluster)
+        waiting = [
+            r for r in there if before is not None and before[r] < 0 and np.isnan(cluster.requests.first_token_s[r])
+        ]
+        room = self.most - (len(there) - len(waiting))
+        yield from (Preempt(r) for r in waiting[max(room, 0) :])
+        yield from (Resume(int(r)) for r in cluster.suspended[: max(room - len(waiting), 0)])
+
+
 class LosesLongOnesInACrash(Cheat):
     """Sends the longest half of outputs to the instance that is to crash, and whatever else comes elsewhere."""
 
@@ -266,6 +305,7 @@ EVERYWHERE: tuple[type[Cheat], ...] = (
 
 STARVING: tuple[type[Cheat], ...] = (*(StarvesWhatIsNotCounted, SuspendsWhatIsNotCounted, SuspendsAllThatIsNotCounted),)
 STOPPING: tuple[type[Cheat], ...] = (CancelsWhatIsLate, CancelsLongOutputs, SuspendsWhatIsLate, AdmitsFewClients)
+CHOOSY: tuple[type[Cheat], ...] = (ParksLongOutputs, EndsAllButShortOutputs)
 CRASHING: tuple[type[Cheat], ...] = (LosesLongOnesInACrash, ServesNobodyAfterACrash)
 
 

@@ -11,8 +11,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from framework.load import Open
 from framework.metrics.slo import Slo
-from tests.helpers.recomputed_clock import Clock, clock
+from tests.helpers.recomputed_clock import Clock, allowed_s, clock
 from tests.helpers.recomputed_crashes import crash_figures
 from tests.helpers.recomputed_load import load
 from tests.helpers.recomputed_tenants import fairness, reader_wait_s
@@ -87,8 +88,19 @@ def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
             good &= row["e2e_s"] / row["output_tokens"] <= limits["normalized_s"]
             good &= _keeps_slowdown(run, row)
             good &= reader_wait_s(token_s, run.slo) <= limit_s(run.slo, "reader_wait_s", row.get("slo_class"))
+            good &= late_s(run, row["request_id"]) <= 0
         found.append((ttft_ok, tpot_ok, good))
     return found
+
+
+def late_s(run: Run, number: int) -> float:
+    """How much longer the turns before a turn of an open load took than twice what the SLO allows; 0 for others."""
+    previous, late = run.scenario.workload.previous, 0.0
+    while previous is not None and isinstance(run.scenario.load, Open) and previous[number] >= 0:
+        number = int(previous[number])
+        row = run.requests[number]
+        late += run.unreported.end_s[number] - row["arrival_s"] - 2 * allowed_s(run, row)
+    return late
 
 
 def _keeps_slowdown(run: Run, row: Row) -> bool:
@@ -160,6 +172,24 @@ def _of_readers(run: Run, over: Clock) -> Summary:
         return {}
     numbers = [k for k in over.numbers if run.requests[k]["state"] == "finished"]
     return _of_values("reader_wait", [reader_wait_s(run.unreported.token_s[k], run.slo) for k in numbers])
+
+
+def _of_gateway(run: Run, over: Clock) -> Summary:
+    """Waits at the gateway, and refusals; nothing without one."""
+    if run.scenario.engine.gateway.saturation == "none":
+        return {}
+    rows = []
+    for column, called in (("slo_class", "class"), ("tenant", "tenant"), ("priority", "priority")):
+        for name in sorted({row[column] for row in over.rows if column in row}):
+            own = [row for row in over.rows if row[column] == name]
+            rows.append({"by": called, "name": name, "offered": len(own), **_at_gateway(own, ("mean", "p99"))})
+    return {**_at_gateway(over.rows), "gateway": rows}
+
+
+def _at_gateway(rows: Sequence[Row], wanted: Iterable[str] = tuple(_STATISTICS)) -> Summary:
+    waits_s = [row["gateway_s"] for row in rows if row["state"] == "finished"]
+    refused = {reason: sum(row["reason"] == reason for row in rows) for reason in ("shed", "expired")}
+    return {**refused, **_of_values("gateway", waits_s, wanted)}
 
 
 def _tenants(run: Run, good: list[Row], over: Clock) -> Summary:
@@ -301,6 +331,7 @@ def summary(run: Run) -> Summary:
         **_classes(run, good, over),
         **_tenants(run, good, over),
         **_of_readers(run, over),
+        **_of_gateway(run, over),
         **crash_figures(run),
         **fleet(run, works),
         "trace": workload.name,

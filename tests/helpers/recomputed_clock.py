@@ -11,7 +11,7 @@ from framework.load import Closed, Open
 from framework.metrics.slo import Slo
 from tests.helpers.reported import Row, Run, lasting_s
 
-_LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s")
+_LIMITS = ("ttft_s", "tpot_s", "tbt_p99_s", "tbt_tail_s", "normalized_s", "reader_wait_s")
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,19 @@ def clock(run: Run) -> Clock:
 def _in_vain_s(run: Run, number: int, from_s: float, to_s: float) -> float:
     """How long within the window a request was under way for more than twice what the SLO allows it."""
     row = run.requests[number]
+    if row["arrival_s"] is None:
+        return 0.0
+    ended_s = to_s if row["reason"] == "stalled" else min(run.unreported.end_s[number], to_s)
+    return max(ended_s - max(row["arrival_s"] + 2 * allowed_s(run, row), from_s), 0.0)
+
+
+def allowed_s(run: Run, row: Row) -> float:
+    """What the SLO allows a request from sending to its last token."""
     own = (run.slo.classes or {}).get(str(row.get("slo_class")), {})
     limits = (own.get(name, getattr(run.slo, name)) for name in ("ttft_s", "tpot_s", "normalized_s"))
     ttft_s, tpot_s, token_s = (math.inf if limit is None else limit for limit in limits)
     tokens = row["output_tokens"]
-    allowed_s = min(ttft_s + (0.0 if tokens == 1 else (tokens - 1) * tpot_s), tokens * token_s)
-    if row["arrival_s"] is None:
-        return 0.0
-    ended_s = to_s if row["reason"] == "stalled" else min(run.unreported.end_s[number], to_s)
-    return max(ended_s - max(row["arrival_s"] + 2 * allowed_s, from_s), 0.0)
+    return min(ttft_s + (0.0 if tokens == 1 else (tokens - 1) * tpot_s), tokens * token_s)
 
 
 def _of_those_outside(run: Run, sent: list[int], vain_s: list[float]) -> list[int]:

@@ -267,7 +267,7 @@ def mechanisms(run: Run, works: list[Work]) -> Summary:
     drafts, decodes = sum(work.drafts for work in works), sum(work.decodes for work in works)
     if drafts > 0:
         accepted = run.unreported.accepted
-        if run.is_undisturbed:
+        if run.is_undisturbed and run.scenario.engine.first_token != "recomputed":  # else a decode may emit the first
             accepted = sum(row["output_tokens"] - 1 for row in run.finished) - decodes
         found |= {"accepted_per_step": accepted / decodes, "speculation_acceptance": accepted / drafts}
     beyond_s = sum(seconds for seconds, _ in run.unreported.extrapolation)

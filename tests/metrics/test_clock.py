@@ -10,8 +10,7 @@ import pytest
 from framework.engine.setup.config import EngineConfig
 from framework.load import Closed, Load, Open
 from framework.metrics.clock import Clock, clock_of
-from framework.metrics.service.overdue import allowed_s
-from framework.metrics.slo import Slo
+from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import gpus_on, pool_table, price_usd_per_hour, usage
 from framework.policy import Plan, Policy
 from framework.result import Result
@@ -147,7 +146,28 @@ def test_the_time_of_clients_that_wait_in_vain_makes_the_window_longer() -> None
     ],
 )
 def test_what_the_slo_allows_a_request_of_one_token_and_of_four(slo: Slo, allowed: list[float]) -> None:
-    assert allowed_s(Workload(np.zeros(2), np.ones(2, np.int64), np.array([1, 4])), slo).tolist() == allowed
+    assert slo.allowed_s(Workload(np.zeros(2), np.ones(2, np.int64), np.array([1, 4]))).tolist() == allowed
+
+
+@pytest.mark.parametrize(
+    ("between", "load", "good"),
+    [(2, Open(), True), (3, Open(), False), (3, Closed(2, 60.0, 1.0), True)],
+)
+def test_a_turn_is_in_time_if_those_before_it_took_no_more_than_twice_what_they_may(
+    between: int, load: Load, good: bool
+) -> None:
+    """Turns take 1 s, and may take 1 s. The second one waits for the steps of another request: it ends 3 s after it was
+    sent, or 4 s, so that both before the third take 4 s or 5 s. Clients of a closed load are overdue instead.
+    """
+    previous = np.array([-1, -1, 0, 2])
+    outputs = np.array([1, between, 1, 1])
+    ones = np.ones(4, np.int64)
+    workload = Workload(np.zeros(4), ones, outputs, previous=previous, think_s=np.zeros(4))
+    result = simulate(workload, mixed(1, GPU), MODEL, STEP, ENGINE, Some(), load=load)
+    assert result.requests["end_s"].tolist() == [1.0, 1.0 + between, 2.0 + between, 3.0 + between]
+    judged = judge(result, Slo(ttft_s=1.0, tpot_s=5.0))
+    assert judged.good.tolist() == [True, False, False, good]
+    assert judged.ttft_ok[3]
 
 
 def test_what_a_warm_up_left_unserved_counts_if_it_is_more_than_elsewhere() -> None:

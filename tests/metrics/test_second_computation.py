@@ -227,16 +227,23 @@ def under_other_loads(draw: Draw, scenario: Scenario, exact: bool) -> Scenario:
         rules = replace(rules, admit="hash", refuse=draw.chance(0.5))
     elif draw.chance(0.5):
         rules = replace(rules, admit="late")  # which leaves the first requests unserved, of a warm-up if there is one
+    assert isinstance(load, Open | Closed)
+    load = replace(load, patience=scenario.load.patience)
     return replace(scenario, workload=workload, load=load, rules=rules)
 
 
 def at_their_peaks(scenario: Scenario, noted: Records) -> Scenario:
-    """The same on GPUs whose peak and bandwidth the busiest step of each pool just reaches, of two streams one each."""
+    """The same on GPUs whose peak and bandwidth the busiest step of each pool just reaches, of two streams one each; as
+    they were where a step takes no time.
+    """
     model, kept, pools, begin = scenario.model, scenario.engine.kv_compression.memory_share, [], 0
     experts = model.expert_parameters * model.dtype_bytes
     for pool in scenario.cluster.pools:
-        steps = [note for i in range(begin, begin + pool.instances) for note in noted.steps[i] if note.lasted_s > 0]
+        steps = [note for i in range(begin, begin + pool.instances) for note in noted.steps[i]]
         begin, own = begin + pool.instances, pool.own_parallelism
+        if any(note.lasted_s == 0 for note in steps):
+            pools.append(pool)
+            continue
         flops = bytes_ = 1.0
         for note in steps:
             attended = note.pairs + note.prefill_square / 2
@@ -401,6 +408,10 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
     found |= {name: getattr(workload, name)[sent].tolist() for name in ("input_tokens", "output_tokens")}
     found |= {name: [values[k] for k in sent] for name, values in of_the_trace(workload).items()}
     found["request_id"] = sent
+    if len(result.attempts):
+        found["attempts"] = result.attempts.tolist()
+    if len(result.gated_s):
+        found["gateway_s"] = result.gated_s.tolist()
     if "reader_wait_s" in run.requests[0]:
         waits_s = [reader_wait_s(token_s, run.slo) for token_s in run.unreported.token_s]
         finished = (rows["state"] == 1).tolist()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from framework.errors import InputError
@@ -18,6 +19,7 @@ from framework.metrics.figures import METRICS, direction
 from framework.metrics.load_state import _grows_at_last
 from framework.metrics.phases import DecodeClock, _decoding
 from framework.metrics.service import crashes, pacing
+from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.service.token_times import TokenTimes, _single_s
 from framework.metrics.slo import Slo
@@ -31,6 +33,12 @@ from tests.conftest import ROOT
 from tests.helpers.results import small_result
 
 ANY: Any = None
+
+
+def test_a_request_that_was_sent_three_times_was_sent_again_twice() -> None:
+    """One waits to be sent, one is sent once, one is given up at the third time."""
+    ended = {"state": ["failed", "finished", "cancelled"], "reason": [None, None, "gave up"], "attempts": [0, 1, 3]}
+    assert cancellations(pl.DataFrame(ended)) == {"cancelled": 1, "gave_up": 1, "sent_again": 2}
 
 
 def test_a_first_step_that_gave_the_first_token_has_no_gap_before_it() -> None:

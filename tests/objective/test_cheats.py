@@ -16,10 +16,12 @@ import pytest
 
 from framework.engine.setup.config import EngineConfig
 from framework.load import Closed, Load, Open
-from framework.metrics.slo import Slo
+from framework.metrics.slo import Slo, judge
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import judged
+from framework.objective.tightness import tightness
 from framework.policy import Policy
+from framework.result import Result
 from framework.system.cluster import ClusterSpec, disaggregated, mixed
 from framework.system.faults import Crash, FaultSchedule
 from framework.timing.affine import Affine
@@ -27,14 +29,17 @@ from framework.workload import Workload
 from policies.chunked import Chunked
 from policies.distserve import DistServe
 from tests.helpers.cheats import (
+    CHOOSY,
     CRASHING,
     EVERYWHERE,
     STARVING,
     STOPPING,
     Cheat,
     HoldsDecodesBack,
+    HoldsSessionsBack,
     Known,
     RejectsLongOutputs,
+    SuspendsAllThatIsNotCounted,
     SuspendsWhatIsLate,
     SuspendsWhatIsNotCounted,
     TurnsGpusOff,
@@ -133,8 +138,8 @@ def cell_of(name: str) -> Cell:
     return (CELLS | LONG | CRASHED)[name]
 
 
-def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
-    """The summary of a run."""
+def played(cell: Cell, make: Callable[[], Policy]) -> tuple[Result, dict[str, Any]]:
+    """A run and its summary."""
     experiment = Experiment(
         *(cell.workload, cell.cluster, MODEL, TIMING, cell.engine, cell.load),
         slo=cell.slo,
@@ -143,7 +148,13 @@ def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
         renew=lambda: (make(), None),
         sample=lambda k, block_s: cell.workload,
     )
-    return judged(experiment, experiment.run()).summary
+    result = experiment.run()
+    return result, judged(experiment, result).summary
+
+
+def measured(cell: Cell, make: Callable[[], Policy]) -> dict[str, Any]:
+    """The summary of a run."""
+    return played(cell, make)[1]
 
 
 @cache
@@ -183,6 +194,23 @@ def test_no_cheat_leads_that_stops_what_runs_or_knows_of_a_crash(name: str, chea
     assert not {cheat: by for cheat, by in held.items() if max(by.values()) > NEAR}
 
 
+@pytest.mark.parametrize("name", ["closed, a trace to its end", "disaggregated, closed", "open, at capacity"])
+def test_no_cheat_leads_that_chooses_what_is_quick_to_serve(name: str) -> None:
+    """Clients whose requests are ended send others, and one whose request is held sends none."""
+    leads = {cheat.__name__: lead(name, cheat) for cheat in CHOOSY}
+    assert all(by is not None and max(by.values()) <= NEAR for by in leads.values()), leads
+
+
+def test_who_holds_sessions_back_has_no_more_good_ones_than_it_serves() -> None:
+    """Later turns are sent once the window is over, to an empty system, and nine tenths of them keep the limits."""
+    cell = Cell(Chunked, ONE, requests(240, 30.0, turns=3))
+    result, found = played(cell, cheating(cell.honest, HoldsSessionsBack, cell.known))
+    anyhow = judge(replace(result, window=None), cell.slo).good  # whenever they are sent
+    assert anyhow[80:].mean() > 0.9
+    assert anyhow.sum() / found["window_s"] > 2 * found["request_throughput"]
+    assert found["goodput_rps"] < 0.5 * anyhow.sum() / found["window_s"]
+
+
 @pytest.mark.parametrize("name", WARMED)
 def test_no_cheat_leads_that_starves_what_is_not_counted(name: str) -> None:
     """Those counted find an emptier system; what was not served for it counts as missed. Nothing counts for an honest
@@ -215,6 +243,19 @@ def test_a_closed_load_is_not_what_clients_send_whom_nobody_keeps_waiting() -> N
     assert found["goodput_rps"] / live > 1.5 * reference["goodput_rps"]
     assert found["goodput_rps"] < reference["goodput_rps"]
     assert reference["overdue_share"] < 0.001
+
+
+@pytest.mark.parametrize(
+    ("name", "cheat"),
+    [("closed, many clients", SuspendsWhatIsLate), ("open, a warm-up and a cool-down", SuspendsAllThatIsNotCounted)],
+)
+def test_limits_could_be_tighter_just_where_attainment_suffices(name: str, cheat: type[Cheat]) -> None:
+    """Whoever keeps clients waiting, or requests of a warm-up, keeps the limits of the others by a wide margin."""
+    cell = CELLS[name]
+    result, found = played(cell, cheating(cell.honest, cheat, cell.known))
+    kept = found["slo_attainment"]
+    assert abs(kept - judge(result, cell.slo).good.mean()) > 0.01  # of all requests that were sent
+    assert tightness(result, cell.slo, kept) >= 1 - 2e-4 > tightness(result, cell.slo, kept + 0.01)
 
 
 def test_a_lead_by_requests_that_kept_the_slo_is_no_cheat() -> None:

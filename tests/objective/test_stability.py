@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
 from framework.objective.probe import play, probe
 from framework.objective.stability import GROWING, MISSED, SUSTAINED, UNDECIDED, Reading, read, undisturbed_misses
+from framework.policy import Cluster, Policy, Request
 from framework.timing.affine import Affine
 from framework.workload import Workload, at_rate, repeated
 from tests.helpers.servers import CRITERION, SERVICE_S, experiment, poisson, regular, requests, ttft_within
@@ -103,6 +106,38 @@ def test_attainment_may_fade_to_just_what_is_asked(attainment: float, verdict: s
     """An eighth of the second half misses, all of it in its last part: a quarter there, and 7/8 - 1/4 is 0.625."""
     one = late(320, range(241, 320), every=4)
     assert read(one.run(), one.slo, 320, 320.0, attainment, resolution=0.01).verdict == verdict
+
+
+class TurnsAway(Policy):
+    """Serves no request of these."""
+
+    def __init__(self, turned_away: range) -> None:
+        super().__init__()
+        self._turned_away = turned_away
+
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        return request.id not in self._turned_away or "turned away"
+
+
+@pytest.mark.parametrize(
+    ("rho", "turned_away", "attainment", "verdict"),
+    [
+        (1.2, range(160, 200), 0.80, SUSTAINED),
+        (1.2, range(160, 200), 0.81, UNDECIDED),
+        (0.5, range(190, 193), 1.0, SUSTAINED),  # by chance
+        (0.5, range(190, 194), 1.0, UNDECIDED),
+        (0.5, range(200, 204), 0.97, SUSTAINED),
+    ],
+)
+def test_a_queue_that_is_turned_away_before_the_second_half_is_no_capacity(
+    rho: float, turned_away: range, attainment: float, verdict: str
+) -> None:
+    """The second half then begins with an empty system, as the first did, and is too short for the queue to matter."""
+    one = experiment(requests(regular(200)), ttft_within(5.0))
+    one = replace(one, renew=lambda: (TurnsAway(turned_away), None))
+    reading, _ = play(one, rho / SERVICE_S, 2, replace(CRITERION, attainment=attainment))
+    assert reading.growth == pytest.approx(0.0, abs=1e-9)
+    assert reading.verdict == verdict
 
 
 def test_a_request_that_comes_as_the_last_one_ends_finds_an_empty_system() -> None:

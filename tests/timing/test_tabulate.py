@@ -25,7 +25,7 @@ from framework.timing.kernels.interpolate import interpolate, nearest
 from framework.timing.kernels.operations import _LEAST_PRODUCT, Operations, Shard, _distribution
 from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
-from framework.timing.kernels.tabulate import _above, _tiles, choose_knots, samples, tabulate
+from framework.timing.kernels.tabulate import _above, _decodes, _prompts, _tiles, choose_knots, samples, tabulate
 from framework.timing.profile import Setup
 from framework.timing.shipped.profile_entry import encoded
 from framework.timing.table import stack, step_s
@@ -562,3 +562,29 @@ def test_as_much_is_read_by_more_shorter_ones_as_was_by_fewer_longer_ones() -> N
     short = table.filter((pl.col("b") == 8) | (pl.col("n") <= 512))
     fit = interpolate(short, ("b", "n"), lambda b, n: b * n * 1e-7, saturates=True, together=True)
     assert list(fit.limit_together(np.array([8.0, 16.0, 32.0]))) == [8192, 4096, 2048]
+
+
+def made_up(**own: Any) -> Any:
+    """Times of steps of a model with one group of ranks, of which a test states those that it needs."""
+    return SimpleNamespace(groups=1, copies_s=0.0, linear_s=lambda tokens: 0 * tokens + 10.0, **own)
+
+
+@pytest.mark.parametrize(("tokens", "attention_s"), [(0, 0.0256), (2**14, 0.0256 + 4 / 64), (2**14 + 64, 0.0256)])
+def test_prompts_that_just_fill_the_largest_step_count(tokens: int, attention_s: float) -> None:
+    """64 prompts take 4 s longer if they have so many tokens together; the error is less if each takes a 64th of it."""
+
+    def prefill_s(batch: FloatArray, lengths: FloatArray) -> FloatArray:
+        return 1e-4 * batch * lengths + 4.0 * ((batch == 64) & (batch * lengths == tokens))
+
+    limits = {"attention": SimpleNamespace(length_limit=lambda: 1024.0), "model": SimpleNamespace(max_context=1024)}
+    lengths, above_s, floor_s = _prompts(made_up(prefill_s=prefill_s, token_steps=np.array([256.0]), **limits))
+    assert floor_s + np.interp(256.0, lengths, above_s) == pytest.approx(attention_s)
+
+
+def test_sequences_that_read_one_token_each_count() -> None:
+    def decode_s(batches: FloatArray, contexts: FloatArray) -> FloatArray:
+        return 1.0 * ((batches == 8) & (contexts == 8))
+
+    batches, contexts, _ = _decodes(made_up(decode_s=decode_s, model=SimpleNamespace(max_context=100)))
+    assert {7, 8} < set(batches.tolist())
+    assert {8, 9} < set(contexts.tolist())

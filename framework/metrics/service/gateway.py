@@ -13,10 +13,8 @@ _PARTS = {"slo_class": "class", "tenant": "tenant", "priority": "priority"}
 
 
 def gateway_figures(requests: pl.DataFrame) -> dict[str, Any]:
-    """Of a table of requests (`request_table`): `mean_gateway_ms`, `p99_gateway_ms`, `shed` and `expired`, and the same
-    of each class, tenant and priority under `gateway`. None without a gateway.
-
-    The waits are those of all requests that count, also of those that were refused.
+    """Of a table of requests (`request_table`): waits of completed requests at the gateway, the numbers of those that it
+    refused, `shed` and `expired`, and under `gateway` a row for each class, tenant and priority. None without a gateway.
     """
     if "gateway_s" not in requests.columns:
         return {}
@@ -24,15 +22,23 @@ def gateway_figures(requests: pl.DataFrame) -> dict[str, Any]:
     for column, called in _PARTS.items():
         if column in requests.columns:
             parts = requests.partition_by(column, as_dict=True)
-            rows += [{"by": called, "name": name, **_of(own)} for (name,), own in sorted(parts.items())]
-    return {**_of(requests), "gateway": rows}
+            rows += [{"by": called, "name": name, **_row(own)} for (name,), own in sorted(parts.items())]
+    return {**_waits_ms(requests), **_refused(requests), "gateway": rows}
 
 
-def _of(requests: pl.DataFrame) -> dict[str, Any]:
-    waits = statistics_ms("gateway", requests["gateway_s"].to_numpy())
+def _row(own: pl.DataFrame) -> dict[str, Any]:
+    waits = _waits_ms(own)
+    kept = {key: waits[key] for key in ("mean_gateway_ms", "p99_gateway_ms")}
+    return {"offered": len(own), **_refused(own), **kept}
+
+
+def _waits_ms(requests: pl.DataFrame) -> dict[str, float | None]:
+    completed = requests.filter(pl.col("state") == "finished")
+    return statistics_ms("gateway", completed["gateway_s"].to_numpy())
+
+
+def _refused(requests: pl.DataFrame) -> dict[str, int]:
     return {
-        "mean_gateway_ms": waits["mean_gateway_ms"],
-        "p99_gateway_ms": waits["p99_gateway_ms"],
         "shed": int((requests["reason"] == REASONS[REASON_SHED]).sum()),
         "expired": int((requests["reason"] == REASONS[REASON_EXPIRED]).sum()),
     }

@@ -14,26 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import REASON_STALLED
+from framework.metrics.service.late_turns import PATIENCE
 from framework.metrics.slo import Slo
 from framework.result import FINISHED, Result
-from framework.workload import Workload
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-_PATIENCE = 2.0  # times what the SLO allows; a request that is merely late costs only itself
 _ERRORS = 1.96  # standard errors; chance alone exceeds them in one run in forty
-
-
-def allowed_s(workload: Workload, slo: Slo) -> Floats:
-    """From sending to last token, (N,): the TTFT limit and the TPOT limit of each later token, or the limit of latency
-    per token if that is less; inf if these do not limit it.
-    """
-    count, later = len(workload), workload.output_tokens - 1
-    ttft_s, tpot_s, token_s = (
-        slo.limits_s(name, workload.slo_class, count) for name in ("ttft_s", "tpot_s", "normalized_s")
-    )
-    decoding_s = np.where(later > 0, tpot_s * np.maximum(later, 1), 0.0)
-    return np.minimum(ttft_s + decoding_s, token_s * workload.output_tokens)
 
 
 def overdue_share(result: Result, slo: Slo) -> float | None:
@@ -70,7 +57,7 @@ def _overdue_s(result: Result, slo: Slo) -> Floats:
     """Seconds for which each request was overdue within the window, (N,)."""
     requests, window = result.requests, result.window
     assert window is not None
-    since_s = np.maximum(requests["arrival_s"] + _PATIENCE * allowed_s(result.workload, slo), window.start_s)
+    since_s = np.maximum(requests["arrival_s"] + PATIENCE * slo.allowed_s(result.workload), window.start_s)
     is_stalled = requests["reason"] == REASON_STALLED  # ended with the run, perhaps before the end of the window
     ended_s = np.where(is_stalled, window.end_s, np.minimum(requests["end_s"], window.end_s))
     found: Floats = np.fmax(ended_s - since_s, 0.0)  # 0 for a turn that was never sent
