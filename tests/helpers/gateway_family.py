@@ -18,6 +18,7 @@ from tests.helpers.drafting_family import drafting
 from tests.helpers.drawing import Draw
 from tests.helpers.impatient_family import impatient
 from tests.helpers.lockstep_family import grouped
+from tests.helpers.programs_family import programs
 from tests.helpers.pulled_family import pulled
 from tests.helpers.rare_families import clocked, migrating, ranked, streams
 from tests.helpers.reserve_families import reserving
@@ -28,7 +29,7 @@ from tests.helpers.stale_family import stale
 
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _MORE = (ahead, drafting, grouped, migrating, pulled, ranked, reserving, returning, streams, clocked)
-_SELDOM = (crashing, decided, scaling, stale, impatient)
+_SELDOM = (crashing, decided, scaling, stale, impatient, programs)
 _OTHERS = (*_BROAD, *_MORE, *4 * _SELDOM)
 
 

@@ -13,8 +13,8 @@ _PARTS = {"slo_class": "class", "tenant": "tenant", "priority": "priority"}
 
 
 def gateway_figures(requests: pl.DataFrame) -> dict[str, Any]:
-    """Of a table of requests (`request_table`): waits of completed requests at the gateway, the numbers of those that it
-    refused, `shed` and `expired`, and under `gateway` a row for each class, tenant and priority. None without a gateway.
+    """Of a table of requests (`request_table`): waits of completed requests at the gateway, how many it refused
+    (`shed`, `expired`), and under `gateway` a row for each class, tenant and priority. None without a gateway.
     """
     if "gateway_s" not in requests.columns:
         return {}
