@@ -17,8 +17,7 @@ from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
-# Kinds of events before which much time may pass with nothing but ticks.
-FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)
+FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which ticks alone may pass for long
 NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT)  # kinds of events that alone do not keep a run going
 
 

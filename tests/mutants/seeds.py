@@ -1907,12 +1907,6 @@ MUTANTS = (
         "",
     ),
     Mutant(
-        "ticks at the time of a look come after it",
-        "events/order.py",
-        "        if kind < ARRIVAL or sim.next_tick",
-        "        if kind != ARRIVAL or sim.next_tick",
-    ),
-    Mutant(
         "a look comes before a client that gives up then",
         "requests/giving_up.py",
         " or (time_s == sim.change_s and sim.change_kind == GATEWAY):",
