@@ -104,6 +104,27 @@ def test_the_tenant_with_the_fewest_tokens_is_next(engine: str) -> None:
 
 
 @ENGINES
+def test_a_tenant_is_charged_for_the_outputs_that_it_got(engine: str) -> None:
+    """By 8 s a is charged 4 tokens of prompts and 8 of an output, b has begun with 4."""
+    rows = [(0, 2, 8), (0.25, 2, 2), (0.5, 2, 2), (0.5, 2, 2), (0.5, 2, 2)]
+    fair = replace(ONE_WAITS, fairness="tokens", output_weight=1.0)
+    assert waits(play(engine, rows, fair, tenant=("a", "a", "a", "b", "b"))) == [0, 0, 11.5, 7.5, 9.5]
+
+
+@ENGINES
+def test_the_gateway_sees_kv_that_grows_within_a_leap(engine: str) -> None:
+    """One token a second: at 55.5 s more than half of the KV is used, up to 60 s."""
+    by_kv = Gateway("utilization", kv_threshold=0.5)
+    assert waits(play(engine, [(0, 10, 60), (55.5, 2, 2)], by_kv)) == [0, 4.5]
+
+
+@ENGINES
+def test_a_client_gives_up_before_its_request_expires_at_that_time(engine: str) -> None:
+    result = play(engine, FOUR, replace(ONE_WAITS, ttl_s=2.0), load=Open(patience=Patience(2.0)))
+    assert ends(result)[2] == ("cancelled", "gave up", 2.5)
+
+
+@ENGINES
 def test_who_has_waited_for_too_long_is_refused(engine: str) -> None:
     result = play(engine, FOUR, replace(ONE_WAITS, ttl_s=3.0), slo_class=("chat", "chat", "chat", "batch"))
     assert ends(result)[2:] == [("finished", "", 7.0), ("rejected", "expired", 3.75)]

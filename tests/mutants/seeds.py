@@ -1911,6 +1911,7 @@ MUTANTS = (
         "requests/giving_up.py",
         " or (time_s == sim.change_s and sim.change_kind == GATEWAY):",
         ":",
+        "the gateway looks when a request comes, and so before the client of that request can give up",
     ),
     Mutant("a look is forgotten where a role changes", "roles/changes.py", "    note_look(s)\n", ""),
     Mutant("a run ends before a look", "requests/gate.py", "        sim.awaited += sim.look_s == np.inf\n", ""),
