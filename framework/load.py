@@ -93,7 +93,7 @@ class Load(ABC):
         """
 
     def counted(self, workload: Workload, sent_s: Floats) -> NDArray[np.bool_]:
-        """Which requests belong to the window, (N,): those sent in it; of a session, all if its first turn was.
+        """Which requests belong to the window, (N,): those sent in it; of a program, all if its first call was.
 
         `sent_s` (N,): when each was sent.
         """
@@ -102,10 +102,7 @@ class Load(ABC):
             return np.ones(len(workload), np.bool_)
         opened_s = self._opened_s(workload, sent_s)
         counted: NDArray[np.bool_] = (opened_s >= window.start_s) & (opened_s <= window.end_s)
-        if workload.previous is not None:
-            for r in np.flatnonzero(workload.previous >= 0):  # a turn follows the previous turn
-                counted[r] = counted[workload.previous[r]]
-        return counted
+        return counted if workload.previous is None else counted[workload.openers]
 
     def _opened_s(self, workload: Workload, sent_s: Floats) -> Floats:
         """When each request that opens a session was sent, (N,)."""
@@ -136,7 +133,7 @@ class Open(Load):
         return "open"
 
     def window(self, workload: Workload) -> Window | None:
-        opening_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
+        opening_s = workload.arrival_s[workload.openers == np.arange(len(workload))]
         first_s, last_s = float(opening_s[0]), float(opening_s[-1])
         name = "first to last arrival" if workload.previous is None else "first to last opening of a session"
         found = Window(first_s + self.warmup_s, last_s - self.cooldown_s, name)
@@ -158,10 +155,11 @@ class Closed(Load):
     """`concurrency` clients, each with one request under way: the maximum concurrency of serving benchmarks.
 
     All clients start at time 0. Each takes the next session of the trace (a request without a session is one of its
-    own) as soon as its last one has ended; recorded arrival times have no effect. From `duration_s` seconds on nothing
-    is sent: that is the window, less `warmup_s` at its start. Without a duration the whole trace is sent. A client
-    whose request was rejected returns after `backoff_s` seconds: with the same request if the policy refused it on
-    arrival and the duration is not over, else with its next one.
+    own) as soon as all of its last one has ended; recorded arrival times have no effect, except that several first
+    calls of one program are as far apart as recorded. From `duration_s` seconds on nothing is sent: that is the window,
+    less `warmup_s` at its start. Without a duration the whole trace is sent. A client whose request was rejected
+    returns after `backoff_s` seconds: with the same request if the policy refused it on arrival and the duration is not
+    over, else with its next one.
     """
 
     concurrency: Count

@@ -40,7 +40,7 @@ from framework.reference.faults.reports import Reports
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
-from framework.reference.state import Instance, Request
+from framework.reference.state import FINISHED, Instance, Request
 from framework.reference.steps import duration, forming, lockstep, prefill_end, running_list, scheduling, step_end
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
@@ -705,6 +705,24 @@ def _end_cancelled(s: Simulation, r: Request, reason: str) -> Names:
         yield "sent again" if r.attempts <= s.options.retries else "given up for good"
 
 
+def _end_request(s: Simulation, r: Request, state: int, reason: str = "") -> Names:
+    followers = [later for later in s.followers.get(r.id, ()) if s.options.horizon_s > s.now_s]
+    joined = [later for later in followers if sum(later in others for others in s.followers.values()) > 1]
+    yield from ["call that several wait for"] * (len(followers) > 1)
+    yield from ["call that waits for another"] * any(s.awaits[later] > 1 for later in joined)
+    if any(s.awaits[later] == 1 for later in joined):
+        yield "call that has waited for several"
+        yield from ["call that waited for one that was not served"] * (state != FINISHED)
+    if s.sessions and not followers and len(s.programs[s.opener[r.id]]) > 1:
+        yield "client whose program goes on elsewhere"
+
+
+def _announce_next_beside(s: Simulation, r: Request) -> Names:
+    first = s.opener[r.id]
+    if s.options.clients is not None and r.id != first and s.waits_for_none(r.id):
+        yield "further first call of a client's program"
+
+
 def _requeue(s: Simulation, i: Instance, r: Request, target: Instance) -> Names:
     if not decisions.waits_on(i, r):
         yield "requeued though it does not wait"
@@ -921,6 +939,8 @@ def watched(counts: Counter[str]) -> Iterator[None]:
         watch(running_list.InOrder, "take_blocks", _take_blocks)
         watch(running_list.InOrder, "take_back", _take_back)
         watch(Simulation, "wake", _wake)
+        watch(Simulation, "end_request", _end_request)
+        watch(Simulation, "announce_next_beside", _announce_next_beside)
         watch(Reports, "arrived", _arrived)
         watch(cache.Cache, "take", _take)
         watch(cache.BlockCache, "take", _take_copy)
@@ -967,6 +987,7 @@ MECHANISMS = {
     "patience": "sent again",
     "reports": "asked by a report",
     "scaling": "scaled up",
+    "programs": "call that has waited for several",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -989,11 +1010,13 @@ _SHARES |= {
     "impatient": 40,
     "stale": 40,
     "scaling": 40,
+    "programs": 40,
 }
 _OFTEN = {
     "impatient": 160,
     "stale": 160,
     "scaling": 240,
+    "programs": 240,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more

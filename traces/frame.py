@@ -15,6 +15,7 @@ from framework.cli.terminal import warn_once
 from framework.errors import InputError
 from framework.workload import Workload
 from traces.block_ids import flat_ids
+from traces.calls import links_of, require_known
 
 REQUIRED: Mapping[str, pl.DataType] = MappingProxyType(
     {"arrival_s": pl.Float64(), "input_tokens": pl.Int64(), "output_tokens": pl.Int64()}
@@ -24,14 +25,15 @@ OPTIONAL: Mapping[str, pl.DataType] = MappingProxyType(
         "hash_ids": pl.List(pl.Int64()),  # one id per block of hash_block_tokens prompt tokens, the last may be partial
         "session_id": pl.Int64(),  # null: a request of its own
         "turn": pl.Int64(),  # place within the session, growing with the rows
-        "think_s": pl.Float64(),  # seconds from the end of the previous turn to a later turn's arrival
+        "wait_for": pl.List(pl.Int64()),  # turns of the session that it waits for; null: the turn before it
+        "think_s": pl.Float64(),  # seconds from the end of the last of these to its arrival
+        "trigger": pl.String(),  # what these seconds are, one of framework.workload.programs.TRIGGERS
         "slo_class": pl.String(),
         "priority": pl.Int64(),
         "tenant": pl.String(),  # its sender
     }
 )
 SMALL_IDS = pl.List(pl.Int32())  # also allowed for hash_ids if all fit: half the memory
-MAX_THINK_S = 1e9
 DRAWN = "drawn"  # the unit of arrivals drawn from a distribution
 SOURCES = ("real", "twin", "synthetic")
 
@@ -121,6 +123,7 @@ def from_rows(rows: pl.DataFrame, name: str, source: str, hash_block_tokens: int
     rows = rows.with_columns(pl.col("arrival_s") - first_s)
     columns = [column for column in (*REQUIRED, *OPTIONAL) if column in rows.columns]
     blocks = hash_block_tokens if "hash_ids" in columns else 0
+    require_known(rows, name)
     return Trace(rows.select(columns), name, source, hash_block_tokens=blocks, notes=notes, clock=clock)
 
 
@@ -143,8 +146,8 @@ def to_workload(trace: Trace) -> Workload:
     lists = frame["hash_ids"].get_chunks() if "hash_ids" in trace.has else None
     frame = pl.DataFrame([column for column in frame.iter_columns() if column.name != "hash_ids"])
     trace = trace.with_frame(frame)
-    previous, session_id = _sessions(trace)
-    hash_ids, hash_spans = (np.zeros(0, np.int32), None) if lists is None else flat_ids(lists, previous)
+    links = links_of(frame, trace.name)
+    hash_ids, hash_spans = (np.zeros(0, np.int32), None) if lists is None else flat_ids(lists, links.previous)
     return Workload(
         arrival_s=frame["arrival_s"].to_numpy(),
         input_tokens=frame["input_tokens"].to_numpy(),
@@ -155,10 +158,12 @@ def to_workload(trace: Trace) -> Workload:
         hash_ids=hash_ids,
         hash_spans=hash_spans,
         hash_block_tokens=trace.hash_block_tokens,
-        previous=previous,
-        think_s=frame["think_s"].fill_null(0.0).to_numpy() if previous is not None else None,
-        session_id=session_id,
+        previous=links.previous,
+        joins=links.joins,
+        think_s=frame["think_s"].fill_null(0.0).to_numpy() if links.previous is not None else None,
+        session_id=links.session_id,
         turn=frame["turn"].fill_null(0).to_numpy() if "turn" in frame.columns else None,
+        trigger=links.trigger,
         slo_class=_texts(frame, "slo_class"),
         priority=frame["priority"].fill_null(0).to_numpy() if "priority" in frame.columns else None,
         tenant=_texts(frame, "tenant"),
@@ -169,31 +174,3 @@ def to_workload(trace: Trace) -> Workload:
 
 def _texts(frame: pl.DataFrame, column: str) -> tuple[str, ...] | None:
     return tuple(frame[column].fill_null("default")) if column in frame.columns else None
-
-
-def _sessions(trace: Trace) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """`previous` and `session_id`, -1 if there is none; None for both in a trace without sessions."""
-    frame = trace.frame
-    if "session_id" not in frame.columns:
-        return None, None
-    if "think_s" not in frame.columns:
-        raise InputError(f"trace {trace.name}: session_id needs a column think_s (seconds between turns)")
-    in_session = pl.col("session_id").is_not_null()
-    turn = pl.col("turn") if "turn" in frame.columns else pl.lit(None, pl.Int64)
-    rows = frame.with_row_index("row").select(
-        previous=pl.when(in_session).then(pl.col("row").shift(1).over("session_id")),
-        disordered=in_session & (turn <= turn.shift(1).over("session_id")),
-        think_s="think_s",
-        session_id="session_id",
-    )
-    later = rows["previous"].is_not_null()
-    for bad, reason in (
-        (rows["disordered"].fill_null(False), "its turn does not follow the turn before it in the order of arrival"),
-        (later & ~rows["think_s"].fill_null(-1.0).is_between(0, MAX_THINK_S), "a later turn needs think_s >= 0"),
-    ):
-        first = bad.arg_max()
-        if bad.any() and first is not None:
-            session = rows["session_id"][first]
-            raise InputError(f"trace {trace.name}, request {first} (session {session}): {reason}")
-    previous = rows["previous"].cast(pl.Int64).fill_null(-1).to_numpy()
-    return previous, rows["session_id"].fill_null(-1).to_numpy()

@@ -20,6 +20,7 @@ def check_result(result: Result) -> None:
     """Raise InvariantError, naming the first request or instance concerned, unless all invariants hold."""
     _check_ends(result)
     _check_times(result)
+    _check_programs(result)
     _check_memory(result)
     _check_fleet(result)
     if result.engine.log == "full":
@@ -50,6 +51,22 @@ def _check_times(result: Result) -> None:
         _fail_where(rows[after] < rows[before], f"request whose {after} precedes its {before}")
     started = rows["start_s"] == rows["start_s"]
     _fail_where((rows["state"] == _FINISHED) & ~started, "finished request that never started")
+
+
+def _check_programs(result: Result) -> None:
+    """Check that no call of a program arrived before all that it waits for had ended, and `think_s` had passed."""
+    workload, rows = result.workload, result.requests
+    if workload.previous is None:
+        return
+    later = np.flatnonzero(workload.previous >= 0)
+    links = np.stack((later, workload.previous[later]), axis=1)
+    if workload.joins is not None:
+        links = np.concatenate((links, workload.joins))
+    think_s = np.zeros(len(rows)) if workload.think_s is None else workload.think_s
+    due_s = rows["end_s"][links[:, 1]] + think_s[links[:, 0]]
+    early = np.zeros(len(rows), np.bool_)
+    early[links[rows["arrival_s"][links[:, 0]] < due_s * (1 - _ROUNDING), 0]] = True
+    _fail_where(early, "call that arrived before what it waits for had ended")
 
 
 def _check_memory(result: Result) -> None:

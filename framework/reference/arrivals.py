@@ -17,6 +17,7 @@ from framework.reference.state import REJECTED, UNSENT, Instance, Request
 def arrive(s: Simulation, r: Request) -> None:
     """Take in, refuse or route r, which arrives."""
     if not r.taken_in:
+        s.announce_next_beside(r)
         if s.now_s >= s.options.horizon_s:
             s.end_request(r, UNSENT)
             return

@@ -81,9 +81,9 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
 
 def _begin(s: Simulation) -> None:
     """Announce the arrivals that are known, faults, the first tick and the first report."""
-    opening = [r for r in s.requests if s.workload.previous is None or s.workload.previous[r.id] < 0]
+    opening = [r for r in s.requests if s.opens(r.id)]
     if s.options.clients is None:
-        for r in opening:
+        for r in filter(lambda r: s.waits_for_none(r.id), s.requests):
             s.push(float(s.workload.arrival_s[r.id]) + s.options.request_s, ARRIVAL, r.id)
     else:
         s.sessions = opening

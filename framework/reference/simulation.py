@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -113,9 +115,12 @@ class Simulation:
         if self.hash_tokens:
             self._build_stores()
         self.requests = [self._read_request(k) for k in range(len(workload))]
-        self._later_turns = {}
-        if workload.previous is not None and workload.think_s is not None:
-            self._later_turns = {int(r): later for later, r in enumerate(workload.previous) if r >= 0}
+        self.followers = _followers(workload)
+        self.awaits = Counter(itertools.chain.from_iterable(self.followers.values()))
+        self.opener = workload.openers.tolist()
+        self.programs: dict[int, list[int]] = {}  # calls that have not ended, by the first of their program
+        for call, first in enumerate(self.opener):
+            self.programs.setdefault(first, []).append(call)
         self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
         self.now_s = 0.0
@@ -272,15 +277,35 @@ class Simulation:
     # --- ends ---
 
     def end_request(self, r: Request, state: int, reason: str = "") -> None:
-        """End r: the next turn of its session, or the next session of its client, is to come."""
+        """End r: what waits for it alone, or the next session of its client, is to come."""
         r.state, r.reason, r.end_s = state, reason, self.now_s
         self.ended.append(r)
         self.present.pop(r.id, None)
-        later = self._later_turns.get(r.id)
-        if later is not None and self.workload.think_s is not None:
-            self.push(self._next_s(r, float(self.workload.think_s[later])), ARRIVAL, later)
-        elif self.sessions:
+        for later in self.followers.get(r.id, ()):
+            self.awaits[later] -= 1
+            if not self.awaits[later]:
+                think_s = 0.0 if self.workload.think_s is None else float(self.workload.think_s[later])
+                self.push(self._next_s(r, think_s), ARRIVAL, later)
+        program = self.programs[self.opener[r.id]]
+        program.remove(r.id)
+        if self.sessions and not program:
             self.push(self._next_s(r, 0.0), ARRIVAL, self.sessions.pop(0).id)
+
+    def announce_next_beside(self, r: Request) -> None:
+        """r, first of a closed load's program: its next first call comes as long after it as recorded."""
+        if self.options.clients is not None and self.waits_for_none(r.id):
+            beside = [k for k in self.programs[self.opener[r.id]] if k > r.id and self.waits_for_none(k)]
+            if beside:
+                gap_s = float(self.workload.arrival_s[beside[0]]) - float(self.workload.arrival_s[r.id])
+                self.push(self.now_s + gap_s, ARRIVAL, beside[0])
+
+    def opens(self, r: int) -> bool:
+        """Whether a request is the first of its program."""
+        return int(self.opener[r]) == r
+
+    def waits_for_none(self, r: int) -> bool:
+        """Whether a request waits for the end of no other."""
+        return self.workload.previous is None or int(self.workload.previous[r]) < 0
 
     def _next_s(self, r: Request, think_s: float) -> float:
         """The time of the next request of r's client, after r has ended. The client waits first if r was rejected. Once
@@ -300,3 +325,14 @@ class Simulation:
     def finished(self) -> list[Request]:
         """Finished requests, in the order of their ends."""
         return [r for r in self.ended if r.state == FINISHED]
+
+
+def _followers(workload: Workload) -> dict[int, list[int]]:
+    """The requests that wait for the end of each one that any waits for."""
+    found: dict[int, list[int]] = {}
+    links = [] if workload.previous is None else list(enumerate(workload.previous.tolist()))
+    links += [] if workload.joins is None else workload.joins.tolist()
+    for later, before in links:
+        if before >= 0:
+            found.setdefault(before, []).append(later)
+    return found

@@ -462,7 +462,7 @@ def _lasting(draw: Draw, exact: bool, load: Closed | Open, workload: Workload) -
 def load_span_s(load: Load, workload: Workload) -> float:
     """From the first to the last arrival that the trace gives, where more than one lies between."""
     window = load.window(workload)
-    opening_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
+    opening_s = workload.arrival_s[workload.openers == np.arange(len(workload))]
     inner = (opening_s >= 0.25 * opening_s[-1] + 0.75 * opening_s[0]) & (
         opening_s <= 0.75 * opening_s[-1] + 0.25 * opening_s[0]
     )

@@ -13,6 +13,7 @@ from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open
 from framework.workload import Workload, consecutive
+from framework.workload.programs import kept_links
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import Scenario
 
@@ -61,7 +62,9 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
                 kept = np.setdiff1d(np.arange(count), np.arange(start, start + size))
                 yield replace(scenario, workload=_only(scenario.workload, kept))
     if scenario.workload.previous is not None:
-        yield replace(scenario, workload=replace(scenario.workload, previous=None, think_s=None))
+        yield replace(scenario, workload=replace(scenario.workload, previous=None, joins=None, think_s=None))
+    if scenario.workload.joins is not None:
+        yield replace(scenario, workload=replace(scenario.workload, joins=None))
     yield from (replace(scenario, engine=engine) for engine in _nearer_to_default(scenario.engine, EngineConfig()))
     yield from (replace(scenario, rules=rules) for rules in _nearer_to_default(scenario.rules, Rules()))
     if scenario.load.clients is not None:
@@ -88,11 +91,11 @@ def _nearer_to_default(part: Any, usual: Any) -> Iterator[Any]:
 
 def _only(workload: Workload, kept: np.ndarray[Any, Any]) -> Workload:
     """These requests; a turn whose turn before is gone comes by itself."""
-    columns: dict[str, Any] = {name: getattr(workload, name) for name in ("previous", "think_s", "priority")}
+    columns: dict[str, Any] = {name: getattr(workload, name) for name in ("think_s", "priority", "session_id")}
     columns = {name: None if column is None else column[kept] for name, column in columns.items()}
     if workload.previous is not None:
-        places = {int(request): place for place, request in enumerate(kept)}
-        columns["previous"] = np.array([places.get(int(before), -1) for before in columns["previous"]], np.int64)
+        chosen = np.isin(np.arange(len(workload)), kept)
+        columns["previous"], columns["joins"] = kept_links(workload.previous, workload.joins, chosen)
     if workload.slo_class is not None:
         columns["slo_class"] = tuple(workload.slo_class[request] for request in kept)
     if workload.hash_spans is not None:

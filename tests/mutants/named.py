@@ -151,7 +151,7 @@ NAMED = (
     # --- workload, traces ---
     Named(
         "an output ends a token before the context does",
-        "framework.workload",
+        "framework.workload.requests",
         "within_context",
         "max_context - workload.input_tokens",
         "max_context - workload.input_tokens - 1",

@@ -55,8 +55,11 @@ ROOMS = (
     ),
     Room(
         "workload",
-        ("framework/workload.py",),
-        ("tests/traces/test_workload.py", "tests/traces/test_workload_parts.py", "tests/engine/test_block_sharing.py"),
+        ("framework/workload/requests.py", "framework/workload/programs.py"),
+        (
+            *("tests/traces/test_workload.py", "tests/traces/test_workload_parts.py"),
+            *("tests/engine/test_block_sharing.py", "tests/engine/test_programs.py"),
+        ),
     ),
     Room(
         "store",

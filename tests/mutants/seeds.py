@@ -2032,4 +2032,43 @@ MUTANTS = (
         "        return here or q.state != PREFILLING\n",
         "        return True\n",
     ),
+    # --- programs ---
+    Mutant(
+        "a call waits for one alone",
+        "requests/lifecycle.py",
+        "if not unlikely(s.options.joins) or not waits_for_another(s, follower):",
+        "if True:",
+    ),
+    Mutant("a call waits for one that has ended", "requests/programs.py", "state < FINISHED:", "state <= FINISHED:"),
+    Mutant(
+        "others that wait for the same are forgotten",
+        "requests/programs.py",
+        "            s.requests[r].next = s.requests[other].followed_by\n",
+        "            s.requests[r].next = -1\n",
+    ),
+    Mutant("only one call follows", "requests/lifecycle.py", "        follower = after\n", "        follower = -1\n"),
+    Mutant(
+        "a client goes on when one branch has ended",
+        "requests/lifecycle.py",
+        "        ends_program = ends_its_program(s, r)\n",
+        "        ends_its_program(s, r)\n",
+    ),
+    Mutant(
+        "a further first call comes at once",
+        "requests/programs.py",
+        "s.sim.now_s + s.requests[beside].think_s",
+        "s.sim.now_s",
+    ),
+    Mutant(
+        "the time of a further first call counts from the beginning",
+        "setup/programs.py",
+        "workload.arrival_s[beside[before]] - workload.arrival_s[before]",
+        "workload.arrival_s[beside[before]] - workload.arrival_s[0]",
+    ),
+    Mutant(
+        "a further first call is a program of its own",
+        "setup/requests.py",
+        'requests["opens"] = workload.openers == np.arange(len(workload))',
+        'requests["opens"] = workload.previous < 0',
+    ),
 )

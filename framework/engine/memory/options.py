@@ -22,7 +22,13 @@ OPTIONS = record(
     ("touched_at", "i8"),  # instances whose load has changed since that tree was last asked
     ("woken_at", "i8"),  # ring of the instances that schedule at this time, in order of their numbers
     ("heap_at", "i8"),  # heap of copies under way
-    ("turns_at", "i8"),  # heap of later turns whose arrival is known
+    ("turns_at", "i8"),  # heap of later calls of sessions and programs whose arrival is known
+    ("joins", "b1"),  # 1: some request waits for several
+    ("joins_at", "i8"),  # for each request, where the further ones begin that it waits for; then these
+    ("overlaps", "b1"),  # 1: the clients of a closed load may have several calls of a program under way
+    ("opener_at", "i8"),  # in that case, the first call of each request's program,
+    ("unended_at", "i8"),  # how many of the program of such a call have not ended,
+    ("beside_at", "i8"),  # and the next call of its program that waits for none, -1: there is none
     ("finished_at", "i8"),  # requests that have finished, in the order of their ends
     (
         "leaving_at",

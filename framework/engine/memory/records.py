@@ -25,12 +25,12 @@ REQUEST = record(
     ("child", "i4"),  # first child in the heap of its waiting queue
     ("heap_index", "i4"),  # place of that event in its heap, -1: none is pending
     ("instance", "i4"),  # instance where it waits, prefills, decodes, or holds KV
-    ("followed_by", "i4"),  # the next turn of its session, -1: none
+    ("followed_by", "i4"),  # first of the requests that wait for its end, linked by `next`; -1: none
     ("reason", "i2"),  # index of the reason why it was rejected or failed, 0: it was not
     ("state", "i1"),  # one of the request states in framework.codes
     ("migration", "i1"),  # NOT_MIGRATING, COPYING or COPIED
     ("follows", "b1"),  # 1: it arrives when another request of its session or client has ended
-    ("opens", "b1"),  # 1: it is the first of its session
+    ("opens", "b1"),  # 1: it is the first of its session or program
     ("taken_in", "b1"),  # 1: it has passed the front end
     ("caches", "b1"),  # 1: its present instance computed its KV, so its blocks enter the cache
     ("first_token_pending", "b1"),  # 1: its first token is stamped at the end of its next decode step
@@ -76,7 +76,7 @@ REQUEST = record(
     ("turn", "i4"),  # its place in the session, from 0
     # The last 64 bytes, which few requests need: its session, its tenant, and its copy while links are shared.
     ("session", "i8"),  # number of its session, -1: it has none
-    ("think_s", "f8"),  # seconds between the end of its session's previous turn and its own arrival
+    ("think_s", "f8"),  # seconds between the end of what it waits for and its own arrival
     ("migrated_kv", "i8"),  # KV tokens that its migration has copied so far
     ("sent_until", "f8"),  # count of that channel's bytes at which all of its own have been sent
     ("complete_s", "f8"),  # time before which its last byte cannot arrive

@@ -32,6 +32,7 @@ from framework.engine.memory.state import State
 from framework.engine.requests.giving_up import begin_to_wait
 from framework.engine.requests.lifecycle import end_request, enter_queue
 from framework.engine.requests.parking import park
+from framework.engine.requests.programs import announce_next_beside
 from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
 
 
@@ -44,6 +45,8 @@ def arrive(s: State, r: int) -> None:
     else:
         sim.next_arrival += 1
     if not q.taken_in:
+        if unlikely(s.options.overlaps):
+            announce_next_beside(s, r)
         if unlikely(sim.now_s >= s.options.horizon_s):
             end_request(s, r, UNSENT, 0)
             return

@@ -13,6 +13,7 @@ from framework.engine.memory.queues import append, load_changed, queue_push, tur
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
 from framework.engine.requests.asynchronous import defer_free, put_in_inbox
+from framework.engine.requests.programs import ends_its_program, waits_for_another
 
 NEVER = np.iinfo(np.int64).max
 
@@ -237,7 +238,7 @@ def end_with_kv(s: State, i: int, r: int) -> None:
 
 @inner
 def end_request(s: State, r: int, state: int, reason: int) -> None:
-    """End r now, in that state; the next turn follows, or else its client's next session."""
+    """End r now, in that state; what waits for it alone follows, or else its client's next session."""
     q, sim = s.requests[r], s.sim
     q.state = state
     q.reason = reason
@@ -246,9 +247,15 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
     if state == FINISHED:
         s.lists[s.options.finished_at + sim.finished] = r
         sim.finished += 1
-    if q.followed_by >= 0:
-        turn_push(s, q.followed_by, _next_s(s, q.followed_by, state))
-    elif sim.next_session < s.options.requests:
+    follower, ends_program = q.followed_by, q.followed_by < 0
+    while follower >= 0:
+        after = s.requests[follower].next
+        if not unlikely(s.options.joins) or not waits_for_another(s, follower):
+            turn_push(s, follower, _next_s(s, follower, state))
+        follower = after
+    if unlikely(s.options.overlaps):
+        ends_program = ends_its_program(s, r)
+    if ends_program and sim.next_session < s.options.requests:
         r = sim.next_session
         turn_push(s, r, _next_s(s, r, state))
         sim.next_session += 1
@@ -260,8 +267,8 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
 def _next_s(s: State, r: int, state: int) -> float:
     """The arrival time of r, which follows a request that has just ended in this state.
 
-    The client of r thinks first. It backs off if the request was rejected or failed. It does neither once the load is
-    over.
+    The client of r thinks first, or its tools run. It backs off if the request was rejected or failed. It does neither
+    once the load is over.
     """
     if unlikely(state == UNSENT):
         return s.sim.now_s

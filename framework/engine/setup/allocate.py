@@ -25,6 +25,7 @@ from framework.engine.setup.config import Setting, step_row
 from framework.engine.setup.instances import fill_schedules, first_instances, lay_out_instances
 from framework.engine.setup.options import run_options
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
+from framework.engine.setup.programs import fill_programs, lay_out_programs
 from framework.engine.setup.requests import first_requests
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
@@ -48,6 +49,7 @@ def allocate(setting: Setting) -> Memory:
     faults = engine.faults.schedule(cluster).events
     space = ListSpace()
     _lay_out_run(options, space, len(faults))
+    lay_out_programs(options, space, workload, setting.load)
     lay_out_instances(instances, space, cluster, engine, int(options["most_running"][0]))
     cached = engine.prefix_cache and (workload.has_prefixes or engine.shares_blocks)
     tiers = np.zeros(0, TIER)
@@ -57,6 +59,7 @@ def allocate(setting: Setting) -> Memory:
     lists, names = np.zeros(space.size, np.int64), np.zeros(0, np.int32)
     _fill_trees(options, instances, lists)
     lists[options["output_at"][0] :][: len(workload)] = workload.output_tokens
+    fill_programs(options, requests, lists, workload)
     at = options["fault_at"][0]
     lists[at:][: 2 * len(faults)] = [*(f.instance for f in faults), *(WHAT_FAILS[f.what] for f in faults)]
     fill_schedules(instances, cluster, lists)

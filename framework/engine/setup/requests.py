@@ -9,6 +9,7 @@ from framework.checks import require_count
 from framework.engine.memory.records import REQUEST
 from framework.load import Load
 from framework.workload import Workload
+from framework.workload.programs import followers
 
 _CACHE_LINE = 64  # bytes
 
@@ -19,11 +20,11 @@ def first_requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np
     requests["event_s"] = delay_s if load.clients is not None else workload.arrival_s + delay_s
     requests["input_tokens"] = workload.input_tokens
     if workload.previous is not None:
-        requests["opens"] = workload.previous < 0
-        later = np.flatnonzero(workload.previous >= 0)
-        requests["follows"][later] = True
-        requests["followed_by"][workload.previous[later]] = later
+        requests["opens"] = workload.openers == np.arange(len(workload))
+        requests["follows"] = workload.previous >= 0
+        requests["followed_by"], requests["next"] = followers(workload.previous)
     if load.clients is not None:
+        requests["follows"] |= ~requests["opens"]
         requests["follows"][np.flatnonzero(requests["opens"])[load.clients :]] = True
     for name, column in (
         ("think_s", workload.think_s),
@@ -33,8 +34,8 @@ def first_requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np
     ):
         if column is not None:
             requests[name] = column
-    if workload.think_s is not None:
-        requests["think_s"][requests["opens"]] = 0.0
+    if workload.think_s is not None and workload.previous is not None:
+        requests["think_s"][workload.previous < 0] = 0.0
     if delay_s > 0:
         requests["think_s"] += delay_s
     for name, texts in (("slo_class", workload.slo_class), ("tenant", workload.tenant)):

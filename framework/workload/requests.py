@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from framework.checks import require_count, require_positive
 from framework.errors import InputError
+from framework.workload.programs import check_calls, kept_links, openers
 
 _ROWS = (
     *("arrival_s", "input_tokens", "output_tokens", "previous", "think_s"),
-    *("session_id", "turn", "slo_class", "priority", "tenant"),
+    *("session_id", "turn", "trigger", "slo_class", "priority", "tenant"),
 )
 _MOST_NAME = np.iinfo(np.int32).max
 _TEXTS = ("slo_class", "tenant")
@@ -26,11 +27,11 @@ _NUMBERS = tuple(name for name in _ROWS if name not in _TEXTS)
 class Workload:
     """N requests in trace order, each array of shape (N,) unless stated otherwise.
 
-    `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later turn of a
-    session) arrives `think_s` after request `previous` has ended instead. The ids of the blocks of request r's prompt
-    are `hash_ids[begin:end]` with begin, end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens`
-    tokens, and ids are chained: the same id means the same prefix up to and including that block. Arrays are read-only,
-    so workloads may share them.
+    `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later call of a
+    program, such as a later turn of a session) arrives instead `think_s` after request `previous`, and all others that
+    `joins` gives it, have ended. The ids of the blocks of request r's prompt are `hash_ids[begin:end]` with begin and
+    end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens` tokens, and ids are chained: the same
+    id means the same prefix up to and including that block. Arrays are read-only, so workloads may share them.
     """
 
     arrival_s: NDArray[np.float64]
@@ -42,10 +43,12 @@ class Workload:
     hash_ids: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int32))  # (K,), kept as int32
     hash_spans: NDArray[np.int64] | None = None  # (N, 2), None: no prefix information; see `consecutive`
     hash_block_tokens: int = 0
-    previous: NDArray[np.int64] | None = None  # index of the previous turn, -1: none
+    previous: NDArray[np.int64] | None = None  # the call that it waits for, whose context it may continue; -1: none
+    joins: NDArray[np.int64] | None = None  # (J, 2): a call, and a further one of its session that it waits for
     think_s: NDArray[np.float64] | None = None
     session_id: NDArray[np.int64] | None = None  # -1: none
     turn: NDArray[np.int64] | None = None
+    trigger: NDArray[np.int8] | None = None  # what `think_s` is: an index of framework.workload.programs.TRIGGERS
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
     tenant: tuple[str, ...] | None = None  # the sender: a user, a customer
@@ -64,6 +67,8 @@ class Workload:
             raise InputError("workload: arrival_s must be finite, non-negative and non-decreasing")
         if self.input_tokens.min() < 1 or self.output_tokens.min() < 1:
             raise InputError("workload: input_tokens and output_tokens must be at least 1")
+        if self.joins is not None:
+            check_calls(self.previous, self.joins, self.session_id)
         object.__setattr__(self, "hash_ids", small(self.hash_ids))
         if self.hash_spans is not None:
             _check_spans(self.hash_spans, count, len(self.hash_ids))
@@ -75,6 +80,20 @@ class Workload:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    @property
+    def openers(self) -> NDArray[np.int64]:
+        """The first call of each request's program, (N,)."""
+        return openers(self.previous, self.session_id, len(self))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether calls of one program may be under way at the same time."""
+        if self.previous is None:
+            return False
+        later = self.previous[self.previous >= 0]
+        firsts = np.flatnonzero(self.previous < 0)
+        return len(np.unique(later)) < len(later) or bool(np.any(self.openers[firsts] < firsts))
 
     @property
     def has_prefixes(self) -> bool:
@@ -142,7 +161,8 @@ def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64
     each block that prompt and output fill, without the last token, which is never read. Within blocks of the trace
     (including the last, partial one if the trace has an id for it), names follow their ids. If the prompt of the
     session's next turn has the ids of r's prompt and is at least as long as r's prompt and output, it continues both:
-    r's further blocks have the names that they have there. Any other block is the request's alone.
+    r's further blocks have the names that they have there (if several calls do, in the first). Any other block is the
+    request's alone.
     """
     count = len(workload)
     filled = filled_blocks(workload, block_tokens)
@@ -243,9 +263,11 @@ def repeated(workload: Workload, times: int) -> Workload:
         hash_ids=_shifted(workload.hash_ids, names, times),
         hash_spans=None if spans is None else np.concatenate([spans + blocks * copy for copy in range(times)]),
         previous=None if workload.previous is None else _shifted(workload.previous, len(workload), times),
+        joins=None if workload.joins is None else _copied(workload.joins, len(workload), times),
         think_s=None if workload.think_s is None else np.tile(workload.think_s, times),
         session_id=None if ids is None else _shifted(ids, int(ids.max()) + 1, times),
         turn=None if workload.turn is None else np.tile(workload.turn, times),
+        trigger=None if workload.trigger is None else np.tile(workload.trigger, times),
         slo_class=None if workload.slo_class is None else workload.slo_class * times,
         priority=None if workload.priority is None else np.tile(workload.priority, times),
         tenant=None if workload.tenant is None else workload.tenant * times,
@@ -261,20 +283,21 @@ def first(workload: Workload, requests: int) -> Workload:
     columns = {
         name: column[:requests] for name, column in vars(workload).items() if name in _ROWS and column is not None
     }
+    if workload.joins is not None:
+        columns["joins"] = workload.joins[workload.joins[:, 0] < requests]
     if workload.hash_spans is not None:
         columns |= _named_by(workload, workload.hash_spans[:requests])
     return replace(workload, **columns)
 
 
 def chosen(workload: Workload, kept: NDArray[np.bool_]) -> Workload:
-    """The requests that `kept` (N,) selects, in order; a turn without a kept previous turn opens a session."""
+    """The requests that `kept` (N,) selects, in order; a call that waits for none of them arrives as recorded."""
     if kept.all():
         return workload
-    number = np.cumsum(kept) - 1
-    columns = {name: column[kept] for name, column in vars(workload).items() if name in _NUMBERS and column is not None}
+    numbers = {name: getattr(workload, name) for name in _NUMBERS}
+    columns: dict[str, Any] = {name: column[kept] for name, column in numbers.items() if column is not None}
     if workload.previous is not None:
-        before = workload.previous[kept]
-        columns["previous"] = np.where((before >= 0) & kept[before], number[before], -1)
+        columns["previous"], columns["joins"] = kept_links(workload.previous, workload.joins, kept)
     for name in _TEXTS:
         texts = getattr(workload, name)
         if texts is not None:
@@ -291,6 +314,11 @@ def _named_by(workload: Workload, spans: NDArray[np.int64]) -> dict[str, NDArray
     np.add.at(held, spans[:, 1], -1)
     kept = np.cumsum(held[:-1]) > 0
     return {"hash_ids": workload.hash_ids[kept], "hash_spans": np.concatenate(([0], np.cumsum(kept)))[spans]}
+
+
+def _copied(joins: NDArray[np.int64], step: int, times: int) -> NDArray[np.int64]:
+    copies: NDArray[np.int64] = joins + step * np.arange(times)[:, None, None]
+    return copies.reshape(-1, 2)
 
 
 def _shifted(names: NDArray[np.integer[Any]], step: int, times: int) -> NDArray[np.int64]:
