@@ -292,7 +292,7 @@ AGENTS = (
             AGENT_ROW | {"request_id": "b", "wait_for": ["a", "c"], "delay": 10.0},
         ),
         {},
-        refused="line 2: waits for a, c, not for the row before in its session alone: graphs of agents are not read",
+        refused="line 2: it waits for c, which is the request_id of no row",
     ),
     Case(
         "dynamo-sessions", "ai-dynamo/aiperf, tests of its converter of dynamo.request.trace.v1",
