@@ -88,7 +88,7 @@ def findings(study: Study, space: Space, feasible: Feasibility, goals: Sequence[
         values = tuple(trial.values) if outcome == "complete" else ()
         rows.append(Row(trial.number, outcome, values, space.point(trial.params), dict(trial.user_attrs)))
     candidates = Candidates(space, feasible)
-    tried = [Tried(row.point, row.values) for row in rows if row.values]
+    tried = [Tried(row.point, row.values) for row in rows]
     importances = candidates.surrogate.importances(tried, candidates.sample)
     count = None if feasible.pool is None else len(feasible.pool)
     return Findings(study.study_name, space, count, tuple(goals), tuple(rows), importances)

@@ -674,7 +674,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_table_goes_to_stdout_or_whole_into_a_file(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     main([f"store={store}", "baseline=chunked", "format=csv"])
     printed = capsys.readouterr().out
@@ -691,9 +691,11 @@ def test_a_table_goes_to_stdout_or_whole_into_a_file(
     assert (tmp_path / "new" / "t.csv").read_text() == printed
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(makers)
     assert capsys.readouterr().out == ""
+    monkeypatch.setenv("COLUMNS", "60")  # of the terminal, not of a file
     main([f"store={store}"])
     shown = capsys.readouterr().out
     assert "▸" in shown
+    assert max(map(len, shown.splitlines())) <= 60
     assert shown.count("distserve") == 1  # it is printed once
 
 

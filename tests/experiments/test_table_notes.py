@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from experiments.table import select
 from experiments.table.formats import as_latex, as_markdown
 from experiments.table.notes import _listed, _lost, slo_of
 from experiments.table.replicates import transforms
@@ -50,6 +52,9 @@ def test_one_slo_is_stated_and_several_are_said_to_differ() -> None:
 
 def test_hardware_that_differs_is_not_stated_as_one() -> None:
     assert "\nModel llama3_8b, gpu h100, 5 GPUs." in notes(records=series("chunked", CHUNKED))
+    other = record(gpus=8)
+    two = [record(), replace(other, choices=other.choices | {"gpu": "h200"})]
+    assert "\nModel llama3_8b, 5 to 8 GPUs: compare figures per GPU." in notes("columns=gpu", records=two)
     few = [record(seed=0), record(seed=1, gpus=8, load="closed 4")]
     assert "\nModel llama3_8b, gpu h100, load closed 4, 5 to 8 GPUs: compare figures per GPU." in notes(records=few)
 
@@ -198,6 +203,8 @@ def test_pairs_that_are_too_few_are_those_of_the_comparison_that_has_most() -> N
     assert "do not show whether" not in notes("baseline=chunked", records=records[:12])
 
 
-def test_of_many_cells_the_first_six_are_named() -> None:
+def test_of_many_cells_and_values_the_first_six_are_named() -> None:
+    assert select._listed(range(6)) == "0, 1, 2, 3, 4, 5"
+    assert select._listed(range(8)) == "0, 1, 2, 3, 4, 5 and 2 more"
     assert _listed("abcdefgh") == "a; b; c; d; e; f and 2 more"
     assert _listed("abcdef") == "a; b; c; d; e; f"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -70,3 +72,11 @@ def test_a_study_of_which_nothing_could_be_run_says_where_the_reasons_are(tmp_pa
     with pytest.raises(InputError, match=rf"^none of the {len(none.rows)} trials could be run; .*trials\.csv says"):
         command._conclude(none, None, tmp_path, ())  # type: ignore[arg-type]
     assert (tmp_path / "trials.csv").exists()
+
+
+def test_where_processes_have_no_files_one_that_there_is_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    monkeypatch.setattr(storage, "Path", lambda name: tmp_path / name[1:])
+    assert storage._started(os.getpid()) == "running"
+    assert storage._started(ended.pid) == ""

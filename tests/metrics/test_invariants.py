@@ -96,6 +96,7 @@ def crowded(result: Result) -> Result:
 
 
 _KV = ("kv_tokens", "decode_kv", "incoming_kv_tokens")
+_SWITCHES = ("starts", "stops")
 _LISTS = ("queued", "queued_tokens", "running", "prefilling", "joining", "reserved", "swapped", "incoming")
 
 
@@ -119,6 +120,10 @@ _LISTS = ("queued", "queued_tokens", "running", "prefilling", "joining", "reserv
         (of_requests("first_token_s", 4, -1.0), "request whose first_token_s precedes its prefill_end_s .first at 4"),
         *((of_instances(name, 1, 1), f"instance whose {name} is not 0 at the end .first at 1") for name in _LISTS),
         *((of_instances(name, 0, 1), f"instance whose {name} is not 0 at the end .first at 0") for name in _KV),
+        *(
+            (of_instances(name, 1, 1), "instance whose starts and stops do not add up .first at 1")
+            for name in _SWITCHES
+        ),
         (of_instances("bubble_s", 1, 1e-6), "stages or ranks that waited longer than they were busy .first at 1"),
         (of_instances("bubble_s", 1, -1e-6), "stages or ranks that waited longer than they were busy .first at 1"),
     ],

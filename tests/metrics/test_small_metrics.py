@@ -241,6 +241,17 @@ def test_accepted_drafts_are_gaps_of_nothing() -> None:
     assert shares.tolist() == [0.5, 0.7, 1.0]
 
 
+def test_one_gap_is_all_of_them() -> None:
+    result = small_result()
+    _, shares = gap_shares(result.step_log[:0], result.token_log[:0], np.array([1]), 1)
+    assert len(shares) == 0
+    single = result.token_log[:1].copy()
+    single["instance"], single["previous_token_s"], single["accepted"] = -1, 0.25, 0
+    upto_s, shares = gap_shares(result.step_log[:0], single, np.array([2]), 1)
+    assert shares.tolist() == [1.0]
+    assert 0.25 <= upto_s[0] <= 0.25 * 1.005
+
+
 def leaps(*rows: tuple[float, float, float, float, float]) -> Any:
     return series._Reads(*np.array(rows).T)
 

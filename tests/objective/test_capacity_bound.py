@@ -54,6 +54,12 @@ def test_a_server_need_not_serve_what_may_miss_the_slo(attainment: float) -> Non
     assert of(one, attainment).rate_rps * SERVICE_S * attainment == pytest.approx(1.0, rel=0.003)
 
 
+def test_the_search_begins_anywhere_and_a_rate_that_just_attains_is_no_bound() -> None:
+    """Of 200 requests 66 are in time at the halved rate, and as many up to a rate that is 1.4 % higher."""
+    one, rate = experiment(requests(regular(200)), ttft_within(1.0), BY_TOKEN), 200 / 66.9 / SERVICE_S
+    assert capacity_bound(one, 66 / 200, 4 * rate).rate_rps == pytest.approx(200 / 66 / SERVICE_S, rel=0.003)
+
+
 def test_a_policy_reaches_it() -> None:
     one = served_by(experiment(requests(regular(200)), ttft_within(1.0), BY_TOKEN), LosesOneInTen)
     summary = Capacity().measure(one).evaluation.summary

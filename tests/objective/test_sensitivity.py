@@ -12,12 +12,14 @@ from rich.console import Console
 
 from framework.errors import InputError
 from framework.metrics.load_state import OVERLOADED, STABLE
+from framework.metrics.slo import Slo
 from framework.objective.goodput import Goodput
-from framework.objective.sensitivity import FIGURES, Sensitivity, reach
+from framework.objective.sensitivity import FIGURES, Sensitivity, reach, sensitivity
 from framework.report.sensitivity_table import sensitivity_table
 from framework.run.job import done
 from framework.timing.uncertainty.widths import Width
 from tests.helpers.composing import configured
+from tests.helpers.servers import experiment, regular, requests
 
 QUIET = ("policy=vllm_v1", "trace=synthetic", "trace.limit=60", "timing=affine", "cluster=mixed", "cluster.instances=1")
 
@@ -54,6 +56,13 @@ def test_ranges_hold_the_runs_with_shorter_and_longer_steps(tmp_path: Path) -> N
     for key in ("median_ttft_ms", "p99_ttft_ms"):
         low, high = min(short[key], own[key] / 1.25), max(long[key], own[key] * 1.25)
         assert found.ranges[key] == pytest.approx((low, high))
+
+
+def test_times_to_first_tokens_may_be_off_by_more_than_steps() -> None:
+    one = experiment(requests(regular(20), output_tokens=3), Slo(1.0, 1.0))
+    found = sensitivity(one, Goodput().measure(one), Width(steps=0.1, ttft=3.0, of="all"))
+    assert found.ranges["p99_ttft_ms"] == pytest.approx((100 / 3, 300))
+    assert found.ranges["median_tpot_ms"] == pytest.approx((90, 110))
 
 
 @pytest.mark.parametrize(
