@@ -12,6 +12,7 @@ import servelab
 RATES_RPS = ((12.0, 60.0), (36.0, 30.0), (12.0, 210.0))  # each with the seconds for which it lasts
 PATIENCE = {"load__patience__wait_s": 4.0}
 RETRIES = {**PATIENCE, "load__patience__retries": 5}
+GATEWAY = {"gateway": "flow_control", "gateway__ttl_s": 2.0}
 
 
 def load():
@@ -27,19 +28,20 @@ def load():
     return pl.DataFrame({"arrival_s": np.concatenate(arrivals), **lengths})
 
 
-def run(policy, **patience):
+def run(policy, **settings):
     """Attainment of all requests and of those of the last minute, and how often one was sent again."""
-    found = servelab.run(policy, load(), cluster__instances=1, slo__ttft_s=4.0, **patience)
+    found = servelab.run(policy, load(), cluster__instances=1, slo__ttft_s=4.0, **settings)
     late = found.requests.filter(pl.col("arrival_s") >= 240.0)
     return found.summary["slo_attainment"], late["good"].mean(), found.summary.get("sent_again", 0)
 
 
 if __name__ == "__main__":
-    for name, policy, patience in (
+    for name, policy, settings in (
         ("clients wait", "chunked", {}),
         ("clients give up after 4 s", "chunked", PATIENCE),
         ("and retry up to 5 times", "chunked", RETRIES),
         ("the same, load is shed", LeastWork(patience_s=2.0), RETRIES),
+        ("the same, by a gateway", "chunked", {**RETRIES, **GATEWAY}),
     ):
-        all_of_them, late, again = run(policy, **patience)
+        all_of_them, late, again = run(policy, **settings)
         print(f"{name:26}{all_of_them:8.1%}{late:8.1%} in the last minute{again:8,} retries")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 # Request states. The values up to HANDING_OVER hold or await resources. Suspended requests await the policy: without
-# KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance that can take it. The last five
-# are ends; an UNSENT request would have been sent after the end of the load.
+# KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance that can take it, GATED the
+# gateway. The last five are ends; an UNSENT request would have been sent after the end of the load.
 (
     FUTURE,
     FETCHING,
@@ -20,12 +20,13 @@ from __future__ import annotations
     SUSPENDED_HERE,
     SUSPENDED_OUT,
     PARKED,
+    GATED,
     FINISHED,
     REJECTED,
     FAILED,
     CANCELLED,
     UNSENT,
-) = range(19)
+) = range(20)
 # Instance roles, as sets of the phases of which an instance takes work, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT, CHUNKS_FIRST = range(8)
@@ -41,7 +42,7 @@ MODES = {
     "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, REPORT, GIVE_UP, TICK, ARRIVAL, SCHEDULE = range(10)
+STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, REPORT, GIVE_UP, TICK, ARRIVAL, GATEWAY, SCHEDULE = range(11)
 # What happens at a fault.
 CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
 WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
@@ -61,8 +62,13 @@ DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STU
     REASON_LENGTH,
     REASON_CRASH,
     REASON_GAVE_UP,
-) = range(8)
-REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash", "gave up")
+    REASON_SHED,
+    REASON_EXPIRED,
+) = range(10)
+REASONS = ("", "context", "kv", "stalled", "policy", "length", "crash", "gave up", "shed", "expired")
+# How the gateway chooses among the tenants of one band.
+IN_ARRIVAL_ORDER, ROUND_ROBIN, LEAST_TOKENS = range(3)
+FAIRNESS = {"arrival": IN_ARRIVAL_ORDER, "round_robin": ROUND_ROBIN, "tokens": LEAST_TOKENS}
 # Preemption.
 RECOMPUTE, SWAP = range(2)
 # The rule by which an incoming request goes to a rank of an instance.

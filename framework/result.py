@@ -106,7 +106,7 @@ class Result:
     and its end, (M,) MARK each, if the run had not ended before. `step_log`: leaps (runs of equal decode steps, or one
     step), in the order of their ends. `token_log`: the decode steps that gave a request its tokens, and their instance;
     a row with instance -1 is a single gap of `previous_token_s` seconds, one with NaN there begins with the step that
-    gave token 1. `attempts` is empty unless clients give up.
+    gave token 1. `attempts` is empty unless clients give up, `gated_s` without a gateway.
     """
 
     workload: Workload
@@ -134,6 +134,7 @@ class Result:
     crashes: NDArray[Any] = field(default_factory=lambda: np.zeros(0, CRASHED))  # crashes in order
     drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # drops in order
     attempts: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))  # (N,): times that each was sent
+    gated_s: NDArray[Any] = field(default_factory=lambda: np.zeros(0))  # (N,): seconds that each waited at the gateway
     replay_s: float = 0.0  # real seconds of the run
     hooks_s: float = 0.0  # real seconds of Python hooks, as far as they were timed
 
@@ -167,5 +168,6 @@ def of_those_sent(result: Result) -> Result:
     workload = chosen(result.workload, sent)
     requests = result.requests.view(f"V{OUTCOME.itemsize}")[sent].view(OUTCOME)  # with the bytes between fields
     attempts = result.attempts[sent] if len(result.attempts) else result.attempts
+    gated_s = result.gated_s[sent] if len(result.gated_s) else result.gated_s
     kept = {"workload": workload, "counted": counted, "requests": requests, "request_ids": np.flatnonzero(sent)}
-    return replace(result, **kept, attempts=attempts, token_log=log, drops=drops, gaps=gaps)
+    return replace(result, **kept, attempts=attempts, gated_s=gated_s, token_log=log, drops=drops, gaps=gaps)

@@ -127,6 +127,7 @@ def _result(
         crashes=replayed.crashes,
         drops=replayed.drops,
         attempts=replayed.attempts,
+        gated_s=replayed.gated_s,
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         window=window,

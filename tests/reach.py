@@ -37,6 +37,8 @@ from framework.reference import (
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
 from framework.reference.faults.reports import Reports
+from framework.reference.gateway import look
+from framework.reference.gateway.gate import Flow
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
@@ -65,7 +67,7 @@ MODULES: tuple[Any, ...] = (
         reserve,
         roles,
     ),
-    *(prefill_end, running_list, scheduling, step_end, transfers, crashes, parking),
+    *(prefill_end, running_list, scheduling, step_end, transfers, crashes, parking, look),
 )
 Names = Iterator[str]
 
@@ -827,6 +829,41 @@ def _report(s: Simulation, number: int) -> Names:
     yield from ["reported while an instance is down"] * any(i.down for i in s.instances)
 
 
+def _look(s: Simulation) -> Names:
+    gate = s.gate
+    assert gate is not None
+    there, waiting = [r for flow in gate.flows for r in flow.requests], gate.waiting
+    yield "look"
+    if there and len(waiting) == len(there):
+        yield "look after a turn or a report" if gate.goes_by_reports else "look after a turn"
+    if len({flow.band for flow in gate.flows if flow.requests}) > 1:
+        yield "look with several bands"
+    if waiting and s.unserved:
+        yield "look while a phase has no instance"
+
+
+def _release(s: Simulation, flow: Flow) -> Names:
+    gate = s.gate
+    assert gate is not None
+    since_s = s.now_s - gate.since_s(flow.requests[0])
+    yield "released" if since_s > 0 else "released at once"
+    others = [one for one in gate.flows if one.band == flow.band and one.requests and one is not flow]
+    if others and gate.config.fairness != "arrival":
+        yield f"released by {gate.config.fairness}"
+    if any(one.band > flow.band and one.requests for one in gate.flows):
+        yield "released before another band"
+
+
+def _refuse_waiting(s: Simulation, r: Request, reason: str) -> Names:
+    yield reason
+    if s.now_s + s.options.backoff_s < s.options.horizon_s < math.inf:
+        yield "refused at the gateway and sent again"
+
+
+def _cancel_at_gateway(s: Simulation, r: Request, reason: str) -> Names:
+    yield "given up at the gateway" if reason == GAVE_UP else "cancelled at the gateway"
+
+
 def _arrived(self: Reports[Any], now_s: float) -> Names:
     come = [number for number in self.taken if self.arrives_s(number) <= now_s]
     yield "asked by a report" if max(come) > 0 else "asked before a report has come"
@@ -911,6 +948,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "park": _always("parked"),
     "route_parked": _route_parked,
     "report": _report,
+    "look": _look,
+    "release": _release,
+    "refuse_waiting": _refuse_waiting,
+    "cancel_at_gateway": _cancel_at_gateway,
 }
 
 
@@ -987,6 +1028,7 @@ MECHANISMS = {
     "patience": "sent again",
     "reports": "asked by a report",
     "scaling": "scaled up",
+    "gateway": "released",
     "programs": "call that has waited for several",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
@@ -1010,12 +1052,14 @@ _SHARES |= {
     "impatient": 40,
     "stale": 40,
     "scaling": 40,
+    "gateway": 40,
     "programs": 40,
 }
 _OFTEN = {
     "impatient": 160,
     "stale": 160,
     "scaling": 240,
+    "gateway": 300,
     "programs": 240,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500

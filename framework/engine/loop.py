@@ -12,6 +12,7 @@ from framework.codes import (
     DONE,
     FAULT,
     FAULT_DUE,
+    GATEWAY,
     GIVE_UP,
     LOG_FULL,
     MARKED,
@@ -78,8 +79,11 @@ def _run(s: State, most_events: int) -> int:
 
 @inner
 def _is_fault(s: State, event: int) -> bool:
-    """Whether an event is a fault, a report, or the return of an instance; see roles/."""
-    return event >= 0 and bool(FAULT <= s.sim.kind <= REPORT or (s.sim.kind == ROLE_CHANGE and s.instances[event].down))
+    """Whether an event is a fault, a report, a look of the gateway, or the return of an instance; see roles/."""
+    kind = s.sim.kind
+    return event >= 0 and bool(
+        FAULT <= kind <= REPORT or kind == GATEWAY or (kind == ROLE_CHANGE and s.instances[event].down)
+    )
 
 
 @inner

@@ -69,6 +69,8 @@ LATENCIES: Mapping[str, Latency] = {
                     "s", "E2E", "E2E", "end-to-end latency"),
     "queue": Latency("queue delay: time from arrival to the first step of the prefill, of completed requests",
                      "s", "queue", "queue delay", "queue delay"),
+    "gateway": Latency("time at the gateway, of completed requests; only with a gateway",
+                       "s", "gateway", "wait at the gateway", "wait at the gateway"),
 }
 
 _UP, _DOWN = Better.HIGHER, Better.LOWER
@@ -114,6 +116,11 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
          "cancelled", "", _DOWN),
     row("gave_up", "cancelled requests whose clients gave up; only where clients give up", "given up", "", _DOWN),
     row("sent_again", "number of times that a client sent a request again after it gave up", "sent again", "", _DOWN),
+    row("shed", "requests that the gateway refused because too many waited; only with a gateway, like the next two",
+         "shed", "", _DOWN),
+    row("expired", "requests that the gateway refused because they had waited for too long", "expired", "", _DOWN),
+    row("gateway", "a row for each class, tenant and priority that the trace has: offered, these two, and the mean and "
+         "the 99th percentile of the wait at the gateway of completed requests, in ms"),
     row("preemptions", "number of times that a request lost its KV and was computed again, or was swapped out",
          "preemptions", "", _DOWN, heading="pre-\nempted"),
     row("migrations", "number of times that a decoding request moved to another instance",

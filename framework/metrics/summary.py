@@ -21,6 +21,7 @@ from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
 from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.crashes import crash_figures
+from framework.metrics.service.gateway import gateway_figures
 from framework.metrics.service.left_out import left_out
 from framework.metrics.service.programs import program_figures
 from framework.metrics.service.slowdowns import slowdown_figures
@@ -145,6 +146,7 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.Dat
         "state": pl.Series(STATES).gather(requests["state"]),
         "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
         **({"attempts": result.attempts} if len(result.attempts) else {}),
+        **({"gateway_s": result.gated_s} if len(result.gated_s) else {}),
         "prefill_instance": _null_below_zero(requests["prefill_instance"]),
         "decode_instance": _null_below_zero(requests["decode_instance"]),
         "queue_s": requests["start_s"] - arrival_s,
@@ -215,7 +217,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "latency_growth": None if np.isnan(state.growth) else state.growth,
         "offered": offered,
         **{state: len(requests.filter(pl.col("state") == state)) for state in ("rejected", "failed")},
-        **cancellations(requests),
+        **cancellations(requests) | gateway_figures(requests),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,

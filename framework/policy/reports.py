@@ -47,7 +47,7 @@ class Views:
 
     def engine_options(self) -> dict[str, float]:
         """Those of `framework.engine.memory.options`."""
-        return {"report_every_s": self.period_s}
+        return {"report_every_s": self.period_s, "report_delay_s": self.delay_s}
 
 
 CURRENT = Views()

@@ -34,8 +34,12 @@ def arrive(s: Simulation, r: Request) -> None:
     if all(not s.fits(i, r) for i in s.instances):
         s.end_request(r, REJECTED, "kv")
         return
-    serve(s, r)
-    if s.options.patience_s < math.inf and r.id in s.present and (r.instance >= 0 or r in s.parked):
+    if s.gate is None:
+        serve(s, r)
+    else:
+        s.gate.come(s, r)
+    awaited = r.instance >= 0 or r in s.parked or s.gate is not None
+    if s.options.patience_s < math.inf and r.id in s.present and awaited:
         s.push(s.now_s + s.options.patience_s, GIVE_UP, len(s.sent))
         s.sent.append(r)
         r.attempts += 1
@@ -49,7 +53,13 @@ def serve(s: Simulation, r: Request) -> None:
     reason = s.hooks.admit(s, r) if "admit" in s.hooks.overrides else None
     if reason is None:
         route(s, r)
-    elif s.now_s + s.options.backoff_s < s.options.horizon_s < math.inf:
+    else:
+        refuse(s, r, reason)
+
+
+def refuse(s: Simulation, r: Request, reason: str) -> None:
+    """Reject r, unless its client sends it again later."""
+    if s.now_s + s.options.backoff_s < s.options.horizon_s < math.inf:
         s.push(s.now_s + s.options.backoff_s, ARRIVAL, r.id)
     else:
         s.end_request(r, REJECTED, reason)

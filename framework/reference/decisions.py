@@ -92,6 +92,10 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
             s.parked.remove(r)
             end_cancelled(s, r, action[2])
         return
+    if s.gate is not None and r in s.gate.waiting:
+        if action[0] == "cancel":
+            cancel_at_gateway(s, r, action[2])
+        return
     if r.id not in s.present or r.instance < 0:  # it has not come, is in the front end, or has ended
         return
     i = s.instances[r.instance]
@@ -112,6 +116,13 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
         resume_by_policy(s, i, r)
     else:
         cancel(s, i, r, action[2])
+
+
+def cancel_at_gateway(s: Simulation, r: Request, reason: str) -> None:
+    """End r, which waits at the gateway."""
+    assert s.gate is not None
+    s.gate.leave(r, s.now_s)
+    end_cancelled(s, r, reason)
 
 
 def lose_patience(s: Simulation, r: Request) -> None:

@@ -10,6 +10,7 @@ from framework.codes import (
     ARRIVAL,
     COPY_END,
     FAULT,
+    GATEWAY,
     GIVE_UP,
     PREFILL_STEP_END,
     REPORT,
@@ -24,6 +25,7 @@ from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links
 from framework.reference.decisions import carry_out, decide, decision_is_due, lose_patience, tell
 from framework.reference.faults.crashes import come_back, fail, route_parked
+from framework.reference.gateway.look import keep_report, look
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
 from framework.reference.roles import take_role
@@ -93,6 +95,8 @@ def _begin(s: Simulation) -> None:
         s.push(s.hooks.tick_s, TICK, 1)
     for one in s.options.faults:
         s.push(one.at_s, FAULT, one.instance)
+    if s.gate is not None:
+        keep_report(s, 0)
     if s.options.engine.views:
         s.push(s.options.engine.views.period_s, REPORT, 1)
 
@@ -132,6 +136,8 @@ def process(s: Simulation, kind: int, id: int) -> None:
         fail(s, s.instances[id])
     elif kind == REPORT:
         report(s, id)
+    elif kind == GATEWAY:
+        look(s)
     elif kind == ROLE_CHANGE and s.instances[id].down:
         come_back(s, s.instances[id])
     elif kind == ROLE_CHANGE:
@@ -145,6 +151,7 @@ def report(s: Simulation, number: int) -> None:
     """Let the instances report."""
     s.push((number + 1) * s.options.engine.views.period_s, REPORT, number + 1)
     s.hooks.report(s, number)
+    keep_report(s, number)
 
 
 def skips_ticks(s: Simulation, time_s: float, number: int) -> bool:

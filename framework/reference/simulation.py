@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import ARRIVAL, COPY_END, FAULT, GATEWAY, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
+from framework.reference.gateway.gate import gate_of
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
-FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP)  # kinds of events before which much time may pass with nothing but ticks
+FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which ticks alone may pass for long
 NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT)  # kinds of events that alone do not keep a run going
 
 
@@ -121,6 +122,7 @@ class Simulation:
         self.programs: dict[int, list[int]] = {}  # calls that have not ended, by the first of their program
         for call, first in enumerate(self.opener):
             self.programs.setdefault(first, []).append(call)
+        self.gate = gate_of(options.engine.gateway, workload, options.engine.views)
         self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
         self.now_s = 0.0

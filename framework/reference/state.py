@@ -70,6 +70,7 @@ class Request:
     decode_instance: int = -1
     arrival_s: float = math.nan
     taken_in: bool = False
+    gated_s: float = 0.0  # how long it has waited at the gateway
     attempts: int = 0  # how often it was sent, where clients give up
     start_s: float = math.nan
     prefill_end_s: float = math.nan

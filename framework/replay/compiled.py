@@ -17,6 +17,7 @@ from framework.codes import (
     FAILED,
     FAULT_DUE,
     FINISHED,
+    GATEWAY,
     LOG_FULL,
     MARKED,
     OFF,
@@ -32,6 +33,7 @@ from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
 from framework.engine.roles.faults import pass_fault
+from framework.engine.roles.gateway import pass_look
 from framework.engine.roles.reports import pass_report
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding, Front
@@ -100,6 +102,7 @@ class CompiledEngine:
             crashes=np.array(faults.crashes, CRASHED),
             drops=np.concatenate([np.zeros(0, DROPPED), *faults.drops]),
             attempts=_attempts(memory),
+            gated_s=_gated_s(memory),
             reasons=binding.reasons,
             events=int(memory.sim["events"][0]),
             steps=int(memory.sim["steps"][0]),
@@ -138,12 +141,14 @@ class CompiledEngine:
 
 
 def _run_on(memory: Memory, binding: Binding, faults: _FaultLog, reports: Reports | None) -> int:
-    """Run until the engine stops for a reason other than a decision about running requests, a report, or a fault."""
+    """Run until the engine stops for a reason other than a decision, a report, a fault, or a look of the gateway."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE):
         if status == DECIDES:
             status = decide(*handed)
+        elif memory.sim["kind"][0] == GATEWAY:
+            status = pass_look(*handed, binding.view if reports is None else reports.latest())
         elif reports is not None and memory.sim["kind"][0] == REPORT:
             status = pass_report(*handed)
             reports.take(int(memory.sim["id"][0]))
@@ -157,9 +162,14 @@ def _run_on(memory: Memory, binding: Binding, faults: _FaultLog, reports: Report
 
 def _attempts(memory: Memory) -> NDArray[np.int64]:
     """How often each request was sent, (N,); (0,) where clients do not give up."""
-    options = memory.options[0]
-    count = len(memory.requests) if options["patience_s"] < np.inf else 0
-    return memory.lists[options["attempts_at"] :][:count].copy()
+    at, count = memory.options["attempts_at"][0], len(memory.requests) * (memory.options["patience_s"][0] < np.inf)
+    return memory.lists[at:][:count].copy()
+
+
+def _gated_s(memory: Memory) -> NDArray[np.float64]:
+    """Seconds that each request waited at the gateway, (N,); (0,) without one."""
+    at, count = memory.options["gated_s_at"][0], len(memory.requests) * (memory.options["flows"][0] > 0)
+    return memory.times[at:][:count].copy()
 
 
 class _FaultLog:

@@ -77,6 +77,7 @@ class ReferenceEngine:
             drops=np.array(s.drops, DROPPED),
             marks=tuple(_mark(rows) for rows in s.marks),
             attempts=np.array([r.attempts for r in s.requests if s.options.patience_s < math.inf], np.int64),
+            gated_s=np.array([r.gated_s for r in s.requests if s.gate is not None], np.float64),
             reasons=hooks.reasons,
             events=len(s.order),
             steps=len(s.step_log),

@@ -118,6 +118,8 @@ def _outcome(evaluation: Evaluation) -> Table:
     if "programs" in summary:
         times = ", ".join(f"{name} {_said(summary, key)}" for name, key in _PROGRAM_S if summary[key] is not None)
         grid.add_row("programs", f"{summary['programs_completed']:,} of {summary['programs']:,} completed; {times}")
+    if "gateway" in summary:
+        grid.add_row("gateway", _gateway(summary))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
     grid.add_row("hardware", f"MFU {percent(summary['mfu'])}, MBU {percent(summary['mbu'])}")
     for name, (key, of) in _WAITS.items():
@@ -145,6 +147,15 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("energy", Text.assemble(f"{number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
     grid.add_row("cost", Text.assemble(f"${number(summary['cost_usd'])}", (cost, "dim")))
     return grid
+
+
+def _gateway(summary: Summary) -> str:
+    """How long requests waited at the gateway, and how many it refused."""
+    refused = f"{summary['shed']:,} shed, {summary['expired']:,} expired"
+    if summary["mean_gateway_ms"] is None:
+        return refused
+    waits = f"wait {number(summary['mean_gateway_ms'] / 1e3)} s, P99 {number(summary['p99_gateway_ms'] / 1e3)} s"
+    return f"{waits}; {refused}"
 
 
 def _crashes(summary: Summary) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,7 @@ from framework.policy.base import Policy, lay_out, overrides
 from framework.policy.predictor import Predictor
 from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec
+from framework.system.gateway import Gateway
 from framework.system.model import Model, kv_capacity_tokens
 from framework.timing.step_row import StepRow
 from framework.workload import Workload
@@ -35,6 +37,7 @@ _KINDS: tuple[tuple[str, type | None], ...] = (
     ("model", Model),
     ("timing", None),
     ("engine", EngineConfig),
+    ("gateway", Gateway),
     ("load", Load),
     ("slo", Slo),
     ("cluster", ClusterSpec),
@@ -85,6 +88,7 @@ def fitting_parts(config: DictConfig, given: Given = NOTHING) -> dict[str, Any]:
     Raises what `compose` raises for them.
     """
     parts = {name: _part(config, given, name, kind) for name, kind in _KINDS}
+    parts["engine"] = replace(parts["engine"], gateway=parts.pop("gateway"))
     model, engine = parts["model"], parts["engine"]
     cluster = lay_out(parts["policy"], parts["cluster"])  # refuses a cluster that it cannot use
     _require_batching(parts["policy"], engine, cluster.pools)

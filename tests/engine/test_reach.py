@@ -118,6 +118,9 @@ EVENTS = (
     *("asked by a report", "asked before a report has come", "asked while a report is on its way"),
     *("scaled up", "scaled up with one that drains", "scaled down", "scaled down with one that starts"),
     *("scaled down with work on all", "scaled down where none may go"),
+    *("look", "look after a turn", "look after a turn or a report", "look with several bands", "released at once"),
+    *("released", "released by round_robin", "released by tokens", "released before another band", "shed", "expired"),
+    *("refused at the gateway and sent again", "given up at the gateway"),
     *("call that several wait for", "call that waits for another", "call that has waited for several"),
     *("further first call of a client's program", "client whose program goes on elsewhere"),
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
@@ -127,10 +130,11 @@ EVENTS = (
 RARE_EVENTS = (  # that few runs do not reach
     *("given up before its copy", "given up during its copy"),
     *("given up while its prefix is fetched", "given up while it is parked"),
+    *("look while a phase has no instance", "cancelled at the gateway"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
     "call that waited for one that was not served",
 )
-MEET_SELDOM = frozenset({"patience", "programs", "reports", "scaling"})
+MEET_SELDOM = frozenset({"gateway", "patience", "programs", "reports", "scaling"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

@@ -184,6 +184,24 @@ def _of_readers(run: Run, over: Clock) -> Summary:
     return _of_values("reader_wait", [reader_wait_s(run.unreported.token_s[k], run.slo) for k in numbers])
 
 
+def _of_gateway(run: Run, over: Clock) -> Summary:
+    """Waits at the gateway, and refusals; nothing without one."""
+    if run.scenario.engine.gateway.saturation == "none":
+        return {}
+    rows = []
+    for column, called in (("slo_class", "class"), ("tenant", "tenant"), ("priority", "priority")):
+        for name in sorted({row[column] for row in over.rows if column in row}):
+            own = [row for row in over.rows if row[column] == name]
+            rows.append({"by": called, "name": name, "offered": len(own), **_at_gateway(own, ("mean", "p99"))})
+    return {**_at_gateway(over.rows), "gateway": rows}
+
+
+def _at_gateway(rows: Sequence[Row], wanted: Iterable[str] = tuple(_STATISTICS)) -> Summary:
+    waits_s = [row["gateway_s"] for row in rows if row["state"] == "finished"]
+    refused = {reason: sum(row["reason"] == reason for row in rows) for reason in ("shed", "expired")}
+    return {**refused, **_of_values("gateway", waits_s, wanted)}
+
+
 def _tenants(run: Run, good: list[Row], over: Clock) -> Summary:
     """Figures of each tenant, and of how evenly they were served; nothing where the trace has none."""
     if run.scenario.workload.tenant is None:
@@ -323,6 +341,7 @@ def summary(run: Run) -> Summary:
         **_classes(run, good, over),
         **_tenants(run, good, over),
         **_of_readers(run, over),
+        **_of_gateway(run, over),
         **crash_figures(run),
         **fleet(run, works),
         "trace": workload.name,

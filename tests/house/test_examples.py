@@ -33,6 +33,7 @@ def test_each_file_is_tried_here() -> None:
         "running_mean.py",
         "compare.py",
         "retry_storm.py",
+        "batch_and_chat.py",
         "herding.py",
         "diurnal.py",
         "failover.py",
@@ -47,6 +48,14 @@ def test_a_router_by_old_reports_herds() -> None:
     found = {name: herding["run"](herding[name](), 5.0, 600) for name in ("Fewest", "TwoChoices", "OwnCounts", "Turns")}
     assert found["Fewest"][1] > 2.0
     assert max(found[name][1] for name in ("TwoChoices", "OwnCounts", "Turns")) < 1.0
+
+
+@pytest.mark.slow
+def test_bands_let_a_chat_pass_a_batch_unless_reports_are_old() -> None:
+    both = runpy.run_path(str(EXAMPLES / "batch_and_chat.py"))
+    found = [both["run"](**settings) for settings in ({}, both["GATEWAY"], {**both["GATEWAY"], **both["STALE"]})]
+    assert [round(one["chat"][0], 3) for one in found] == [0.36, 0.977, 0.003]
+    assert [round(one["batch"][0], 3) for one in found] == [1.0, 1.0, 0.998]
 
 
 def test_the_policy_turns_away_what_would_wait() -> None:
@@ -229,7 +238,8 @@ def test_retries_keep_a_fleet_overloaded_that_sheds_no_load(
     runpy.run_path(str(EXAMPLES / "retry_storm.py"), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     late = {line[:26].strip(): float(line[34:42].strip().rstrip("%")) for line in lines}
-    assert late["clients give up after 4 s"] == late["the same, load is shed"] == 100.0
+    served = ("clients give up after 4 s", "the same, load is shed", "the same, by a gateway")
+    assert [late[name] for name in served] == [100.0] * 3
     assert late["and retry up to 5 times"] == 0.0
 
 

@@ -30,7 +30,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("timing=roofline", "cluster.pp=2", "engine/speculation=draft")),
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}", "trace.tenants=2", "slo.reader_wait_s=1")),
-    (Goodput(), ("policy=static",)),
+    (Goodput(), ("policy=static", "gateway=flow_control")),
     (Goodput(), ("policy._target_=tests.helpers.cancelling.Cancelling", "load.patience.wait_s=100")),
     (
         Goodput(),
@@ -71,6 +71,8 @@ LOWER = [
         "cancelled",
         "gave_up",
         "sent_again",
+        "shed",
+        "expired",
         "preemptions",
         "out_of_memory_rate",
         "preempted_rate",

@@ -410,6 +410,8 @@ def noted(run: Run, result: Result) -> dict[str, Sequence[Any]]:
     found["request_id"] = sent
     if len(result.attempts):
         found["attempts"] = result.attempts.tolist()
+    if len(result.gated_s):
+        found["gateway_s"] = result.gated_s.tolist()
     if "reader_wait_s" in run.requests[0]:
         waits_s = [reader_wait_s(token_s, run.slo) for token_s in run.unreported.token_s]
         finished = (rows["state"] == 1).tolist()

@@ -31,6 +31,7 @@ from framework.policy.predictor import Predictor
 from framework.run.compose import compose
 from framework.system.cluster import ClusterSpec
 from framework.system.faults import Faults, FaultSchedule
+from framework.system.gateway import Gateway
 from framework.system.gpu import Gpu
 from framework.system.model import Model, kv_capacity_tokens
 from framework.system.parallelism import Parallelism
@@ -51,6 +52,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "gpu": (Gpu,),
     "cluster": (ClusterSpec,),
     "engine": (EngineConfig,),
+    "gateway": (Gateway,),
     "slo": (Slo,),
     "objective": (Objective,),
     "engine/attention": (Attention,),

@@ -21,7 +21,8 @@ from framework.policy.ticks import MOST_QUIET_TICKS
 def next_event(s: State) -> int:
     """Advance the clock to the next event and return its id; -1 if only ticks, role changes and crashes are left.
 
-    While an instance is down its return counts as an event, and so does each client that may give up.
+    While an instance is down its return counts as an event, and so do each client that may give up and a look of the
+    gateway.
 
     Ties go to the lower kind, then to the lower id: an instance schedules only if nothing else is due at that time.
     """
@@ -43,7 +44,8 @@ def next_event(s: State) -> int:
             time_s, kind, event = arrival_s, ARRIVAL, r
     if sim.woken > 0 and sim.now_s < time_s:
         time_s, kind, event = sim.now_s, SCHEDULE, s.lists[s.options.woken_at + sim.woken_first]
-    if (event >= 0 or sim.awaited > 0) and (sim.change_s < time_s or (sim.change_s == time_s and kind >= ARRIVAL)):
+    is_before = sim.change_s < time_s or (sim.change_s == time_s and kind > sim.change_kind)
+    if is_before and (event >= 0 or sim.awaited > 0):
         time_s, kind, event = sim.change_s, sim.change_kind, sim.changing
     if event >= 0 and _comes_after_tick(s, kind, time_s):
         time_s, kind, event = sim.next_tick * s.options.tick_s, TICK, sim.next_tick
@@ -96,13 +98,14 @@ def _skips_ticks(s: State, kind: int, time_s: float) -> bool:
     """
     sim = s.sim
     steps_s = min(time_of(s, STEP_END, first_due(s, STEP_END)), sim.prefill_end_s)
-    if (kind != ARRIVAL and kind != COPY_END and kind != GIVE_UP) or sim.woken > 0 or steps_s < np.inf:
+    is_far_off = kind >= GIVE_UP or kind == COPY_END
+    if not is_far_off or sim.woken > 0 or steps_s < np.inf:
         sim.quiet_ticks = 0
     elif sim.quiet_ticks < MOST_QUIET_TICKS:
         sim.quiet_ticks += 1
     else:
         sim.next_tick = _first_tick(time_s, s.options.tick_s)
-        if kind != ARRIVAL or sim.next_tick * s.options.tick_s > time_s:
+        if kind < ARRIVAL or sim.next_tick * s.options.tick_s > time_s:
             sim.quiet_ticks = 0
             return True
     return False

@@ -39,6 +39,7 @@ def attach(m: Memory, seen: int) -> State:
         pointer(m.step),
         pointer(m.prefill_step),
         pointer(m.tiers),
+        pointer(m.flows),
         pointer(m.links),
         pointer(m.channels),
         pointer(m.times),
@@ -72,7 +73,7 @@ else:
     _state_at = fields_at(Fields("State", dict(zip(State._fields, [*_kinds, numba.types.int64], strict=True))))
 
     def addresses_of(memory: Memory) -> Any:
-        """The addresses of the memory's arrays, which must stay alive, and 0 for `seen`: shape (21,)."""
+        """The addresses of the memory's arrays, which must stay alive, and 0 for `seen`: shape (22,)."""
         return np.array([*(array.ctypes.data for array in memory), 0], np.int64)
 
     @inner

@@ -135,4 +135,22 @@ OPTIONS = record(
     ("attempts_at", "i8"),  # number of times that each request has been sent
     # Reports to the front end.
     ("report_every_s", "f8"),  # period of the reports of instances, 0: views are current
+    ("report_delay_s", "f8"),  # seconds until a report arrives
+    # The gateway.
+    ("flows", "i8"),  # tenants of a band, of all bands, 0: there is no gateway; the row behind them: those that come
+    ("goes_by_utilization", "b1"),  # 1: the fleet is judged by queues and KV; 0: by requests in flight
+    ("goes_by_reports", "b1"),  # 1: as instances last reported
+    ("queue_threshold", "f8"),  # waiting requests with which an instance is saturated
+    ("kv_threshold", "f8"),  # used share of its blocks with which it is
+    ("saturated_at_all", "b1"),  # 1: the fleet is saturated if all instances are; 0: if they are on average
+    ("most_in_flight", "f8"),  # requests in flight for each instance that takes prompts
+    ("fairness", "i8"),  # whose request is next in a band: a rule of framework.codes
+    ("output_weight", "f8"),  # prompt tokens that an output token counts as
+    ("most_gated", "f8"),  # requests that may wait at the gateway, inf: no limit
+    ("gated_next_at", "i8"),  # by request: the next in its flow, the one before it, its flow, its number (0: none yet)
+    ("gated_before_at", "i8"),
+    ("flow_at", "i8"),
+    ("gated_number_at", "i8"),
+    ("gated_since_at", "i8"),  # offset into times, by request: when it came to the gateway; the seconds waited there
+    ("gated_s_at", "i8"),
 )

@@ -127,11 +127,11 @@ SIM = record(
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # consecutive ticks with no event between them, and none to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest change of role, fault or report, or when a client gives up, inf: none
+    ("change_s", "f8"),  # the earliest change of role, fault or report, when a client gives up or the gateway looks
     ("changing", "i8"),  # instance of that change, number of that report, or request of that client
-    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT, REPORT or GIVE_UP
+    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT, REPORT, GIVE_UP or GATEWAY
     ("next_fault", "i8"),  # number of the next fault
-    ("awaited", "i8"),  # what the run goes on for: instances down, hung or cut off, and clients that may give up
+    ("awaited", "i8"),  # what the run goes on for: instances down, hung or cut off, clients that may give up, a look
     ("fell", "i8"),  # instances that the last fault took down
     ("dropped", "i8"),  # requests that the last crash dropped
     ("unserved", "i8"),  # phases of which no instance takes work
@@ -164,6 +164,12 @@ SIM = record(
     ("patient", "i8"),  # number of requests whose clients may give up
     ("patient_first", "i8"),  # beginning of the ring of these
     ("next_report", "i8"),  # number of the next report of the instances
+    ("gated", "i8"),  # requests that wait at the gateway
+    ("gated_number", "i8"),  # the last number given to one of these
+    ("look_s", "f8"),  # when the gateway looks next, inf: nothing is known to change
+    ("next_seen", "i8"),  # number of the next report to arrive at the gateway
+    ("last_news", "i8"),  # number of the last report whose arrival it waits for
+    ("charged", "i8"),  # finished requests whose outputs are charged to their flows
 )
 
 # The hook that stopped the loop, if one did.
@@ -195,6 +201,21 @@ TIER = record(
     ("loaded_bytes", "f8"),  # bytes loaded from it
 )
 
+# The requests of one tenant in one band that wait at the gateway. Those of a band are consecutive, and the first has
+# what holds for the band.
+FLOW = record(
+    ("head", "i8"),  # first request, -1: none
+    ("tail", "i8"),
+    ("tokens", "f8"),  # tokens charged to it
+    ("ttl_s", "f8"),  # seconds that a request may wait, inf: no limit
+    ("first", "i8"),  # the first flow of its band
+    ("flows", "i8"),  # flows of its band
+    ("gated", "i8"),  # requests of its band that wait
+    ("most", "f8"),  # of these, the most that may, inf: no limit
+    ("turn", "i8"),  # the flow of its band that released a request last
+    ("floor", "f8"),  # tokens of the flow that has become empty last
+)
+
 # What a policy does at a tick, or before an instance schedules.
 ACTION = record(
     ("kind", "i8"),  # an action of framework.codes
@@ -222,6 +243,7 @@ class Memory(NamedTuple):
     step: NDArray[np.void]  # (M,) STEP
     prefill_step: NDArray[np.void]  # (M,) PREFILL_STEP
     tiers: NDArray[np.void]  # (M * tiers,) TIER
+    flows: NDArray[np.void]  # (flows + 1,) FLOW
     links: NDArray[np.void]  # (2 M + 1,) LINK: sending sides, receiving sides, the fabric
     channels: NDArray[np.void]  # CHANNEL: the most that can be in use at once
     times: NDArray[np.float64]  # (kinds, leaves): when each instance's event of that kind is due, seconds; inf: never
@@ -247,6 +269,7 @@ class State(NamedTuple):
     step: Any
     prefill_step: Any
     tiers: Any
+    flows: Any
     links: Any
     channels: Any
     times: Any
@@ -263,8 +286,8 @@ def sample_memory() -> Memory:
     """Arrays of the right types without content, for signatures."""
     from framework.timing.table import ROW
 
-    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, LINK, CHANNEL)
-    kinds = (*records, np.float64, np.int64, np.int32, STEP_LOG, TOKEN_LOG, ROW, np.float64)
+    records = (OPTIONS, SIM, ERROR, HOOK, ACTION, ACTION, REQUEST, INSTANCE, STEP, PREFILL_STEP, TIER, FLOW, LINK)
+    kinds = (*records, CHANNEL, np.float64, np.int64, np.int32, STEP_LOG, TOKEN_LOG, ROW, np.float64)
     memory = Memory._make(np.zeros(1, kind) for kind in kinds)
     memory.names.setflags(write=False)
     return memory

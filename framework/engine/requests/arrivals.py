@@ -29,6 +29,7 @@ from framework.engine.kv.prefix_tiers import keep
 from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import copy_withdraw, turn_pop, turn_push
 from framework.engine.memory.state import State
+from framework.engine.requests.gate import wait_at_gateway
 from framework.engine.requests.giving_up import begin_to_wait
 from framework.engine.requests.lifecycle import end_request, enter_queue
 from framework.engine.requests.parking import park
@@ -62,7 +63,10 @@ def arrive(s: State, r: int) -> None:
     elif not _fits_anywhere(s, r):
         end_request(s, r, REJECTED, REASON_KV)
     else:
-        serve(s, r)
+        if unlikely(s.options.flows > 0):
+            wait_at_gateway(s, r)
+        else:
+            serve(s, r)
         if unlikely(s.options.patience_s < np.inf):
             begin_to_wait(s, r)
 
@@ -90,12 +94,19 @@ def _is_admitted(s: State, r: int) -> bool:
     answer = ask(s, ADMIT, r)
     if answer == RAISED:
         return False
-    again_s = s.sim.now_s + s.options.backoff_s
-    if answer != 0 and unlikely(again_s < s.options.horizon_s < np.inf):
-        turn_push(s, r, again_s)
-    elif answer != 0:
-        end_request(s, r, REJECTED, answer if s.options.admit_gives_reasons else REASON_POLICY)
+    if answer != 0:
+        refuse(s, r, answer if s.options.admit_gives_reasons else REASON_POLICY)
     return answer == 0
+
+
+@inner
+def refuse(s: State, r: int, reason: int) -> None:
+    """Reject r, unless its client sends it again later."""
+    again_s = s.sim.now_s + s.options.backoff_s
+    if unlikely(again_s < s.options.horizon_s < np.inf):
+        turn_push(s, r, again_s)
+    else:
+        end_request(s, r, REJECTED, reason)
 
 
 @inner

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.codes import CANCELLED, FINISHED, FUTURE, GIVE_UP, REASON_GAVE_UP
+from framework.codes import CANCELLED, FINISHED, FUTURE, GATEWAY, GIVE_UP, REASON_GAVE_UP
 from framework.compiler.decorators import inner
 from framework.engine.memory.queues import turn_push
 from framework.engine.memory.state import State
@@ -32,8 +32,11 @@ def begin_to_wait(s: State, r: int) -> None:
 def note_next_to_give_up(s: State) -> None:
     """Note whose client gives up next, if that comes before what else is known to come."""
     sim = s.sim
-    if sim.patient > 0 and s.times[s.options.patient_times_at + sim.patient_first] < sim.change_s:
-        sim.change_s = s.times[s.options.patient_times_at + sim.patient_first]
+    if sim.patient == 0:
+        return
+    time_s = s.times[s.options.patient_times_at + sim.patient_first]
+    if time_s < sim.change_s or (time_s == sim.change_s and sim.change_kind == GATEWAY):
+        sim.change_s = time_s
         sim.changing = s.lists[s.options.patient_at + sim.patient_first]
         sim.change_kind = GIVE_UP
 

@@ -19,6 +19,7 @@ from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
 from framework.engine.memory.state import State
 from framework.engine.requests.asynchronous import take_in
+from framework.engine.requests.gate import note_look
 from framework.engine.requests.giving_up import note_next_to_give_up
 from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
 from framework.engine.requests.parking import park
@@ -114,7 +115,7 @@ def announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def note_next_change(s: State) -> None:
-    """Note the next change of role, fault or report, or the next client that gives up."""
+    """Note the next change of role, fault, report or look of the gateway, or the next client that gives up."""
     sim = s.sim
     sim.changing = first_due(s, ROLE_CHANGE)
     sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
@@ -130,6 +131,7 @@ def note_next_change(s: State) -> None:
         sim.changing = sim.next_report
         sim.change_kind = REPORT
     note_next_to_give_up(s)
+    note_look(s)
 
 
 @inner

@@ -15,6 +15,7 @@ from framework.codes import (
     FETCHING,
     FINISHED,
     FUTURE,
+    GATED,
     GIVE_UP,
     JOINING,
     PARKED,
@@ -46,6 +47,7 @@ from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.requests.gate import leave_gateway
 from framework.engine.requests.giving_up import end_cancelled, has_its_prompt, waits_no_more
 from framework.engine.requests.lifecycle import enter_queue, recomputes_here
 from framework.engine.requests.parking import leave_parked
@@ -146,6 +148,11 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
     if unlikely(q.state == PARKED):
         if kind == CANCEL:
             leave_parked(s, r)
+            end_cancelled(s, r, value)
+        return
+    if unlikely(q.state == GATED):
+        if kind == CANCEL:
+            leave_gateway(s, r)
             end_cancelled(s, r, value)
         return
     if kind == REQUEUE:

@@ -13,7 +13,6 @@ from framework.codes import (
     DECODE,
     DECODING,
     FETCHING,
-    FINISHED,
     FUTURE,
     NOT_MIGRATING,
     PARKED,
@@ -79,7 +78,7 @@ def drop_marked(s: State) -> int:
         if s.instances[i].marked:
             resume(s, i)
     for r in range(s.options.requests):
-        if FUTURE < s.requests[r].state < FINISHED and s.requests[r].state != PARKED:
+        if FUTURE < s.requests[r].state < PARKED:
             lost = _computed_tokens(s, r)
             if _drop(s, r):
                 s.lists[at + count] = r

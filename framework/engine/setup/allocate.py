@@ -22,6 +22,7 @@ from framework.engine.memory.state import (
     Memory,
 )
 from framework.engine.setup.config import Setting, step_row
+from framework.engine.setup.gateway import flows_of
 from framework.engine.setup.instances import fill_schedules, first_instances, lay_out_instances
 from framework.engine.setup.options import run_options
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
@@ -47,6 +48,8 @@ def allocate(setting: Setting) -> Memory:
     instances["off_since_s"] = requests["event_s"][:1] - options["request_s"]  # the run begins with the first arrival
     _set_sizes(options, requests, instances)
     faults = engine.faults.schedule(cluster).events
+    flows, flow = flows_of(engine.gateway, workload)
+    options["flows"] = len(flows) - 1
     space = ListSpace()
     _lay_out_run(options, space, len(faults))
     lay_out_programs(options, space, workload, setting.load)
@@ -59,6 +62,7 @@ def allocate(setting: Setting) -> Memory:
     lists, names = np.zeros(space.size, np.int64), np.zeros(0, np.int32)
     _fill_trees(options, instances, lists)
     lists[options["output_at"][0] :][: len(workload)] = workload.output_tokens
+    lists[options["flow_at"][0] :][: len(flow)] = flow
     fill_programs(options, requests, lists, workload)
     at = options["fault_at"][0]
     lists[at:][: 2 * len(faults)] = [*(f.instance for f in faults), *(WHAT_FAILS[f.what] for f in faults)]
@@ -80,6 +84,7 @@ def allocate(setting: Setting) -> Memory:
         instances=instances,
         **_steps(len(instances)),
         tiers=tiers,
+        flows=flows,
         links=_links(cluster),
         channels=_channels(cluster, len(workload)),
         times=_times(options, cluster, faults),
@@ -108,6 +113,7 @@ def _clock(options: NDArray[np.void], requests: NDArray[np.void], faults: Sequen
     sim["next_tick"] = 1
     sim["next_session"] = waiting[0] if len(waiting) else len(requests)
     sim["change_s"], sim["changing"], sim["change_kind"] = np.inf, -1, ROLE_CHANGE
+    sim["look_s"], sim["next_seen"] = np.inf, 1
     sim["parked_head"] = sim["parked_tail"] = -1
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
     sim["scheduled"] = -1
@@ -133,15 +139,19 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
 
 def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
     """The times of each instance's events (none is due yet), those of faults with their values, and room for those of
-    clients that give up.
+    clients that give up and of requests at the gateway.
     """
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
     own = [cluster.link_bytes_s[fault.instance] if fault.what == "link" else 1.0 for fault in faults]
     values = [fault.value * times for fault, times in zip(faults, own, strict=True)]
     options["patient_times_at"] = len(trees) + 2 * len(faults)
-    deadlines = np.zeros(int(options["requests"][0]) if options["patience_s"][0] < np.inf else 0)
-    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines])
+    count = int(options["requests"][0])
+    deadlines = np.zeros(count if options["patience_s"][0] < np.inf else 0)
+    gated = np.zeros(2 * count if options["flows"][0] else 0)
+    options["gated_since_at"] = options["patient_times_at"] + len(deadlines)
+    options["gated_s_at"] = options["gated_since_at"] + len(gated) // 2
+    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines, gated])
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
@@ -167,6 +177,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
         options[name] = space.reserve(int(options["most_running"][0]))
     for name in ("patient_at", "attempts_at"):
         options[name] = space.reserve(count if options["patience_s"][0] < np.inf else 0)
+    for name in ("gated_next_at", "gated_before_at", "flow_at", "gated_number_at"):
+        options[name] = space.reserve(count if options["flows"][0] else 0)
     if options["speculates"][0]:
         options["draws_at"] = space.reserve(2 * count)
 

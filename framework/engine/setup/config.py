@@ -18,6 +18,7 @@ from framework.load import Load, Open
 from framework.policy.reports import CURRENT, Views
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.faults import Faults
+from framework.system.gateway import OPEN, Gateway
 from framework.system.model import Model
 from framework.system.start_cost import StartCost
 from framework.timing.rank_row import instance_row
@@ -99,6 +100,7 @@ class EngineConfig:
     start: StartCost = field(default_factory=StartCost)  # what it takes to start an instance, in place of `start_s`
     faults: Faults = field(default_factory=Faults)  # faults of instances and networks
     views: Views = CURRENT  # age of what routing and ticks see of instances
+    gateway: Gateway = OPEN  # requests wait before they are routed
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from framework.codes import FIRST_TOKENS, RECOMPUTE, SWAP
 from framework.engine.memory.options import OPTIONS
 from framework.engine.setup.config import Setting
+from framework.engine.setup.gateway import gateway_options
 from framework.timing.table import StepRow
 
 _UNBOUNDED = 1 << 40  # tokens
@@ -79,6 +80,9 @@ def _set_parts(options: NDArray[np.void], setting: Setting) -> None:
         own = getattr(getattr(setting.engine, part.name), "engine_options", dict)
         for name, value in own().items():
             options[name] = value
+    for name, value in gateway_options(setting.engine.gateway).items():
+        options[name] = value
+    options["goes_by_reports"] = options["report_every_s"][0] > 0 and options["goes_by_utilization"][0]
     _set_speculation(options, setting)
 
 

@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.policy.inspection import Inspection
+from framework.policy.inspection import Inspection, View
 from framework.policy.reports import Reported, Views
 
 
@@ -24,6 +24,11 @@ class Reports:
         columns = self.shown.present.instances
         kept = np.frombuffer(columns.tobytes(), columns.dtype)  # bytes: numpy copies records by fields
         self._under_way.append((number * self._views.period_s + self._views.delay_s, kept))
+
+    def latest(self) -> View:
+        """What the front end sees now, for compiled code."""
+        self.follow()
+        return View(*self.shown.view[:4])
 
     def follow(self) -> None:
         """Show the last report that has arrived by now, and the present roles."""

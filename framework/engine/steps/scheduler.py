@@ -29,6 +29,7 @@ from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step, streaming
 from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_decodes, prepare_next
+from framework.engine.requests.gate import note_turn
 from framework.engine.requests.lifecycle import recomputes_here, remove_running
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
 from framework.engine.requests.selection import blocks_of_selected, pause_others
@@ -51,6 +52,8 @@ def schedule(s: State, i: int) -> None:
         proceed(s, i)
     if inst.changed:
         inst.changed = False
+        if unlikely(s.options.flows > 0):
+            note_turn(s)
         ask_batching(s, i)
         if unlikely(is_asked(s, SELECT)):
             ask_select(s, i)
@@ -147,6 +150,8 @@ def schedule_prefills(s: State, i: int) -> None:
     catch_up_one(s, i)
     if may_prefill(s, i):
         if inst.changed:
+            if unlikely(s.options.flows > 0):
+                note_turn(s)
             ask_batching(s, i)
         _set_admission(s, i)
         _form_stream(s, i)

@@ -155,6 +155,8 @@ def schedule_prefills(s: Simulation, i: Instance) -> None:
 
 def ask_batching(s: Simulation, i: Instance) -> None:
     """Ask for the plan of i's next steps and, if keys are dynamic, for new keys of its queue."""
+    if i.changed and s.gate is not None:
+        s.gate.note_turn(s)
     if i.changed and "batching" in s.hooks.overrides:
         follow_plan(i, s.hooks.batching(s, i))
     if i.changed and s.hooks.dynamic_keys:
