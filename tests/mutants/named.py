@@ -96,6 +96,20 @@ NAMED = (
         "arrival_s[1:] > np.fmax.accumulate(end_s[order])[:-1]",
     ),
     Named(
+        "a queue that is turned away before the second half is no loss",
+        _STABILITY,
+        "_neglected",
+        "(first - second) / half",
+        "0.0",
+    ),
+    Named(
+        "limits are tightened for the requests that were sent",
+        "framework.objective.tightness",
+        "tightness",
+        "clock_of(result, scaled)",
+        "replace(clock_of(result, scaled), overdue=None)",
+    ),
+    Named(
         "requests that were not served are left out of limits",
         "framework.objective.run_limits",
         "figure",
@@ -118,6 +132,13 @@ NAMED = (
         "Slo.scaled",
         "None if self.slowdown is None else self.slowdown.scaled(factor)",
         "self.slowdown",
+    ),
+    Named(
+        "turns of sessions that were held back count",
+        "framework.metrics.slo",
+        "judge",
+        "sent_in_time(result, slo.allowed_s(workload))",
+        "True",
     ),
     Named(
         "the last window outlasts the run",

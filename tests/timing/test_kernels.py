@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
 from framework.timing.kernels.build import load_kernels
-from framework.timing.kernels.checks import too_fast
+from framework.timing.kernels.checks import require_plausible, too_fast
 from framework.timing.kernels.read_aiconfigurator import BACKENDS, _Reader, load_package, package_gpu, package_root
 from framework.timing.kernels.read_csv import load_csv
 from framework.timing.kernels.read_vidur import load_vidur
@@ -635,3 +636,12 @@ def test_an_h100_as_published() -> None:
     assert described.bandwidth_bytes_s == H100.bandwidth_bytes_s
     assert described.peak("bf16") == H100.peak("bf16")
     assert described.link_bytes_s == H100.link_bytes_s
+
+
+@pytest.mark.parametrize("slow", [2, 3])
+def test_a_table_is_far_too_slow_if_half_of_its_rows_are(slow: int) -> None:
+    seconds = [1e-5] * (5 - slow) + [1e-2] * slow
+    rows = pl.DataFrame({"m": [1, 2, 4, 8, 16], "latency_s": seconds, "row": range(5)})
+    rows = rows.with_columns(n=pl.lit(1024), k=pl.lit(1024), dtype=pl.lit("bf16"))
+    with pytest.raises(InputError, match="half of the rows") if slow == 3 else nullcontext():
+        require_plausible("gemm", rows, "table", H100)
