@@ -1056,8 +1056,8 @@ _SHARES |= {
     "impatient": 40,
     "stale": 40,
     "scaling": 40,
-    "gateway": 40,
-    "programs": 68,
+    "gateway": 82,
+    "programs": 40,
     "stateful": 40,
 }
 _OFTEN = {
@@ -1071,7 +1071,7 @@ _OFTEN = {
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
 # First seeds, where what is rarest happens soon.
-_BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237, "stale": 21}
+_BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237, "stale": 21, "gateway": 140, "programs": 34}
 
 
 Counts = Callable[[str, int], Counter[str]]

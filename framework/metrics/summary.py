@@ -23,6 +23,7 @@ from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.crashes import crash_figures
 from framework.metrics.service.gateway import gateway_figures
 from framework.metrics.service.left_out import left_out
+from framework.metrics.service.programs import program_figures
 from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.slo import Slo, judge
@@ -40,6 +41,7 @@ from framework.metrics.usage import (
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
 from framework.version import VERSION
 from framework.workload import Workload
+from framework.workload.programs import TRIGGERS
 
 Floats = NDArray[np.float64]
 _ROOT = Path(__file__).resolve().parents[2]
@@ -75,9 +77,9 @@ def request_table(result: Result, slo: Slo) -> pl.DataFrame:
     3. TBT are a finished request's gaps between tokens. E2E = last token - arrival.
     4. `good`: finished and all limits kept, and if it is a later turn of an open load, sent in time
        (`framework.metrics.service.late_turns`).
-    5. Columns that depend on the run: `slo_class`, `priority`, `tenant`, `session_id` and `turn` if the trace has them;
-       `counted` if a warm-up or a cool-down leaves requests out of the figures; `reader_wait_s` if the SLO limits that
-       (`framework.metrics.service.pacing`).
+    5. Columns that depend on the run: `slo_class`, `priority`, `tenant`, `session_id`, `turn` and `trigger` if the
+       trace has them; `counted` if a warm-up or a cool-down leaves requests out of the figures; `reader_wait_s` if
+       the SLO limits that (`framework.metrics.service.pacing`).
     """
     return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
 
@@ -121,7 +123,8 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     11. `classes` has the figures of each class of requests, if the trace has classes
         (`framework.metrics.parts.figures`).
     12. If a policy scales the fleet: `framework.metrics.usage.fleet`.
-    13. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
+    13. If the trace says what sets calls off: `framework.metrics.service.programs.program_figures`.
+    14. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
 
@@ -167,7 +170,7 @@ def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.Dat
 
 
 def _of_the_trace(workload: Workload) -> dict[str, Any]:
-    """Class, priority, tenant, session and turn of each request, as far as the trace has them."""
+    """Class, priority, tenant, session, turn and trigger of each request, as far as the trace has them."""
     columns: dict[str, Any] = {}
     if workload.slo_class is not None:
         columns["slo_class"] = pl.Series(workload.slo_class, dtype=pl.String)
@@ -179,6 +182,8 @@ def _of_the_trace(workload: Workload) -> dict[str, Any]:
         columns["session_id"] = _null_below_zero(workload.session_id)
         if workload.turn is not None:
             columns["turn"] = pl.Series(workload.turn).set(columns["session_id"].is_null(), None)
+    if workload.trigger is not None:
+        columns["trigger"] = pl.Series([name or None for name in TRIGGERS]).gather(workload.trigger)
     return columns
 
 
@@ -211,8 +216,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "load_state": state.name,
         "latency_growth": None if np.isnan(state.growth) else state.growth,
         "offered": offered,
-        "rejected": len(requests.filter(pl.col("state") == "rejected")),
-        "failed": len(requests.filter(pl.col("state") == "failed")),
+        **{state: len(requests.filter(pl.col("state") == state)) for state in ("rejected", "failed")},
         **cancellations(requests) | gateway_figures(requests),
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
@@ -236,6 +240,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **(statistics_ms("reader_wait", finished["reader_wait_s"].to_numpy()) if "reader_wait_s" in finished else {}),
         **bubbles(result),
         **idle_seats(result),
+        **program_figures(result, clock.counted),
         **crash_figures(result, clock),
         **slowdown_figures(result, clock),
         **_costs(result, requests, used, clock),

@@ -238,15 +238,13 @@ class Simulation:
 
     # --- quantities ---
 
-    def blocks_for(self, tokens: int) -> int:
-        """Blocks that hold `tokens` tokens."""
+    def blocks_for(self, tokens: int) -> int:  # blocks that hold `tokens` tokens
         return -(-tokens // self.options.block_tokens)
 
     def blocks_of(self, i: Instance, tokens: int) -> int:
         """Blocks that one request of `tokens` KV tokens has on i."""
-        if i.spec.reserve_blocks is not None:
-            return i.spec.reserve_blocks
-        return self.blocks_for(tokens) + i.spec.state_blocks
+        paged = self.blocks_for(tokens) + i.spec.state_blocks
+        return paged if i.spec.reserve_blocks is None else i.spec.reserve_blocks
 
     def fits(self, i: Instance, r: Request) -> bool:
         """Whether i could ever admit r at its peak KV."""

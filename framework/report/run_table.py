@@ -42,6 +42,7 @@ _OF_PART = tuple(key for key in COMPARED if key != "p99_itl_ms")
 _WAITS = {"bubbles": ("bubble_share", "in steps"), "idle seats": ("idle_seat_share", "of static batches")}
 _MOST_PARTS = 12
 _FAIRNESS = ("jain_index", "service_difference", "worst_slowdown")
+_PROGRAM_S = (("mean", "mean_program_s"), ("P50", "median_program_s"), ("P99", "p99_program_s"))
 _TIER = "cache_hit_rate_"
 
 
@@ -114,6 +115,9 @@ def _outcome(evaluation: Evaluation) -> Table:
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     if "gave_up" in summary:
         grid.add_row("given up", f"{summary['gave_up']:,}, sent again {summary['sent_again']:,} times")
+    if "programs" in summary:
+        times = ", ".join(f"{name} {_said(summary, key)}" for name, key in _PROGRAM_S if summary[key] is not None)
+        grid.add_row("programs", f"{summary['programs_completed']:,} of {summary['programs']:,} completed; {times}")
     if "gateway" in summary:
         grid.add_row("gateway", _gateway(summary))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")

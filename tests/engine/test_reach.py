@@ -120,7 +120,7 @@ EVENTS = (
     *("scaled down with work on all", "scaled down where none may go"),
     *("look", "look after a turn", "look after a turn or a report", "look with several bands", "released at once"),
     *("released", "released by round_robin", "released by tokens", "released before another band", "shed", "expired"),
-    *("refused at the gateway and sent again", "given up at the gateway"),
+    "given up at the gateway",
     *("call that several wait for", "call that waits for another", "call that has waited for several"),
     *("further first call of a client's program", "client whose program goes on elsewhere"),
     "admitted with its states",
@@ -131,7 +131,7 @@ EVENTS = (
 RARE_EVENTS = (  # that few runs do not reach
     *("given up before its copy", "given up during its copy"),
     *("given up while its prefix is fetched", "given up while it is parked"),
-    *("look while a phase has no instance", "cancelled at the gateway"),
+    *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
     "call that waited for one that was not served",
 )

@@ -94,13 +94,23 @@ def verdicts(run: Run) -> list[tuple[bool, bool, bool]]:
 
 
 def late_s(run: Run, number: int) -> float:
-    """How much longer the turns before a turn of an open load took than twice what the SLO allows; 0 for others."""
-    previous, late = run.scenario.workload.previous, 0.0
-    while previous is not None and isinstance(run.scenario.load, Open) and previous[number] >= 0:
-        number = int(previous[number])
-        row = run.requests[number]
-        late += run.unreported.end_s[number] - row["arrival_s"] - 2 * allowed_s(run, row)
-    return late
+    """How much later a call of an open load was sent than if what it waits for had taken twice what the SLO allows, and
+    had been sent as late as that, too; 0 for one that waits for none.
+    """
+    workload = run.scenario.workload
+    if workload.previous is None or not isinstance(run.scenario.load, Open) or workload.previous[number] < 0:
+        return 0.0
+    joins = [] if workload.joins is None else workload.joins.tolist()
+    awaited = [int(workload.previous[number]), *(other for call, other in joins if call == number)]
+    ended_s = [run.unreported.end_s[other] for other in awaited]
+    rows = [run.requests[other] for other in awaited]
+    late = [
+        late_s(run, other) + end_s - row["arrival_s"] - 2 * allowed_s(run, row)
+        for other, end_s, row in zip(awaited, ended_s, rows, strict=True)
+    ]
+    if len(awaited) == 1:
+        return late[0]
+    return max(ended_s) - max(end_s - late_by_s for end_s, late_by_s in zip(ended_s, late, strict=True))
 
 
 def _keeps_slowdown(run: Run, row: Row) -> bool:

@@ -46,7 +46,7 @@ def clock(run: Run) -> Clock:
     vain_s = [_in_vain_s(run, k, begin_s, end_s) for k in range(len(run.requests))]
     overdue = None
     if isinstance(run.scenario.load, Closed) and math.isfinite(end_s):
-        overdue = math.fsum(vain_s) / (run.scenario.load.concurrency * (end_s - begin_s))
+        overdue = min(math.fsum(vain_s) / (run.scenario.load.concurrency * (end_s - begin_s)), 1.0)
     if overdue:
         window_s, name = window_s / (1 - overdue), f"{name}, longer for clients that were kept waiting"
     numbers = sorted([*sent, *_of_those_outside(run, sent, vain_s)])
@@ -131,21 +131,26 @@ def _no_shorter(run: Run, counts: list[bool], window_s: float, name: str) -> tup
 
 
 def opens(run: Run, number: int) -> bool:
-    """Whether a request of the trace follows none."""
-    previous = run.scenario.workload.previous
-    return previous is None or previous[number] < 0
+    """Whether a request of the trace is the first of its program."""
+    return opener(run, number) == number
+
+
+def opener(run: Run, number: int) -> int:
+    """The first call of a request's program: what it goes back to, and of a session that session's first."""
+    workload = run.scenario.workload
+    if workload.previous is None:
+        return number
+    while workload.previous[number] >= 0:
+        number = int(workload.previous[number])
+    if workload.session_id is None or workload.session_id[number] < 0:
+        return number
+    return workload.session_id.tolist().index(workload.session_id[number])
 
 
 def counted(run: Run, from_s: float, to_s: float) -> list[bool]:
     """Which of the requests sent belong to the window: those sent in it, of a session all if its first turn was."""
     sent_s = {row["request_id"]: row["arrival_s"] for row in run.requests}
-    previous, found = run.scenario.workload.previous, []
-    for row in run.requests:
-        number = row["request_id"]
-        while previous is not None and previous[number] >= 0:
-            number = int(previous[number])
-        found.append(bool(from_s <= sent_s[number] <= to_s))
-    return found
+    return [from_s <= sent_s[opener(run, row["request_id"])] <= to_s for row in run.requests]
 
 
 def allowed_latency_s(run: Run) -> float:

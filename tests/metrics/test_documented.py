@@ -38,7 +38,15 @@ def full_result() -> HandMade:
     plain.step_log["stream"][0] = 1
     return replace(
         plain,
-        workload=replace(plain.workload, slo_class=chat, tenant=chat, priority=turns, session_id=turns, turn=turns),
+        workload=replace(
+            plain.workload,
+            slo_class=chat,
+            tenant=chat,
+            priority=turns,
+            session_id=turns,
+            turn=turns,
+            trigger=np.zeros(5, np.int8),
+        ),
         engine=EngineConfig(speculation=Speculation(depth=2, acceptance=0.5)),
         window=Window(0.5, 100.0, "of arrivals"),
         counted=turns > 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
@@ -18,6 +19,8 @@ from framework.objective.tightness import Tightness
 from framework.report.numbers import side_by_side
 from framework.run.compose import compose
 from tests.helpers.composing import configured
+from traces.formats.own import write_parquet
+from traces.frame import from_rows
 
 TIER = re.compile(r"(cache_hit_rate|loaded_bytes)_(dram|ssd)")
 SMALL = ("policy=chunked", "cluster.instances=1", "trace=synthetic", "trace.limit=60")
@@ -58,7 +61,7 @@ HIGHER = [
     ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
     *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
-    "capacity_share_of_bound",
+    *("capacity_share_of_bound", "programs_completed", "user_hit_rate", "tool_hit_rate"),
 ]
 LOWER = [
     *("dropped", "lost_tokens", "slowed_share", "median_recovery_s", "p99_recovery_s"),
@@ -77,6 +80,7 @@ LOWER = [
         "idle_seat_share",
     ),
     *("service_difference", "worst_slowdown", "overdue_share"),
+    *("mean_program_s", "median_program_s", "p99_program_s"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 
@@ -86,8 +90,12 @@ def summary(objective: Objective, overrides: tuple[str, ...]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def summaries() -> list[dict[str, Any]]:
-    return [summary(*run) for run in RUNS]
+def summaries(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    file = tmp_path_factory.mktemp("programs") / "calls.parquet"
+    columns = {"arrival_s": [0.0], "input_tokens": [9], "output_tokens": [2], "trigger": ["user"]}
+    write_parquet(from_rows(pl.DataFrame(columns), "calls", "synthetic"), file)
+    programs = summary(Goodput(), ("trace=mooncake", f"trace.path={file}"))
+    return [*(summary(*run) for run in RUNS), programs]
 
 
 @pytest.fixture(scope="module")

@@ -214,7 +214,7 @@ def under_other_loads(draw: Draw, scenario: Scenario, exact: bool) -> Scenario:
     elif kind == "long":
         load = Open()
         workload = replace(workload, arrival_s=workload.arrival_s * 2.0 ** draw.integer(4, 8))
-        arrivals_s = workload.arrival_s if workload.previous is None else workload.arrival_s[workload.previous < 0]
+        arrivals_s = workload.arrival_s[workload.openers == np.arange(len(workload))]
         span_s = float(arrivals_s[-1] - arrivals_s[0])
         middle_s = float(arrivals_s[len(arrivals_s) // 2] - arrivals_s[0])
         if draw.chance(0.5) and 0 < middle_s < span_s:

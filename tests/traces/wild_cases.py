@@ -55,6 +55,12 @@ def dynamo(at_ms: int, end_ms: int, tokens: tuple[int, int], session: str | None
     return event | {"request": request} | ({} if session is None else {"agent_context": {"session_id": session}})
 
 
+def agent_round(number: int, tokens: tuple[int, int], *events: tuple[str, int]) -> dict[str, Any]:
+    timed = [{"event_type": kind, "timestamp": f"2026-06-01T05:40:{second:02}.000Z"} for kind, second in events]
+    about = {"provider": "codex", "model": "m", "session_id": "s", "round_index": number, "timing_events": timed}
+    return about | {"input_tokens_total": tokens[0], "prefix_tokens": 512, "output_tokens": tokens[1]}
+
+
 def guidellm(start: float, tokens: tuple[int, int]) -> dict[str, Any]:
     info = {"status": "completed", "timings": {"request_start": start, "request_end": start + 1}}
     metrics = {"input_metrics": {"text_tokens": tokens[0]}, "output_metrics": {"text_tokens": tokens[1]}}
@@ -286,7 +292,7 @@ AGENTS = (
             AGENT_ROW | {"request_id": "b", "wait_for": ["a", "c"], "delay": 10.0},
         ),
         {},
-        refused="line 2: waits for a, c, not for the row before in its session alone: graphs of agents are not read",
+        refused="line 2: it waits for c, which is the request_id of no row",
     ),
     Case(
         "dynamo-sessions", "ai-dynamo/aiperf, tests of its converter of dynamo.request.trace.v1",
@@ -315,8 +321,9 @@ AGENTS = (
     ),
     Case(
         "tracelab", "uw-syfi/TraceLab, rounds of coding agents",
-        lines({"session_id": "s", "round_index": 0, "newly_append_tokens": 9, "output_tokens": 2, "timing_events": []}),
-        refused="rounds of coding agents are not read",
+        lines(agent_round(0, (600, 5), ("user_message", 0), ("text", 4)),
+              agent_round(1, (700, 9), ("tool_result", 6), ("text", 7))),
+        {}, ((0.0, 600, 5), (6.0, 700, 9)), think_s=(0.0, 2.0),
     ),
     Case(
         "otel", "inference-sim/inference-sim issue 1477, spans of OpenTelemetry",

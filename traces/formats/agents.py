@@ -1,16 +1,17 @@
-"""Traces of agents: Dynamo's request traces, and Mooncake's rows with sessions. Chains are read, graphs are not."""
+"""Traces of agents: Dynamo's request traces, and Mooncake's rows with sessions and programs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from framework.errors import InputError
+from traces.formats.call_graphs import Call, program_rows
 from traces.formats.hashed import id_of, named_apart
 from traces.formats.sent import Sent, is_empty, lengths, time, time_if, trace_of
 from traces.formats.sessions import BLOCK_TOKENS, with_history
@@ -71,18 +72,19 @@ class _Turn:
     session: str
     at_ms: float | None
     delay_ms: float | None  # None: it has none of its own
+    is_tool: bool  # part of the delay is a tool's
     waits_for: list[str]
     tokens: tuple[int, int]
     ids: list[int] | None
-    rows: list[int] = field(default_factory=list)
 
 
 def read_mooncake_sessions(path: Path, how: How) -> Trace:
-    """Mooncake JSONL with sessions, in the form of AIPerf and Dynamo; of its agentic form only chains.
+    """Mooncake JSONL with sessions, in the form of AIPerf and Dynamo, its agentic form included.
 
     The first row of a session has a timestamp. A later one with `delay` (or `delay_ms`, and `tool_wait_ms`), in ms, is
     sent that long after the answer to the previous row. If later rows have timestamps too, all are sent at these.
-    `wait_for` may name only the previous row in its session.
+    If some row waits (`wait_for`) for others than the row before in its session, the rows are calls of programs: see
+    `call_graphs.program_rows`.
     """
     count = Count(path)
     turns = sifted(records(path), _turn, count)
@@ -91,7 +93,11 @@ def read_mooncake_sessions(path: Path, how: How) -> Trace:
     for turn in turns:
         by_session.setdefault(turn.session, []).append(turn)
     clock = how.clock("ms")
-    rows = [row for number, chain in enumerate(by_session.values()) for row in _chain(number, chain, clock[1])]
+    is_graph = any(_is_graph(chain) for chain in by_session.values())
+    if is_graph:
+        rows = program_rows([_call(turn, clock[1]) for turn in turns])
+    else:
+        rows = [row for number, chain in enumerate(by_session.values()) for row in _chain(number, chain, clock[1])]
     schema = {
         "arrival_s": pl.Float64(),
         "input_tokens": pl.Int64(),
@@ -100,6 +106,7 @@ def read_mooncake_sessions(path: Path, how: How) -> Trace:
         "turn": pl.Int64(),
         "think_s": pl.Float64(),
         "hash_ids": pl.List(pl.Int64()),
+        **({"wait_for": pl.List(pl.Int64()), "trigger": pl.String()} if is_graph else {}),
     }
     frame = pl.DataFrame(rows, schema=schema)
     block = (how.block_tokens or 512) if frame["hash_ids"].list.len().sum() else 0
@@ -109,7 +116,9 @@ def read_mooncake_sessions(path: Path, how: How) -> Trace:
         frame = frame.with_columns(ids)
     else:
         frame = frame.drop("hash_ids")
-    if not (frame["turn"] > 0).any():
+    if is_graph:
+        pass
+    elif not (frame["turn"] > 0).any():
         frame = frame.drop("session_id", "turn", "think_s")
     elif not block:
         frame, more = with_history(frame.sort("arrival_s", maintain_order=True))
@@ -117,20 +126,33 @@ def read_mooncake_sessions(path: Path, how: How) -> Trace:
     return with_notes(from_rows(frame, path.stem, "real", block, Clock(clock[0])), (*notes, *more))
 
 
+def _is_graph(chain: list[_Turn]) -> bool:
+    """Whether some row of a session waits for others than the one before it there."""
+    before = [None, *(turn.request for turn in chain)]
+    return any(turn.waits_for and turn.waits_for != [name] for name, turn in zip(before, chain, strict=False))
+
+
+def _call(turn: _Turn, ticks_per_s: float) -> Call:
+    return Call(
+        turn.where,
+        turn.request or f"the row at {turn.where}",
+        turn.session,
+        turn.waits_for,
+        None if turn.at_ms is None else turn.at_ms / ticks_per_s,
+        (turn.delay_ms or 0.0) / ticks_per_s,
+        turn.is_tool,
+        {"input_tokens": turn.tokens[0], "output_tokens": turn.tokens[1], "hash_ids": turn.ids},
+    )
+
+
 def _chain(number: int, chain: list[_Turn], ticks_per_s: float) -> list[dict[str, Any]]:
-    """The rows of one session, in order. Raises InputError if it is no chain."""
+    """The rows of one session that is a chain, in order. Raises InputError if its first has no time."""
     is_closed = any(turn.at_ms is None or turn.waits_for for turn in chain[1:])
     at = chain[0].at_ms
     if at is None:
         raise InputError(f"{chain[0].where}: the first row of session {chain[0].session} has no timestamp")
     rows = []
-    before: _Turn | None = None
     for place, turn in enumerate(chain):
-        if turn.waits_for and (before is None or turn.waits_for != [before.request]):
-            raise InputError(
-                f"{turn.where}: waits for {', '.join(turn.waits_for[:3])}, not for the row before in its session alone:"
-                " graphs of agents are not read; leave wait_for out to send rows at their timestamps"
-            )
         if is_closed:
             at = at + (turn.delay_ms or 0.0) if place else at
         else:
@@ -147,7 +169,6 @@ def _chain(number: int, chain: list[_Turn], ticks_per_s: float) -> list[dict[str
                 "hash_ids": turn.ids,
             }
         )
-        before = turn
     return rows
 
 
@@ -170,6 +191,7 @@ def _turn(where: str, row: Any) -> _Turn | Left:
         f"request at {where}" if session is None else str(session),
         time_if(where, "timestamp", at),
         sum(delays) if delays else None,
+        bool(waits[1]),
         [str(one) for one in waits_for],
         checked,
         _ids(where, ids, None) if isinstance(ids, list) else None,

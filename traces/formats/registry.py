@@ -23,6 +23,7 @@ from traces.formats.published import (
     read_mooncake,
     read_vidur,
 )
+from traces.formats.rounds import read_tracelab
 from traces.formats.tables import column_names
 from traces.formats.texts import CONVERSATIONS, read_sharegpt, read_wildchat
 from traces.frame import Trace
@@ -65,6 +66,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "aiperf": Format(read_aiperf),
         "openai": Format(read_openai),
         "dynamo": Format(read_dynamo),
+        "tracelab": Format(read_tracelab, 512),
         "sharegpt": Format(read_sharegpt),
         "wildchat": Format(read_wildchat),
     }
@@ -103,6 +105,7 @@ def _of_record(record: Mapping[str, Any]) -> str | None:
         and (isinstance(info, dict) or names.issuperset(("info", "error", "end_time"))),
         "llmperf": "number_input_tokens" in names,
         "dynamo": str(event.get("schema", "")).startswith(SCHEMA),
+        "tracelab": names.issuperset(("timing_events", "input_tokens_total")),
         "sharegpt": any(_has_turns(record.get(key)) for key in CONVERSATIONS),
         "wildchat": isinstance(record.get("conversation"), list),
         "bailian": names.issuperset(("timestamp", "input_length", "output_length", "chat_id")),
@@ -145,8 +148,6 @@ def refusal(data: bytes) -> str | None:
         return (
             "perf_analyzer's profile_export.json has texts and no numbers of tokens; use AIPerf's profile_export.jsonl"
         )
-    if names.issuperset(("timing_events", "newly_append_tokens")):
-        return "rounds of coding agents are not read; write one request a line, and say its columns by trace.columns"
     if "captureData" in names:
         return "captures of SageMaker are not read; write one request a line, with its time and its usage"
     if "resourceSpans" in names or "resourceLogs" in names:

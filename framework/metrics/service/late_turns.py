@@ -16,19 +16,26 @@ PATIENCE = 2.0  # times what the SLO allows; a request that is merely late costs
 
 def sent_in_time(result: Result, allowed_s: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Whether a turn of an open load was sent no later than if each turn before it had taken twice what the SLO allows,
-    (N,); true for all other requests.
+    (N,); true for all other requests. So for each call that waits for others.
 
     `allowed_s` (N,): `framework.metrics.slo.Slo.allowed_s`.
     """
-    previous, window = result.workload.previous, result.window
-    late_s = np.zeros(len(result.requests))
-    if previous is None or window is None or not window.offer_is_fixed:
-        return late_s <= 0.0
-    beyond_s = result.requests["end_s"] - result.requests["arrival_s"] - PATIENCE * allowed_s
-    turns = np.flatnonzero(previous >= 0)
-    while len(turns):  # the second turns of all sessions, then the third ones
-        waits = np.isin(previous[turns], turns)
-        ready = turns[~waits]
-        late_s[ready] = late_s[previous[ready]] + beyond_s[previous[ready]]
-        turns = turns[waits]
-    return late_s <= 0.0
+    workload, window = result.workload, result.window
+    late_s = [0.0] * len(result.requests)
+    if workload.previous is None or window is None or not window.offer_is_fixed:
+        return np.ones(len(late_s), np.bool_)
+    end_s: list[float] = result.requests["end_s"].tolist()
+    beyond_s = (result.requests["end_s"] - result.requests["arrival_s"] - PATIENCE * allowed_s).tolist()
+    further: dict[int, list[int]] = {}
+    for call, other in [] if workload.joins is None else workload.joins.tolist():
+        further.setdefault(call, []).append(other)
+    turns = np.flatnonzero(workload.previous >= 0)
+    for r, before in zip(
+        turns.tolist(), workload.previous[turns].tolist(), strict=True
+    ):  # what r waits for comes first
+        late_s[r] = late_s[before] + beyond_s[before]
+        if r in further:
+            awaited = (before, *further[r])
+            last_due_s = max(end_s[other] - late_s[other] - beyond_s[other] for other in awaited)
+            late_s[r] = max(end_s[other] for other in awaited) - last_due_s
+    return np.array(late_s) <= 0.0

@@ -25,12 +25,13 @@ _ERRORS = 1.96  # standard errors; chance alone exceeds them in one run in forty
 
 def overdue_share(result: Result, slo: Slo) -> float | None:
     """Share of the clients' time in the window for which their requests were overdue: under way, or refused again and
-    again, for longer than twice what the SLO allows. None without a number of clients or a window.
+    again, for longer than twice what the SLO allows; all of it if the calls of their programs that are so at the same
+    time add up to more. None without a number of clients or a window.
     """
     window = result.window
     if window is None or window.clients is None:
         return None
-    return float(_overdue_s(result, slo).sum() / (window.clients * window.length_s))
+    return min(float(_overdue_s(result, slo).sum() / (window.clients * window.length_s)), 1.0)
 
 
 def neglected(result: Result, slo: Slo, others: Flags) -> Flags:

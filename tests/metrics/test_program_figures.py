@@ -1,0 +1,91 @@
+"""Figures of programs, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import servelab
+from framework.metrics.service.programs import program_figures
+from tests.helpers.results import small_result
+from traces.formats.own import write_parquet
+from traces.frame import from_rows
+
+COUNTED = np.ones(5, np.bool_)
+
+
+def result(**changes: Any) -> Any:
+    """Five requests: a program of 0, 2 and 3, and one of 1 and 4."""
+    plain = small_result()
+    workload = replace(
+        plain.workload,
+        previous=np.array([-1, -1, 0, 0, 1]),
+        joins=np.array([[3, 2]]),
+        session_id=np.array([7, 8, 7, 7, 8]),
+        think_s=np.zeros(5),
+        trigger=np.array([1, 1, 3, 2, 2], np.int8),
+        **changes,
+    )
+    rows = plain.requests.copy()
+    rows["state"], rows["start_s"] = 1, 0.0
+    rows["arrival_s"], rows["end_s"] = [0.0, 1.0, 2.0, 4.0, 6.0], [2.0, 6.0, 4.0, 5.0, 9.0]
+    rows["cached_tokens"] = [0, 0, 0, 3, 5]
+    return replace(plain, workload=workload, requests=rows)
+
+
+def test_a_program_lasts_from_its_first_call_to_the_end_of_its_last() -> None:
+    found = program_figures(result(), COUNTED)
+    assert [found["programs"], found["programs_completed"]] == [2, 2]
+    assert [found["mean_program_s"], found["median_program_s"]] == [6.5, 6.5]
+    assert found["p99_program_s"] == pytest.approx(5.0 + 0.99 * 3.0)
+
+
+def test_a_program_with_a_call_that_was_not_served_is_not_completed() -> None:
+    run = result()
+    run.requests["state"][2] = 2
+    found = program_figures(run, COUNTED)
+    assert [found["programs"], found["programs_completed"], found["mean_program_s"]] == [2, 1, 8.0]
+
+
+def test_a_program_counts_if_its_first_call_does() -> None:
+    found = program_figures(result(), np.array([True, False, False, False, True]))
+    assert [found["programs"], found["mean_program_s"]] == [1, 5.0]
+    nothing = program_figures(result(), ~COUNTED)
+    assert [nothing["programs"], nothing["mean_program_s"], nothing["p99_program_s"]] == [0, None, None]
+
+
+def test_hits_are_told_apart_by_what_set_a_call_off() -> None:
+    run = result()
+    tokens = run.workload.input_tokens
+    found = program_figures(run, COUNTED)
+    assert [found["user_hit_rate"], found["tool_hit_rate"]] == [0.0, 8 / (tokens[3] + tokens[4])]
+
+
+def test_a_trace_that_does_not_say_what_sets_calls_off_has_none() -> None:
+    run = result()
+    assert program_figures(replace(run, workload=replace(run.workload, trigger=None)), COUNTED) == {}
+
+
+def test_a_run_of_a_file_says_them(tmp_path: Path) -> None:
+    calls = {
+        "arrival_s": [0.0, 1.0, 1.0, 2.0],
+        "input_tokens": [800, 200, 200, 950],
+        "output_tokens": [90, 30, 50, 40],
+        "session_id": [0] * 4,
+        "turn": [0, 1, 2, 3],
+        "wait_for": [[], [0], [0], [1, 2]],
+        "think_s": [0.0, 0.0, 0.0, 4.0],
+        "trigger": ["user", "spawn", "spawn", "tool"],
+    }
+    write_parquet(from_rows(pl.DataFrame(calls), "search", "synthetic"), tmp_path / "search.parquet")
+    run = servelab.run("chunked", str(tmp_path / "search.parquet"))
+    ends_s = (run.requests["arrival_s"] + run.requests["e2e_s"]).to_list()
+    assert run.requests["arrival_s"][3] == pytest.approx(max(ends_s[1:3]) + 4.0)
+    assert run.summary["programs_completed"] == 1
+    assert run.summary["mean_program_s"] == pytest.approx(ends_s[3])
+    assert run.requests["trigger"].to_list() == ["user", "spawn", "spawn", "tool"]
