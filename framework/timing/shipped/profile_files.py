@@ -26,6 +26,8 @@ _FORMAT = "servelab timing profile 1"
 _SUFFIX = ".json.gz"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may differ between a model and its profile
+# Sizes that profiles leave out where a model has these: older profiles do not have them.
+_LATER = {"linear": None, "sparse": None, "output_gate": False}
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,8 @@ class Profile:
     def require_shape(self, model: Model, path: Path) -> None:
         """Raise InputError if `model` has other sizes than the measured one."""
         shape = shape_of(model)
-        for name, measured in self.origin.shape.items():
+        for name in dict.fromkeys((*self.origin.shape, *shape)):
+            measured = self.origin.shape.get(name)
             if shape.get(name) != measured:
                 raise InputError(
                     f"{path} is of a {self.origin.model} with {name} = {measured}, this one has {shape.get(name)}:"
@@ -87,7 +90,8 @@ def shape_of(model: Model) -> dict[str, Any]:
     for name, value in asdict(model).items():
         nested = value.items() if isinstance(value, dict) else ()
         flat |= {f"{name}.{inner}": deep for inner, deep in nested} if nested else {name: value}
-    return {name: value for name, value in flat.items() if name not in _FREE}
+    sizes = {name: value for name, value in flat.items() if name not in _FREE}
+    return {name: value for name, value in sizes.items() if name not in _LATER or value != _LATER[name]}
 
 
 def profile_path(directory: Path, model: str, gpu: str, backend: str) -> Path:

@@ -76,11 +76,11 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "qwen3_235b": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD + _GROUPED),
     "minimax_m25": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD),
     "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED + _WIDE + _WIDEST),
-    "qwen3_next_80b": (_PLAIN[:1] + _BLOCK[:1], _DENSE[:3] + _SPREAD[1:2]),
-    "qwen35_397b": (_BLOCK[:1] + _FOUR_BIT[:1], _DENSE[2:] + _SPREAD[2:]),
-    "deepseek_v32": (_BLOCK[:1] + _FOUR_BIT[:1], _DENSE[2:] + _SPREAD[2:] + _GROUPED[2:]),
-    "glm_5": (_BLOCK[:1] + _FOUR_BIT[:1], _DENSE[2:] + _SPREAD[2:] + _GROUPED[2:]),
-    "llama4_maverick": ((Types("bf16", "bf16", "fp8"),), _DENSE[2:] + _SPREAD[2:]),
+    "qwen3_next_80b": (_PLAIN[:1] + _BLOCK[:1], _DENSE[1:3] + _SPREAD[1:2]),
+    "qwen35_397b": (_BLOCK[:1] + _FOUR_BIT[:1], _DENSE[2:]),
+    "deepseek_v32": (_BLOCK[:1] + _FOUR_BIT[:1], _DENSE[2:] + _GROUPED[2:]),
+    "glm_5": (_BLOCK[:1] + _FOUR_BIT[:1], _DENSE[2:]),
+    "llama4_maverick": ((Types("bf16", "bf16", "fp8"),), _DENSE[2:]),
     "kimi_k25": (_KIMI, _DENSE[2:] + _SPREAD[1:] + _GROUPED[1:] + _WIDE),
 }
 
