@@ -63,6 +63,7 @@ class LatentAttention:
 
 
 _SCALE_BYTES = 4  # the scale of an index key, in fp32
+DELTA_RULE_FLOPS = 7.0  # for each value of a state and token: it decays, is read, corrected, read
 
 
 @dataclass(frozen=True)
@@ -137,5 +138,5 @@ class LinearAttention:
 
     @property
     def flops_per_token(self) -> float:
-        """FLOPs that a token adds to those of the weights in all layers: the state decays, is read, written, read."""
-        return 7.0 * self.layers * self.value_heads * self.key_dim * self.value_dim
+        """FLOPs that a token adds to those of the weights in all layers."""
+        return DELTA_RULE_FLOPS * self.layers * self.value_heads * self.key_dim * self.value_dim

@@ -14,13 +14,12 @@ import polars as pl
 
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES
+from framework.system.layers import DELTA_RULE_FLOPS
 from framework.system.model import LinearAttention, Model
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.attention_gqa import GroupedQuery
 from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
 from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
-
-_FLOPS = 7.0  # for each value of a state and token: it decays, is read, corrected, read
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class DeltaRule:
 
             def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
                 moved = batch * (2.0 * tokens * convolved * ACTIVATION_BYTES + state_bytes)
-                flops = batch * tokens * (_FLOPS * state if ruled else 0.0)
+                flops = batch * tokens * (DELTA_RULE_FLOPS * state if ruled else 0.0)
                 return self.operations.ideal_s(flops, moved, gpu.peak("bf16"))
 
             return seconds

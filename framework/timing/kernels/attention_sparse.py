@@ -47,6 +47,20 @@ class SparseModule(MlaModule):
         indexer = self._indexer.parameters(self.model.hidden, self._sizes.query_rank)
         return super()._weights(heads) + indexer
 
+    @property
+    def _latent_bytes(self) -> float:
+        """Bytes of a cached token that attention reads."""
+        return (self._sizes.kv_rank + self._sizes.rope_dim) * DTYPE_BYTES[self.model.kv_dtype]
+
+    @property
+    def _score_flops(self) -> float:
+        """FLOPs of the indexer for each pair of a query and a key."""
+        return 2.0 * self._indexer.index_heads * self._indexer.index_dim
+
+    def _pair_flops(self, heads: int) -> float:
+        """FLOPs of attention to each chosen key."""
+        return 2.0 * heads * (2 * self._sizes.kv_rank + self._sizes.rope_dim)
+
     def _rows(self, operation: str) -> pl.DataFrame:
         wanted = {"kv_dtype": self.model.kv_dtype, "dtype": self._dtype, "hidden": self.model.hidden}
         rows = self.operations.rows(operation, wanted)
@@ -56,13 +70,10 @@ class SparseModule(MlaModule):
 
     def _prefill(self) -> Interpolated:
         """One layer over (sequences, tokens of each)."""
-        sizes, indexer, gpu = self._sizes, self._indexer, self.operations.gpu
-        latent = (sizes.kv_rank + sizes.rope_dim) * DTYPE_BYTES[self.model.kv_dtype]
+        indexer, latent, score, gpu = self._indexer, self._latent_bytes, self._score_flops, self.operations.gpu
 
         def ideal(heads: int) -> Ideal:
-            weights = self._weights(heads)
-            pair = 2.0 * heads * (2 * sizes.kv_rank + sizes.rope_dim)
-            score = 2.0 * indexer.index_heads * indexer.index_dim
+            weights, pair = self._weights(heads), self._pair_flops(heads)
 
             def seconds(batch: FloatArray, tokens: FloatArray) -> FloatArray:
                 seen = np.minimum(tokens, indexer.top_tokens)
@@ -77,13 +88,10 @@ class SparseModule(MlaModule):
 
     def _decode(self) -> Interpolated:
         """One layer over (sequences, context of each)."""
-        sizes, indexer, gpu = self._sizes, self._indexer, self.operations.gpu
-        latent = (sizes.kv_rank + sizes.rope_dim) * DTYPE_BYTES[self.model.kv_dtype]
+        indexer, latent, score, gpu = self._indexer, self._latent_bytes, self._score_flops, self.operations.gpu
 
         def ideal(heads: int) -> Ideal:
-            weights = self._weights(heads)
-            pair = 2.0 * heads * (2 * sizes.kv_rank + sizes.rope_dim)
-            score = 2.0 * indexer.index_heads * indexer.index_dim
+            weights, pair = self._weights(heads), self._pair_flops(heads)
 
             def seconds(batch: FloatArray, context: FloatArray) -> FloatArray:
                 seen = np.minimum(context, indexer.top_tokens)
