@@ -143,12 +143,23 @@ def load(
     return to_workload(transform.apply(trace, seed))
 
 
-def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:
-    """The workload of several known traces played at once, then transformed (the fields of `Transforms`)."""
+def load_mix(names: Sequence[str], format: str | None = None, seed: int = 0, **steps: Any) -> Workload:
+    """The workload of several known traces played at once, then transformed (the fields of `Transforms`).
+
+    `format="twin"` takes their fitted traces, even where recordings are.
+    """
     transform = Transforms(**steps)
     require_whole("trace.seed", seed)
-    traces = [catalogue.obtain(name, seed=seed) for name in names]
+    if format not in (None, TWIN):
+        raise InputError(f"trace.format of a mix must be {TWIN} or null, got {shown(format)}")
+    traces = [_fitted(name, seed) if format == TWIN else catalogue.obtain(name, seed=seed) for name in names]
     return to_workload(transform.apply(transforms.mix(traces, "+".join(names)), seed))
+
+
+def _fitted(name: str, seed: int) -> Trace:
+    from traces.fitted.fitted_trace import sample_fitted
+
+    return sample_fitted(name, seed=seed)
 
 
 def from_file(path: str, format_name: str | None = None, how: How = AS_IT_IS) -> Trace:
