@@ -12,10 +12,11 @@ from experiments.guide.tuning import Task, tuned, value
 from experiments.league.results import Entry, Played
 from experiments.league.study import Cell
 from experiments.tune.base import Configuration, with_demand
-from experiments.tune.feasible import Feasibility
+from experiments.tune.feasible import LARGEST_POOL, Feasibility
 from experiments.tune.space import Space
 from experiments.tune.space_file import read_space
 from framework.cli.explain import explain
+from framework.errors import InputError
 from framework.objective.capacity_bound import CapacityBound, capacity_bound
 from framework.run.compose import compose
 from framework.run.store import Record
@@ -149,6 +150,8 @@ def _space(entrant: Entrant, cell: Cell, terms: Terms) -> tuple[Space, Feasibili
     given = [word.partition("=")[0] for word in (*entrant.fixed, *terms.further)]
     gpus = {"gpus": str(cell.setup.gpus)}
     space = read_space(entrant.space, {**base.choices, **base.settings}, given, gpus)
+    if space.size > LARGEST_POOL:
+        raise InputError(f"space={space.name}: the league tries neighbours, and this is a continuum; give another one")
     try:
         space = with_demand(space, base)
     except Exception as error:  # instances of one GPU are too small for the model

@@ -33,7 +33,6 @@ class Study:
 def read_study(path: Path = _FILE) -> Study:
     """The study in a file. Raises InputError for unknown or missing keys."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    keys = [item.name for item in fields(Study) if item.name != "policies"]
-    if not isinstance(content, dict) or set(content) != set(keys):
-        raise InputError(f"{path}: its keys must be {', '.join(keys)}")
-    return Study(**content, policies=league().policies)
+    if not isinstance(content, dict) or set(content) != {item.name for item in fields(Study)}:
+        raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Study))}")
+    return Study(**content | {"policies": {**league().policies, **content["policies"]}})
