@@ -23,7 +23,7 @@ TWIN = "twin"  # the format of a file made by traces.fit, which is sampled, not 
 @dataclass(frozen=True)
 class Transforms:
     """The transforms of a trace, in this order: window, length filters, resampling, tiling, limit, tenants, Poisson,
-    jitter, rate.
+    jitter, burst, rate.
 
     The fields are the keys of the config node. `window_s` is [start, end) of the recording. `resample_s` counts seconds
     of the trace after window and filters, before it is tiled: the copies of a tiled trace are equal. `tenants` is their
@@ -42,6 +42,7 @@ class Transforms:
     tenants: int | Mapping[str, float] | None = None
     poisson: bool = False
     jitter_s: NotNegative = 0.0
+    burst: Sequence[float] | None = None
     rate: Rate | None = None
     rate_scale: Positive = 1.0
 
@@ -51,6 +52,8 @@ class Transforms:
             raise InputError("trace.rate and trace.rate_scale exclude each other; set one of them")
         if self.window_s is not None and (not isinstance(self.window_s, Sequence) or len(self.window_s) != 2):
             raise InputError(f"trace.window_s is {self.window_s}, must be [start, end] in seconds")
+        if self.burst is not None and not _is_burst(self.burst):
+            raise InputError(f"trace.burst is {shown(self.burst)}, must be [start, end, factor]: shares of the period")
 
     @property
     def wanted_s(self) -> tuple[float, float] | None:
@@ -82,9 +85,15 @@ class Transforms:
         if self.poisson:
             trace = transforms.poisson(trace, seed)
         trace = transforms.jitter(trace, self.jitter_s, seed)
+        if self.burst is not None:
+            trace = transforms.burst(trace, *self.burst)
         if self.rate is not None:
             return transforms.set_rate(trace, self.rate)
         return transforms.scale_rate(trace, self.rate_scale)
+
+
+def _is_burst(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 3 and all(map(is_number, value))
 
 
 def load(

@@ -204,6 +204,28 @@ def jitter(trace: Trace, spread_s: float, seed: int) -> Trace:
     return _timed(trace, moved - moved[0], f"arrivals moved by uniform times below {spread_s:g} s")
 
 
+def burst(trace: Trace, start: float, end: float, factor: float) -> Trace:
+    """Requests arrive `factor` times as fast from share `start` to share `end` of the period, and slower outside.
+
+    The order, the period and so the mean rate are kept. Think times within sessions stay as they are.
+    """
+    if not 0 <= start < end <= 1:
+        raise InputError(
+            f"trace.burst is from {start:g} to {end:g} of the period, must rise from 0 or more to at most 1"
+        )
+    require_positive("the factor of trace.burst", factor)
+    outside = 1 / (1 + (factor - 1) * (end - start))  # rate there, of the mean rate
+    # The shares of the period at which the burst begins and ends, and the shares of the requests before them.
+    times = np.array([0.0, start, end, 1.0])
+    rates = np.array([outside, factor * outside, outside])
+    served = np.concatenate(([0.0], np.cumsum(rates * np.diff(times))))
+    period = period_s(trace)
+    moved = period * np.interp(trace.arrival_s / period, served, times) if period > 0 else trace.arrival_s
+    return _timed(
+        trace, moved - moved[0], f"{factor:g} times as fast from {start:g} to {end:g} of the period as outside"
+    )
+
+
 def _timed(trace: Trace, arrival_s: NDArray[np.float64], note: str) -> Trace:
     return trace.with_frame(trace.frame.with_columns(arrival_s=pl.Series(arrival_s)), note)
 

@@ -22,7 +22,7 @@ from rich.table import Table
 from experiments.league.cost import Cost, cost
 from experiments.league.page import page, renew
 from experiments.league.plan import KEYS, Plan, read_plan
-from experiments.league.play import Entrant, opened, played
+from experiments.league.play import Entrant, Player, opened
 from experiments.league.results import SHIPPED, Entry, Played, Results, read, write
 from experiments.league.sentences import sentences, spoken
 from experiments.league.standing import Standing, ranked, standings
@@ -70,15 +70,14 @@ def _play(plan: Plan, shipped: Results | None) -> Results:
     elif plan.challenger and shipped is not None:
         tell("the shipped results have other terms or settings, so they are not shown")
     left = _left(plan, results)
-    _begin_s, todo = time.process_time(), cost(left, plan, shipped or results)
-    tell(str(todo))
-    sweep = Sweep(plan.shared, plan.out)
+    tell(str(cost(left, plan, shipped or results)))
+    player = Player(plan.terms, Sweep(plan.shared, plan.out))
     for number, (cell, entrant) in enumerate(left, 1):
         if cell.name not in results.cells:
             results = results.with_cell(cell.name, opened(cell, plan.terms))
         cell_so_far = results.cells[cell.name]
         start_s = time.process_time()
-        entry = played(entrant, cell, cell_so_far, plan.terms, sweep)
+        entry = player.played(entrant, cell, cell_so_far.rates_rps)
         entry = replace(entry, cpu_s=max(entry.cpu_s, time.process_time() - start_s))
         results = results.with_cell(cell.name, cell_so_far.with_entry(entrant.name, entry))
         write(results, plan.out / FILE)

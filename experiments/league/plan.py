@@ -22,7 +22,7 @@ KEYS = {
     "policies": "the policies that are played, all of conf/policy by default",
     "loads": "the loads, all of conf/league by default",
     "cells": "core: 8B on 8 H100, the default; other: a fraction of all other setups; or all",
-    "fraction": "of the other cells, that of the study by default",
+    "fraction": "of the other setups, that of the study by default",
     "trials": "configurations that each policy may try, those of the study by default",
     "replicates": "samples on which its best is judged, those of the study by default",
     "requests": "of a run on 8 GPUs, those of the study by default",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.guide.families import Family
-from experiments.guide.tuning import Task, tuned, value
+from experiments.guide.tuning import Task, Tuned, tuned, value
 from experiments.league.results import Entry, Played
 from experiments.league.study import Cell
 from experiments.tune.base import Configuration, with_demand
@@ -102,35 +102,99 @@ def _bound(overrides: Sequence[str], gpus: int, tp: int, terms: Terms) -> Capaci
     return capacity_bound(experiment, terms.attainment, _START_RPS)
 
 
-def played(entrant: Entrant, cell: Cell, rates: Played, terms: Terms, sweep: Sweep) -> Entry:
-    """The entry of a policy: its best trial on the first half, on each sample of the second."""
-    runs = _Runs(sweep, *_space(entrant, cell, terms))
-    family = Family(entrant.name, entrant.name, entrant.fixed, entrant.space, "", "", unmoved_by="")
-    rated = f"objective.rates_rps={list(rates.rates_rps)}".replace(" ", "")
-    judging = (f"objective.attainment={terms.attainment:g}", rated)
-    task = Task((*cell.tuning, *_offered(terms.first), *judging, *terms.further), value, terms.trials, seed=0)
-    found = tuned(runs, family, task)
-    if found.best is None or found.best.record is None:
-        return Entry(refusal=found.refusal or "none of its trials could be run", trials=len(found.trials))
-    first = _highest_kept(found.best.record, rates.rates_rps, terms.attainment)
-    jobs = [
-        (
-            *family.arguments((*cell.judged(sample), *_offered(first), *judging, *terms.further)),
-            *found.best.point.overrides,
-        )
-        for sample in range(1, terms.replicates + 1)
-    ]
-    outcomes = runs.run(jobs)
-    records = [one.record for one in outcomes if one.record is not None]
-    if len(records) < len(outcomes):
-        return Entry(refusal=next(one.refusal for one in outcomes if one.refusal) or "", trials=len(found.trials))
-    every = [*records, *(trial.record for trial in found.trials if trial.record is not None)]
+class Player:
+    """Plays entrants in cells, by one sweep. Raises InputError for a space that is a continuum."""
+
+    def __init__(self, terms: Terms, sweep: Sweep) -> None:
+        self._terms, self._sweep = terms, sweep
+        self._feasible: dict[tuple[str, str], Feasibility] = {}  # by policy and setup: no load changes what fits
+
+    def played(self, entrant: Entrant, cell: Cell, rates_rps: Sequence[float]) -> Entry:
+        """The entry of a policy: its best trial on the first half, on each sample of the second."""
+        offer = _Offer(entrant, cell, rates_rps, self._terms)
+        runs = self._runs(entrant, cell)
+        tuned = self._tuned(offer, runs)
+        if tuned.best is None or tuned.best.record is None:
+            return Entry(refusal=tuned.refusal or "none of its trials could be run", trials=len(tuned.trials))
+        point = tuned.best.point.overrides
+        outcomes = runs.run([offer.judging(1, offer.highest_kept(tuned.best.record), point)])
+        if outcomes[0].record is not None:  # the others begin where it ended
+            first = offer.highest_kept(outcomes[0].record)
+            outcomes += runs.run([offer.judging(k, first, point) for k in range(2, self._terms.replicates + 1)])
+        records = [one.record for one in outcomes if one.record is not None]
+        if len(records) < len(outcomes):
+            return Entry(refusal=next(one.refusal for one in outcomes if one.refusal) or "", trials=len(tuned.trials))
+        return _entry(tuned, records)
+
+    def _tuned(self, offer: _Offer, runs: _Runs) -> Tuned:
+        """The trials, all from the rate at which the policy's defaults ended."""
+        family, terms = offer.family, self._terms
+        before = tuned(runs, family, Task(offer.tuning(terms.first), value, 1, seed=0))
+        if before.best is None or before.best.record is None:
+            first = terms.first
+        else:
+            first = offer.highest_kept(before.best.record)
+        return tuned(runs, family, Task(offer.tuning(first), value, terms.trials, seed=0))
+
+    def _runs(self, entrant: Entrant, cell: Cell) -> _Runs:
+        base = Configuration((*entrant.places, *entrant.fixed, *cell.tuning, *self._terms.further))
+        given = [word.partition("=")[0] for word in (*entrant.fixed, *self._terms.further)]
+        space = read_space(entrant.space, {**base.choices, **base.settings}, given, {"gpus": str(cell.setup.gpus)})
+        if space.size > LARGEST_POOL:
+            raise InputError(f"space={space.name}: the league tries neighbours, and this is a continuum; give another")
+        feasible = self._feasible.setdefault((entrant.name, cell.setup.name), Feasibility(space, base))
+        try:
+            return _Runs(self._sweep, with_demand(space, base), feasible)
+        except Exception as error:  # instances of one GPU are too small for the model
+            if explain(error) is None:
+                raise
+            return _Runs(self._sweep, space, feasible)
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """The settings of the runs of an entrant in a cell."""
+
+    entrant: Entrant
+    cell: Cell
+    rates_rps: Sequence[float]
+    terms: Terms
+
+    @property
+    def family(self) -> Family:
+        """The entrant, as the guide's tuning takes it."""
+        one = self.entrant
+        return Family(one.name, one.name, one.fixed, one.space, "", "", unmoved_by="")
+
+    def tuning(self, first: int) -> tuple[str, ...]:
+        """Of a trial that begins with rate number `first`."""
+        return (*self.cell.tuning, *self._offered(first))
+
+    def judging(self, sample: int, first: int, point: Sequence[str]) -> tuple[str, ...]:
+        """Of a sample of the second half."""
+        return (*self.family.arguments((*self.cell.judged(sample), *self._offered(first))), *point)
+
+    def highest_kept(self, record: Record) -> int:
+        """The number of the highest rate that kept the share, where further runs begin."""
+        rates = record.summary["offered"]["rates"]
+        kept = [row["rate_rps"] for row in rates if row["attainment"] >= self.terms.attainment]
+        return list(self.rates_rps).index(max(kept)) if kept else 0
+
+    def _offered(self, first: int) -> tuple[str, ...]:
+        rates = ",".join(f"{rate:g}" for rate in self.rates_rps)
+        given = (f"objective.rates_rps=[{rates}]", f"objective.attainment={self.terms.attainment:g}")
+        return ("objective=offered", f"objective.first={first}", *given, *self.terms.further)
+
+
+def _entry(tuned: Tuned, records: Sequence[Record]) -> Entry:
+    every = [*records, *(trial.record for trial in tuned.trials if trial.record is not None)]
+    assert tuned.best is not None
     return Entry(
         capacities_rps=tuple(record.value for record in records),
-        tuned_rps=found.best.worth,
-        untuned_rps=max(0.0, found.trials[0].worth),
-        settings=found.best.point.overrides,
-        trials=len(found.trials),
+        tuned_rps=tuned.best.worth,
+        untuned_rps=max(0.0, tuned.trials[0].worth),
+        settings=tuned.best.point.overrides,
+        trials=len(tuned.trials),
         curve=_curve(records),
         lost_to=_sums([record.summary["offered"]["lost_to"] for record in records]),
         answer_us=float(np.mean([record.summary["offered"]["answer_us"] for record in records])),
@@ -139,31 +203,6 @@ def played(entrant: Entrant, cell: Cell, rates: Played, terms: Terms, sweep: Swe
         usd_per_hour=records[0].summary["usd_per_hour"],
         code=records[0].key[:8],
     )
-
-
-def _offered(first: int) -> tuple[str, ...]:
-    return ("objective=offered", f"objective.first={first}")
-
-
-def _space(entrant: Entrant, cell: Cell, terms: Terms) -> tuple[Space, Feasibility]:
-    base = Configuration((*entrant.places, *entrant.fixed, *cell.tuning, *terms.further))
-    given = [word.partition("=")[0] for word in (*entrant.fixed, *terms.further)]
-    gpus = {"gpus": str(cell.setup.gpus)}
-    space = read_space(entrant.space, {**base.choices, **base.settings}, given, gpus)
-    if space.size > LARGEST_POOL:
-        raise InputError(f"space={space.name}: the league tries neighbours, and this is a continuum; give another one")
-    try:
-        space = with_demand(space, base)
-    except Exception as error:  # instances of one GPU are too small for the model
-        if explain(error) is None:
-            raise
-    return space, Feasibility(space, base)
-
-
-def _highest_kept(record: Record, rates_rps: Sequence[float], attainment: float) -> int:
-    """The number of the highest rate that kept the share: where the rates of the samples begin."""
-    kept = [row["rate_rps"] for row in record.summary["offered"]["rates"] if row["attainment"] >= attainment]
-    return rates_rps.index(max(kept)) if kept else 0
 
 
 def _curve(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:

@@ -90,22 +90,30 @@ class Study:
         return [Cell(load, self._setup(CORE, load, **self.core), load.requests) for load in self.loads.values()]
 
     def other_cells(self, fraction: float, seed: int) -> list[Cell]:
-        """A fraction of all other combinations, at least one cell, drawn without replacement."""
-        every = [cell for load in self.loads.values() for cell in self._others(load)]
-        count = max(1, round(fraction * len(every)))
-        drawn = np.random.default_rng(seed).choice(len(every), min(count, len(every)), replace=False)
-        return [every[number] for number in sorted(drawn)]
+        """A fraction of all other combinations, drawn without replacement, and each scenario on that share of loads;
+        at least one cell of either.
+        """
+        rng = np.random.default_rng(seed)
+        kinds = [[cell for load in self.loads.values() for cell in self._combined(load)]]
+        kinds += [[self._scenario(load, name) for load in self.loads.values()] for name in self.others["scenarios"]]
+        found = []
+        for cells in kinds:
+            drawn = rng.choice(len(cells), max(1, round(fraction * len(cells))), replace=False)
+            found += [cells[number] for number in sorted(drawn)]
+        return found
 
-    def _others(self, load: Load) -> list[Cell]:
+    def _combined(self, load: Load) -> list[Cell]:
         axes = [self.others[name] for name in ("model", "gpu", "gpus", "slo_factor")]
         found = []
         for model, gpu, gpus, factor in list(itertools.product(*axes))[1:]:
             name = f"{_SHORT.get(model, model)}, {gpus} {gpu.upper()}" + ("" if factor == 1 else f", SLO × {factor:g}")
-            found.append(self._setup(name, load, model, gpu, gpus, factor))
-        for name, overrides in self.others["scenarios"].items():
-            core = self._setup(name, load, **self.core)
-            found.append(Setup(name, core.gpus, (*core.overrides, *overrides)))
-        return [Cell(load, setup, load.requests) for setup in found]
+            found.append(Cell(load, self._setup(name, load, model, gpu, gpus, factor), load.requests))
+        return found
+
+    def _scenario(self, load: Load, name: str) -> Cell:
+        core = self._setup(name, load, **self.core)
+        overrides = (*core.overrides, *self.others["scenarios"][name])
+        return Cell(load, Setup(name, core.gpus, overrides), load.requests)
 
     def _setup(self, name: str, load: Load, model: str, gpu: str, gpus: int, slo_factor: float = 1.0) -> Setup:
         limits = (f"{key}={limit * slo_factor:g}" for key, limit in load.limits_s.items() if slo_factor != 1)

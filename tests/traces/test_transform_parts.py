@@ -11,7 +11,20 @@ import pytest
 from framework.errors import InputError
 from traces import transforms
 from traces.frame import Trace
-from traces.transforms import jitter, keep_lengths, limit, mix, period_s, poisson, rate_rps, resample, tile, window
+from traces.load import Transforms
+from traces.transforms import (
+    burst,
+    jitter,
+    keep_lengths,
+    limit,
+    mix,
+    period_s,
+    poisson,
+    rate_rps,
+    resample,
+    tile,
+    window,
+)
 
 SIX = [0.0, 0.0, 3.0, 3.0, 4.0, 9.0]
 
@@ -125,6 +138,19 @@ def test_poisson_arrivals_are_those_of_the_seed_within_the_span() -> None:
     assert poisson(trace([0.0, 1.0, 8.0]), 5).arrival_s.tolist() == pytest.approx(expected)
     pair = trace([0.0, 8.0])
     assert poisson(pair, 5) is pair
+
+
+def test_a_burst_is_denser_within_an_unchanged_period() -> None:
+    even = trace([float(second) for second in range(10)])  # one a second, a period of 10 s
+    moved = burst(even, 0.2, 0.4, 3.0)
+    # Outside the rate is 1 / (1 + 2 x 0.2) = 5/7: 10/7 requests in the first 2 s, 30/7 in the next two.
+    expected = [second * 7 / 5 if second < 10 / 7 else 2 + (second - 10 / 7) * 7 / 15 for second in range(6)]
+    assert moved.arrival_s[:6].tolist() == pytest.approx(expected)
+    assert moved.arrival_s[9] == pytest.approx(10 - 7 / 5)
+    with pytest.raises(InputError, match=r"trace\.burst is from 0\.5 to 0\.4"):
+        burst(even, 0.5, 0.4, 3.0)
+    with pytest.raises(InputError, match=r"trace\.burst is 3, must be \[start, end, factor\]"):
+        Transforms(burst=3)  # type: ignore[arg-type]
 
 
 def test_jittered_arrivals_are_those_of_the_seed() -> None:
