@@ -150,7 +150,7 @@ def _show(results: Results, plan: Plan, arguments: Arguments) -> None:
 
     require_writable(plan.out)
     core = {name: cell for name, cell in results.cells.items() if cell.setup == CORE}
-    text = page(results, _expected(plan))
+    text = page(results, expected(plan))
     write_whole(plan.out / "league.md", text.encode())
     if core:
         table = standings(core)
@@ -165,7 +165,8 @@ def _show(results: Results, plan: Plan, arguments: Arguments) -> None:
     tell(f"results in {plan.out}")
 
 
-def _expected(plan: Plan) -> Mapping[str, Sequence[str]]:
+def expected(plan: Plan) -> Mapping[str, Sequence[str]]:
+    """The policies that belong into each cell, by its name."""
     if plan.challenger:
         return {cell.name: [plan.challenger] for cell in plan.cells}
     return {cell.name: [entrant.name for entrant in plan.entrants] for cell in plan.cells}

@@ -56,8 +56,8 @@ class Cell:
 
     @property
     def tuning(self) -> tuple[str, ...]:
-        """The settings of a run to tune by, which has half as many requests."""
-        return self._part(0.0, self.load.half_s, self.requests // 2)
+        """The settings of a run to tune by, which has a third as many requests."""
+        return self._part(0.0, self.load.half_s, self.requests // 3)
 
     def judged(self, sample: int) -> tuple[str, ...]:
         """The settings of a run on sample `sample`, from 1, of the second half."""

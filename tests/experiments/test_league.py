@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from experiments.league.offered import Offered, read_off
-from experiments.league.page import page
-from experiments.league.results import Entry, Played, Results, read
+from experiments.league.command import expected
+from experiments.league.page import BEGIN, END, page
+from experiments.league.plan import read_plan
+from experiments.league.results import SHIPPED, Entry, Played, Results, read, write
 from experiments.league.sentences import sentences
 from experiments.league.standing import standings
 from experiments.league.study import read_study
 from experiments.tune.base import Configuration
+from framework.cli.command import Arguments
 from framework.errors import InputError
 from framework.run.building import build
 from framework.run.store import Store
@@ -202,3 +205,22 @@ def test_every_policy_of_the_project_takes_part() -> None:
     study = read_study()
     assert set(study.policies) == {file.stem for file in (ROOT / "conf" / "policy").glob("*.yaml")}
     assert set(study.loads) == {file.stem for file in (ROOT / "conf" / "league").glob("*.yaml")}
+
+
+# --- the shipped results ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_has_the_figures_of_the_shipped_results(tmp_path: Path) -> None:
+    study, results = read_study(), read(SHIPPED)
+    plan = read_plan(Arguments(own={"cells": "all"}), study)
+    shown = (ROOT / "docs" / "league.md").read_text().partition(BEGIN)[2].partition(END)[0]
+    assert shown.strip() == page(results, expected(plan)).strip()  # servelab league shipped=true cells=all page=...
+    assert SHIPPED.stat().st_size < 200_000
+    assert results.made == plan.made
+    write(results, tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == SHIPPED.read_bytes()
+    for name, one in results.cells.items():
+        for policy, own in one.entries.items():
+            assert own.trials <= study.trials, (name, policy)
+            assert own.refusal or len(own.capacities_rps) == study.replicates, (name, policy)
+            assert own.mean_rps < one.bound_rps, (name, policy)
