@@ -77,7 +77,7 @@ def _play(plan: Plan, shipped: Results | None) -> Results:
             results = results.with_cell(cell.name, opened(cell, plan.terms))
         cell_so_far = results.cells[cell.name]
         start_s = time.process_time()
-        entry = player.played(entrant, cell, cell_so_far.rates_rps)
+        entry = player.played(entrant, cell, cell_so_far)
         entry = replace(entry, cpu_s=max(entry.cpu_s, time.process_time() - start_s))
         results = results.with_cell(cell.name, cell_so_far.with_entry(entrant.name, entry))
         write(results, plan.out / FILE)

@@ -65,7 +65,7 @@ class _Runs:
 
 
 def opened(cell: Cell, terms: Terms) -> Played:
-    """The cell without entries: its bounds, and the rates that are shares of the bound of the first half."""
+    """The cell without entries: its bounds, and the rates that are shares of the bounds of either half."""
     bounds = {tp: _bound((*cell.tuning, *terms.further), cell.setup.gpus, tp, terms) for tp in _parts(cell.setup.gpus)}
     tp, best = max(((tp, one) for tp, one in bounds.items() if one is not None), key=lambda pair: pair[1].rate_rps)
     samples = [
@@ -80,10 +80,15 @@ def opened(cell: Cell, terms: Terms) -> Played:
         gpus=cell.setup.gpus,
         settings=(*cell.tuning, *terms.further),
         source="fitted" if settings.get("trace.format") == "twin" else str(settings["trace.name"]),
-        rates_rps=tuple(float(f"{share * best.rate_rps:.3g}") for share in terms.shares),
+        tuning_rps=_shares(best.rate_rps, terms.shares),
+        rates_rps=_shares(float(np.mean(found)), terms.shares),
         bounds_rps=tuple(found),
         bound_limit=best.limit,
     )
+
+
+def _shares(bound_rps: float, shares: Sequence[float]) -> tuple[float, ...]:
+    return tuple(float(f"{share * bound_rps:.3g}") for share in shares)
 
 
 def _parts(gpus: int) -> list[int]:
@@ -109,9 +114,9 @@ class Player:
         self._terms, self._sweep = terms, sweep
         self._feasible: dict[tuple[str, str], Feasibility] = {}  # by policy and setup: no load changes what fits
 
-    def played(self, entrant: Entrant, cell: Cell, rates_rps: Sequence[float]) -> Entry:
+    def played(self, entrant: Entrant, cell: Cell, rates: Played) -> Entry:
         """The entry of a policy: its best trial on the first half, on each sample of the second."""
-        offer = _Offer(entrant, cell, rates_rps, self._terms)
+        offer = _Offer(entrant, cell, rates, self._terms)
         runs = self._runs(entrant, cell)
         tuned = self._tuned(offer, runs)
         if tuned.best is None or tuned.best.record is None:
@@ -157,7 +162,7 @@ class _Offer:
 
     entrant: Entrant
     cell: Cell
-    rates_rps: Sequence[float]
+    rates: Played
     terms: Terms
 
     @property
@@ -168,20 +173,21 @@ class _Offer:
 
     def tuning(self, first: int) -> tuple[str, ...]:
         """Of a trial that begins with rate number `first`."""
-        return (*self.cell.tuning, *self._offered(first))
+        return (*self.cell.tuning, *self._offered(self.rates.tuning_rps, first))
 
     def judging(self, sample: int, first: int, point: Sequence[str]) -> tuple[str, ...]:
         """Of a sample of the second half."""
-        return (*self.family.arguments((*self.cell.judged(sample), *self._offered(first))), *point)
+        offered = self._offered(self.rates.rates_rps, first)
+        return (*self.family.arguments((*self.cell.judged(sample), *offered)), *point)
 
     def highest_kept(self, record: Record) -> int:
         """The number of the highest rate that kept the share, where further runs begin."""
         rates = record.summary["offered"]["rates"]
         kept = [row["rate_rps"] for row in rates if row["attainment"] >= self.terms.attainment]
-        return list(self.rates_rps).index(max(kept)) if kept else 0
+        return list(record.config["objective.rates_rps"]).index(max(kept)) if kept else 0
 
-    def _offered(self, first: int) -> tuple[str, ...]:
-        rates = ",".join(f"{rate:g}" for rate in self.rates_rps)
+    def _offered(self, rates_rps: Sequence[float], first: int) -> tuple[str, ...]:
+        rates = ",".join(f"{rate:g}" for rate in rates_rps)
         given = (f"objective.rates_rps=[{rates}]", f"objective.attainment={self.terms.attainment:g}")
         return ("objective=offered", f"objective.first={first}", *given, *self.terms.further)
 

@@ -59,13 +59,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Played:
-    """A cell: its load and setup, settings of all runs, offered rates, and the bound on capacity of each sample."""
+    """A cell: its load and setup, and the settings of its runs. `tuning_rps`, `rates_rps`: the rates that are offered to
+    trials on the first half, and to the best on the second. `bounds_rps`: on capacity, of each sample of the second.
+    """
 
     load: str
     setup: str
     gpus: int
     settings: tuple[str, ...]
     source: str
+    tuning_rps: tuple[float, ...]
     rates_rps: tuple[float, ...]
     bounds_rps: tuple[float, ...]
     bound_limit: str

@@ -56,15 +56,15 @@ class Cell:
 
     @property
     def tuning(self) -> tuple[str, ...]:
-        """The settings of a run to tune by, which has a third as many requests."""
-        return self._part(0.0, self.load.half_s, self.requests // 3)
+        """The settings of a run to tune by."""
+        return self._part(0.0, self.load.half_s)
 
     def judged(self, sample: int) -> tuple[str, ...]:
         """The settings of a run on sample `sample`, from 1, of the second half."""
-        return (*self._part(self.load.half_s, 2 * self.load.half_s, self.requests), f"seed={sample}")
+        return (*self._part(self.load.half_s, 2 * self.load.half_s), f"seed={sample}")
 
-    def _part(self, start_s: float, end_s: float, requests: int) -> tuple[str, ...]:
-        limit = max(1, requests * self.setup.gpus // 8)
+    def _part(self, start_s: float, end_s: float) -> tuple[str, ...]:
+        limit = max(1, self.requests * self.setup.gpus // 8)
         part = (f"+league={self.load.name}", f"trace.window_s=[{start_s:g},{end_s:g}]", f"trace.limit={limit}")
         return (*part, *self.setup.overrides)
 

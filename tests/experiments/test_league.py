@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.league.offered import Offered, read_off
 from experiments.league.command import expected
+from experiments.league.offered import Offered, read_off
 from experiments.league.page import BEGIN, END, page
 from experiments.league.plan import read_plan
 from experiments.league.results import SHIPPED, Entry, Played, Results, read, write
@@ -26,7 +26,10 @@ from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.launcher import typed
 
-TINY = ("loads=agents,roll_out", "trials=2", "replicates=2", "requests=60", "timing=roofline", "engine.max_batch=256")
+TINY = (
+    *("loads=agents,roll_out", "trials=2", "replicates=2", "requests=60", "timing=roofline"),
+    *("engine.max_batch=256", "trace.requests=440", "trace.arrivals.rate=0.4"),
+)
 MINE = "from framework.policy import Aggregated\n\n\nclass Mine(Aggregated):\n    pass\n"
 
 # --- figures by hand --------------------------------------------------------------------------------------------------
@@ -43,7 +46,7 @@ def entry(*capacities_rps: float, lost_to: dict[str, int] | None = None) -> Entr
 
 
 def cell(load: str, **entries: Entry) -> Played:
-    return Played(load, "core", 8, (), "fitted", (5.0, 10.0), (100.0, 100.0), "GPU time", entries)
+    return Played(load, "core", 8, (), "fitted", (5.0, 10.0), (5.0, 10.0), (100.0, 100.0), "GPU time", entries)
 
 
 CELLS = {
@@ -110,6 +113,12 @@ def test_halves_of_a_trace_share_no_request() -> None:
     assert rows[1]
     assert not rows[0] & rows[1]
     assert not np.array_equal(workload(*agents.judged(1)).input_tokens[:50], second.input_tokens[:50])
+
+
+@pytest.mark.slow
+def test_each_half_has_the_requests_of_a_run() -> None:
+    for one in read_study().core_cells():
+        assert len(workload(*one.tuning)) == len(workload(*one.judged(1))) == one.requests
 
 
 @pytest.mark.parametrize("word", ["trace.window_s=[0,400]", "seed=0", "trace.limit=9", "objective=goodput"])
