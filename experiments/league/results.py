@@ -59,8 +59,10 @@ class Entry:
 
 @dataclass(frozen=True)
 class Played:
-    """A cell: its load and setup, and the settings of its runs. `tuning_rps`, `rates_rps`: the rates that are offered to
-    trials on the first half, and to the best on the second. `bounds_rps`: on capacity, of each sample of the second.
+    """A cell: its load and setup, and the settings of its runs.
+
+    `tuning_rps`, `rates_rps`: the rates that are offered to trials on the first half, and to the best on the second.
+    `bounds_rps`: on capacity, of each sample of the second.
     """
 
     load: str
