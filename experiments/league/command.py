@@ -22,7 +22,7 @@ from rich.table import Table
 from experiments.league.cost import Cost, cost
 from experiments.league.page import page, renew
 from experiments.league.plan import KEYS, Plan, read_plan
-from experiments.league.play import Entrant, Player, opened
+from experiments.league.play import Entrant, Player, opened, settings_of
 from experiments.league.results import SHIPPED, Entry, Played, Results, read, write
 from experiments.league.sentences import sentences, spoken
 from experiments.league.standing import Standing, ranked, standings
@@ -102,7 +102,7 @@ def _is_played(found: Played | None, entrant: Entrant, plan: Plan) -> bool:
         return False
     if not entry.capacities_rps:
         return True
-    words = (*entrant.places, *entrant.fixed, *found.settings, "objective=offered")
+    words = (*entrant.places, *entrant.fixed, "objective=offered", *found.settings)
     return is_of_this_code(entry.code, Configuration(words).settings)
 
 
@@ -112,14 +112,20 @@ def _kept(plan: Plan) -> Results:
     if not path.exists():
         return Results(plan.made, {})
     results = read(path)
-    if results.made != plan.made:
+    if results.made != plan.made or not _has_settings(results, plan):
         raise InputError(f"{path} has a league of other terms or settings; give another directory, as out=DIR")
     return results
 
 
 def _is_comparable(plan: Plan, shipped: Results) -> bool:
     """Whether the plan differs from the shipped results in nothing but the version."""
-    return {**shipped.made, "version": ""} == {**plan.made, "version": ""}
+    return {**shipped.made, "version": ""} == {**plan.made, "version": ""} and _has_settings(shipped, plan)
+
+
+def _has_settings(results: Results, plan: Plan) -> bool:
+    """Whether the cells of the plan that the results have are those of the study."""
+    cells = {cell.name: settings_of(cell, plan.terms) for cell in plan.cells}
+    return all(one.settings == cells.get(name, one.settings) for name, one in results.cells.items())
 
 
 def _beside(results: Results, shipped: Results) -> Results:

@@ -12,12 +12,15 @@ import numpy as np
 from framework.checks import Share, check_fields, is_number, up_to
 from framework.diagnosis.losses import CAUSES, losses_of
 from framework.errors import InputError, shown
+from framework.load import Open
 from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, judged
 from framework.result import Result
+from framework.workload import repeated
 
 _MOST_RATES = 100
+_MOST_PASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,10 @@ class Offered(Objective):
     """The rate, requests/s, at which a share `attainment` of the requests keeps the SLO, read off given rates.
 
     Rate number `first` of `rates_rps` is offered first, then the next higher one as long as the share is kept, or the
-    next lower one until it is. Each run has the same requests, once; arrivals are stretched. Between the highest rate
-    that keeps the share and the next one the share is a line. Below the lowest rate the line begins at a share of 1 at
+    next lower one until it is. Each run has the same requests, `passes` times in a row; arrivals are stretched. The
+    last pass counts, the others fill the system up: a run from empty, or one that is short for the lengths of its
+    outputs, keeps the SLO at rates that would overload the system. Between the highest rate that keeps the share and
+    the next one the share is a line. Below the lowest rate the line begins at a share of 1 at
     rate 0. Above the highest rate nothing is known, and the highest counts.
 
     The summary gets `offered`: `rates`, a row for each rate that was offered; `lost_at_rps`, the lowest that failed,
@@ -58,6 +63,7 @@ class Offered(Objective):
     rates_rps: Sequence[float] | None = None
     first: Annotated[int, up_to(_MOST_RATES - 1, least=0)] = 0
     attainment: Share = 0.9
+    passes: Annotated[int, up_to(_MOST_PASSES)] = 2
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")
@@ -77,7 +83,9 @@ class Offered(Objective):
         """Offer the rates. Raises InputError without rates, and as `Experiment.at_rate` does."""
         if self.rates_rps is None:
             raise InputError("objective=offered needs rates: objective.rates_rps=[20,30,40]")
-        plays = self._played(experiment, self.rates_rps)
+        if not isinstance(experiment.load, Open):
+            raise InputError("objective=offered sets the rate of arrivals, and load=closed has none; set load=open")
+        plays = self._played(experiment, self.rates_rps, experiment.load)
         capacity_rps = read_off({one.rate_rps: one.attainment for one in plays}, self.attainment)
         kept = [one for one in plays if one.attainment >= self.attainment]
         shown_play = kept[-1] if kept else plays[0]
@@ -86,14 +94,27 @@ class Offered(Objective):
         evaluation = replace(shown_play.evaluation, summary=summary)
         return Measurement(capacity_rps, shown_play.result, evaluation, experiment.slo)
 
-    def _played(self, experiment: Experiment, rates_rps: Sequence[float]) -> list[Play]:
+    def _played(self, experiment: Experiment, rates_rps: Sequence[float], load: Open) -> list[Play]:
         """The runs that were needed, by rate."""
         plays: dict[int, Play] = {}
         at = self.first
         while at in range(len(rates_rps)) and at not in plays:
-            plays[at] = _play(experiment, rates_rps[at])
+            plays[at] = self._play(experiment, rates_rps[at], load)
             at += 1 if plays[at].attainment >= self.attainment else -1
         return [plays[at] for at in sorted(plays)]
+
+    def _play(self, experiment: Experiment, rate_rps: float, load: Open) -> Play:
+        tried = experiment.at_rate(rate_rps)
+        before_s = (self.passes - 1) * len(tried.workload) / rate_rps
+        tried = tried.on(repeated(tried.workload, self.passes))
+        tried = replace(tried, load=replace(load, warmup_s=before_s))
+        begin_s = time.process_time()
+        result = tried.run()
+        cpu_s = time.process_time() - begin_s
+        evaluation = judged(tried, result)
+        # Both times are of a clock that also runs while another process has the core: their ratio is of this one.
+        share = min(1.0, result.hooks_s / result.replay_s) if result.replay_s > 0 else 0.0
+        return Play(rate_rps, evaluation.summary["slo_attainment"], cpu_s, share * cpu_s, result, evaluation)
 
     def _lost(self, experiment: Experiment, plays: Sequence[Play]) -> dict[str, Any]:
         failed = next((one for one in plays if one.attainment < self.attainment), None)
@@ -112,17 +133,6 @@ def read_off(shares: Mapping[float, float], attainment: float) -> float:
             return low_rps + (rate_rps - low_rps) * (kept - attainment) / (kept - share)
         low_rps, kept = rate_rps, share
     return low_rps
-
-
-def _play(experiment: Experiment, rate_rps: float) -> Play:
-    tried = experiment.at_rate(rate_rps)
-    begin_s = time.process_time()
-    result = tried.run()
-    cpu_s = time.process_time() - begin_s
-    evaluation = judged(tried, result)
-    # Both times are of the same clock, which also runs while another process has the core: their ratio is of this one.
-    share = min(1.0, result.hooks_s / result.replay_s) if result.replay_s > 0 else 0.0
-    return Play(rate_rps, evaluation.summary["slo_attainment"], cpu_s, share * cpu_s, result, evaluation)
 
 
 def _times(plays: Sequence[Play]) -> dict[str, float]:

@@ -78,13 +78,18 @@ def opened(cell: Cell, terms: Terms) -> Played:
         load=cell.load.name,
         setup=cell.setup.name,
         gpus=cell.setup.gpus,
-        settings=(*cell.tuning, *terms.further),
+        settings=settings_of(cell, terms),
         source="fitted" if settings.get("trace.format") == "twin" else str(settings["trace.name"]),
         tuning_rps=_shares(best.rate_rps, terms.shares),
         rates_rps=_shares(float(np.mean(found)), terms.shares),
         bounds_rps=tuple(found),
         bound_limit=best.limit,
     )
+
+
+def settings_of(cell: Cell, terms: Terms) -> tuple[str, ...]:
+    """What all entries of a cell share, as its results keep it."""
+    return (*cell.tuning, f"objective.passes={cell.load.passes}", *terms.further)
 
 
 def _shares(bound_rps: float, shares: Sequence[float]) -> tuple[float, ...]:
@@ -189,7 +194,8 @@ class _Offer:
     def _offered(self, rates_rps: Sequence[float], first: int) -> tuple[str, ...]:
         rates = ",".join(f"{rate:g}" for rate in rates_rps)
         given = (f"objective.rates_rps=[{rates}]", f"objective.attainment={self.terms.attainment:g}")
-        return ("objective=offered", f"objective.first={first}", *given, *self.terms.further)
+        passes = f"objective.passes={self.cell.load.passes}"
+        return ("objective=offered", passes, f"objective.first={first}", *given, *self.terms.further)
 
 
 def _entry(tuned: Tuned, records: Sequence[Record]) -> Entry:

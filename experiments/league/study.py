@@ -20,11 +20,14 @@ CORE = "core"  # name of the setup in which every policy meets every load
 
 @dataclass(frozen=True)
 class Load:
-    """A load of conf/league: seconds of either half of its trace, and requests of a run on 8 GPUs."""
+    """A load of conf/league: seconds of either half of its trace, and of a run on 8 GPUs the requests, and how often
+    they are played in a row.
+    """
 
     name: str
     half_s: float
     requests: int
+    passes: int
 
     @property
     def limits_s(self) -> Mapping[str, float]:
