@@ -57,7 +57,7 @@ def draw(standings: Sequence[Standing], cells: Mapping[str, Played], out: Path) 
             )
         bar = figure.colorbar(image, ax=axes, fraction=0.04, pad=0.02, format=lambda share, _: f"{100 * share:.0f}")
         bar.outline.set_visible(False)
-        bar.set_label("capacity, % of the bound; bold: not told from the best of the load")
+        bar.set_label("capacity, % of the bound")
         return save(figure, out, NAME, formats=("png",), dpi=200)[0]
 
 

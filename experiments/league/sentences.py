@@ -20,6 +20,7 @@ _WHY = {
     "decode": "decode too slowly in steps of too many requests",
     "other": "miss a further limit of the SLO",
 }
+_ALSO = ("", ", as on one other load", ", as on {} other loads")
 _LEAST = 0.25  # share of the losses from which a second cause is told
 
 
@@ -42,7 +43,7 @@ def _best(standing: Standing, cells: Mapping[str, Played]) -> str:
         if len(rivals) == 1:
             return f"Best on {spoken(name)}: {share}."
         others = [one for one in standing.places.values() if one.rank == 1]
-        first = f"the first of {len(rivals)}" + ("" if len(others) == 1 else f", as on {len(others) - 1} other loads")
+        first = f"rank 1 of {len(rivals)}{_ALSO[min(len(others) - 1, 2)].format(len(others) - 1)}"
         ahead = f"{100 * (1 - rivals[1][1].mean_rps / rivals[0][1].mean_rps):.0f} %"
         distance = "level" if ahead == "0 %" else f"{ahead} below it"
         rival = next(policy for policy, _ in rivals if policy != standing.policy)
@@ -50,7 +51,7 @@ def _best(standing: Standing, cells: Mapping[str, Played]) -> str:
     below = f"{100 * place.below:.0f} % below {rivals[0][0]}"
     if place.is_as_good:
         below += ", from which it cannot be told"
-    return f"Best on {spoken(name)}: {share}, number {place.rank} of {len(rivals)}, {below}."
+    return f"Best on {spoken(name)}: {share}, rank {place.rank} of {len(rivals)}, {below}."
 
 
 def _worst(standing: Standing, cells: Mapping[str, Played]) -> str:

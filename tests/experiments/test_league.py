@@ -25,6 +25,7 @@ from framework.run.store import Store
 from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.launcher import typed
+from tests.helpers.servers import SERVICE_S, experiment, regular, requests, ttft_within
 
 TINY = (
     *("loads=agents,roll_out", "trials=2", "replicates=2", "requests=60", "timing=roofline"),
@@ -39,6 +40,20 @@ def test_a_capacity_is_read_off_a_line() -> None:
     assert read_off({10: 1.0, 20: 0.95, 30: 0.75}, 0.9) == pytest.approx(22.5)  # a quarter of the way down to 0.75
     assert read_off({10: 0.5, 20: 0.2}, 0.9) == pytest.approx(2.0)  # from 1 at rate 0 to 0.5 at 10
     assert read_off({10: 1.0, 20: 0.9}, 0.9) == 20  # nothing is known above
+
+
+def test_rates_are_offered_until_one_fails_and_the_last_pass_counts() -> None:
+    server = experiment(requests(regular(40)), ttft_within(3 * SERVICE_S))  # one after the other
+    rates = [share / SERVICE_S for share in (0.5, 0.9, 1.5, 3.0)]
+    offered = Offered(rates).measure(server).evaluation.summary["offered"]
+    assert [row["rate_rps"] for row in offered["rates"]] == rates[:3]
+    assert [row["attainment"] for row in offered["rates"]] == [1.0, 1.0, 0.0]  # all of a second pass is late
+    assert offered["lost_to"] == {"queue": 40}
+    assert Offered(rates).measure(server).value == pytest.approx(0.96 / SERVICE_S)
+    once = Offered(rates, passes=1).measure(server).evaluation.summary["offered"]
+    assert 0 < once["rates"][2]["attainment"] < 0.9  # the first are in time
+    falling = Offered(rates, first=3).measure(server).evaluation.summary["offered"]
+    assert [row["rate_rps"] for row in falling["rates"]] == rates[1:]
 
 
 def entry(*capacities_rps: float, lost_to: dict[str, int] | None = None) -> Entry:
@@ -76,7 +91,7 @@ def test_as_good_as_the_best_is_what_pairs_do_not_tell_apart() -> None:
 def test_sentences_come_from_figures() -> None:
     told = {one.policy: sentences(one, CELLS) for one in standings(CELLS)}
     assert told["b"].startswith(
-        "Best on code: 80 % of the bound, the first of 3; a is 75 % below it. It loses most on chat"
+        "Best on code: 80 % of the bound, rank 1 of 3; a is 75 % below it. It loses most on chat"
     )
     assert "100 % decode too slowly because of steps with prefills of others" in told["c"]
 
