@@ -1,0 +1,85 @@
+"""The simulated cluster behind the server: an experiment whose requests come from clients instead of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.codes import PREFILL
+from framework.engine.setup.config import Setting, require_whole_instances
+from framework.errors import InputError
+from framework.objective.experiment import Experiment
+from framework.policy.base import Policy
+from framework.policy.predictor import Predictions, Predictor
+from framework.policy.request_view import Limits
+from framework.policy.view import Cluster
+from framework.replay.live import LiveEngine
+from framework.workload import Workload
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The engine of a cluster, its setting, and what was drawn: the output (most,) with which each request would end.
+
+    `pins`: the instance that prefills each request, (most,), where clients choose it; -1: the policy does.
+    """
+
+    engine: LiveEngine
+    setting: Setting
+    policy: Policy
+    natural_tokens: NDArray[np.int64]
+    pins: NDArray[np.int64]
+
+    @property
+    def entrances(self) -> list[int]:
+        """The instances that take new prompts."""
+        return np.flatnonzero(self.engine.inspection.instances["role"] & PREFILL).tolist()
+
+
+def simulated(experiment: Experiment, most: int, caches: object, *, by_clients: bool) -> Simulated:
+    """A cluster for at most `most` requests, before the first of them.
+
+    `caches`: `engine.prefix_cache` as it was configured; auto is true if the model allows it. `by_clients`: clients
+    choose the instance. Raises InputError for a load of its own, or for parts that cannot be combined.
+    """
+    if experiment.load.clients is not None:
+        raise InputError(f"load={experiment.load.name}: clients of the server send as they like; choose load=open")
+    policy, pins = experiment.policy, np.full(most, -1, np.int64)
+    setting = _setting(experiment, caches)
+    if by_clients:
+        vars(policy)["route_prefill"] = lambda request, cluster: int(pins[request.id])
+    engine = LiveEngine(setting, most)
+    drawn = _drawn(experiment.workload, most, experiment.seed)
+    predictions = _predictions(experiment.predictor, drawn, engine, experiment.seed)
+    limits = experiment.slo.limits_s("ttft_s", None, most), experiment.slo.limits_s("tpot_s", None, most)
+    view = Cluster(engine.inspection, setting.cluster, predictions, lambda: Limits(*limits))
+    policy.prepare(view)
+    engine.begin(policy, view)
+    return Simulated(engine, setting, policy, drawn[1], pins)
+
+
+def _setting(experiment: Experiment, caches: object) -> Setting:
+    engine, model = experiment.engine, experiment.model
+    if caches == "auto":
+        engine = replace(engine, prefix_cache=model.linear is None)
+    setting = replace(experiment.setting, engine=engine)
+    require_whole_instances(setting.cluster, engine, experiment.policy.shares_gpus)
+    return setting
+
+
+def _drawn(workload: Workload, most: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Prompts and outputs of as many requests, drawn from those of a trace."""
+    rows = np.random.default_rng(seed).integers(0, len(workload), most)
+    return workload.input_tokens[rows], workload.output_tokens[rows]
+
+
+def _predictions(
+    predictor: Predictor | None, drawn: tuple[NDArray[np.int64], NDArray[np.int64]], engine: LiveEngine, seed: int
+) -> Predictions:
+    """The predictor knows what was drawn; an output that its client limits is known as it is, from its sending on."""
+    expected = Workload(arrival_s=np.zeros(len(drawn[0])), input_tokens=drawn[0], output_tokens=drawn[1])
+    if predictor is not None:
+        predictor.prepare(expected, seed)
+    return Predictions(predictor, expected, lambda: engine.inspection.finished)

@@ -1,0 +1,214 @@
+"""The simulated cluster in step with the wall clock: it takes requests as they come and hands out tokens when due.
+
+The simulation never goes beyond the present: it stops before the next event until that is due, so a request that comes
+now finds the cluster as it is now. Steps that are under way end when they were to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from framework.codes import CANCELLED, FAILED, FINISHED
+from framework.errors import InputError
+from framework.replay.live import Sent
+from servelab.serve import tokens
+from servelab.serve.asked import Refused
+from servelab.serve.cluster import Simulated
+
+LEFT, CRASHED = "left", "crash"  # reasons of cancellations
+_AT_A_TIME_S = 0.005  # wall-clock time after which others get a turn
+_REFUSALS = {  # by the reason of a rejection: status, code
+    "context": (400, "context_length_exceeded"),
+    "kv": (400, "kv_memory_exceeded"),
+    "shed": (429, "queue_full"),
+    "expired": (503, "queue_timeout"),
+}
+
+
+@dataclass(eq=False)
+class Stream:
+    """One answer. `take(stream, words)` is awaited with the words that are due; `over` is set at its end: None, or why
+    there are no more.
+    """
+
+    number: int
+    words: list[str]
+    input_tokens: int
+    natural_end: bool  # it ends by itself, not at a limit
+    take: Callable[[Stream, list[str]], Awaitable[None]]
+    over: asyncio.Future[Refused | None]
+    pin: int = -1
+    seen: int = 0
+    sent_s: float = 0.0  # wall clock
+    last_s: float = 0.0  # wall clock of its last token as scheduled, or of its sending
+    times_s: list[float] = field(default_factory=list)  # of its tokens, of the run
+
+
+class Fleet:
+    """The cluster, its clock and the answers under way. `scale`: seconds of the run in a second of the wall clock."""
+
+    def __init__(self, cluster: Simulated, scale: float, seed: int, watch: Watch) -> None:
+        engine = cluster.engine
+        self.cluster, self.engine, self.scale, self.watch = cluster, engine, scale, watch
+        self.blocks = tokens.Blocks(engine.inspection.block_tokens)
+        self.streams: dict[int, Stream] = {}
+        self.failed: BaseException | None = None
+        self._seed = seed
+        self._outputs_count = cluster.setting.engine.shares_blocks  # blocks of outputs have names, too
+        self._leaving: list[tuple[int, str]] = []
+        self._kick: asyncio.Future[None] | None = None
+        self._has_news = False
+        self._down = engine.inspection.instances["down"].copy()
+
+    def start(self) -> asyncio.Task[None]:
+        """Let the clock run from now on; the task ends if a hook raises."""
+        self._loop = asyncio.get_running_loop()
+        self._begin_s = self._loop.time()
+        return self._loop.create_task(self._run())
+
+    @property
+    def now_s(self) -> float:
+        """The present time of the run."""
+        return (self._loop.time() - self._begin_s) * self.scale
+
+    def wall_s(self, time_s: float) -> float:
+        """The wall clock, as the loop has it, at a time of the run."""
+        return self._begin_s + time_s / self.scale
+
+    def send(
+        self,
+        prompt: bytes,
+        output_tokens: Callable[[int], int],
+        take: Callable[[Stream, list[str]], Awaitable[None]],
+        pin: int = -1,
+        priority: int = 0,
+    ) -> Stream:
+        """Send a prompt now. `output_tokens(natural)`: the answer's tokens, given those with which it would end.
+
+        Raises Refused if there is no room for another request.
+        """
+        number = self.engine.sent
+        natural = int(self.cluster.natural_tokens[number])
+        count = output_tokens(natural)
+        words = tokens.words(self._seed, number, count)
+        named = prompt + "".join(words[:-1]).encode() if self._outputs_count else prompt
+        self.cluster.natural_tokens[number], self.cluster.pins[number] = count, pin
+        now_s = self.now_s
+        try:
+            self.engine.send(Sent(tokens.count(prompt), count, self.blocks.names(named), priority), now_s)
+        except InputError as error:
+            raise Refused(str(error), status=503, code="server_full") from None
+        stream = Stream(number, words, tokens.count(prompt), count >= natural, take, self._loop.create_future(), pin)
+        stream.sent_s = stream.last_s = self.wall_s(now_s)
+        self.streams[number] = stream
+        self._wake()
+        return stream
+
+    def leave(self, stream: Stream, reason: str = LEFT) -> None:
+        """The client of an answer has gone: what it holds is freed."""
+        if self.streams.get(stream.number) is stream:
+            self._leaving.append((stream.number, reason))
+            self._wake()
+
+    def _wake(self) -> None:
+        self._has_news = True
+        if self._kick is not None and not self._kick.done():
+            self._kick.set_result(None)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._catch_up()
+                await self._cancel_leaving()
+                await self._sleep()
+        except BaseException as error:
+            self.failed = error
+            for stream in [*self.streams.values()]:
+                self._end(stream, Refused(f"the simulation has failed: {error}", status=500))
+            raise
+
+    async def _catch_up(self) -> None:
+        """Let happen what is due, event by event."""
+        engine, begun_s = self.engine, self._loop.time()
+        while engine.next_s <= self.now_s:
+            due_s = engine.next_s
+            engine.run_to(due_s)
+            await self._hand_out(due_s)
+            if self.cluster.setting.engine.faults:
+                self._note_crashes()
+            if self._loop.time() - begun_s > _AT_A_TIME_S:
+                await asyncio.sleep(0)
+                begun_s = self._loop.time()
+
+    async def _hand_out(self, due_s: float) -> None:
+        news, due_wall_s = self.engine.news(), self.wall_s(due_s)
+        for r, emitted, state in zip(news.ids.tolist(), news.emitted.tolist(), news.states.tolist(), strict=True):
+            stream = self.streams[r]
+            fresh = stream.words[stream.seen : emitted]
+            if fresh:
+                is_first, stream.seen = stream.seen == 0, emitted
+                await stream.take(stream, fresh)
+                self.watch.tokens(stream, len(fresh), due_wall_s, self._loop.time(), is_first=is_first)
+                stream.last_s = due_wall_s
+            if state >= FINISHED:
+                self._end(stream, self._refusal(r, state), due_wall_s)
+
+    def _end(self, stream: Stream, refused: Refused | None, due_wall_s: float = 0.0) -> None:
+        self.streams.pop(stream.number, None)
+        if refused is None:
+            self.watch.finished(stream, due_wall_s)
+        if not stream.over.done():
+            stream.over.set_result(refused)
+
+    def _refusal(self, r: int, state: int) -> Refused | None:
+        if state == FINISHED:
+            return None
+        reason = self.engine.reasons[int(self.engine.memory.requests["reason"][r])]
+        if state == CANCELLED or state == FAILED:
+            return Refused(f"the request was ended: {reason or 'policy'}", status=500, code=reason or None)
+        status, code = _REFUSALS.get(reason, (503, reason or "policy"))
+        kind = "" if status < 429 else "rate_limit_error" if status == 429 else "service_unavailable"
+        return Refused(f"the request was rejected: {reason}", status=status, code=code, type=kind)
+
+    async def _cancel_leaving(self) -> None:
+        """Cancel those that have arrived; the others once they have."""
+        leaving, self._leaving = self._leaving, []
+        for number, reason in leaving:
+            if number in self.streams:
+                self.engine.run_to(max(min(self.now_s, self.engine.next_s), self.engine.now_s))
+                if not self.engine.cancel(number, reason):
+                    self._leaving.append((number, reason))
+        if leaving:
+            await self._hand_out(self.engine.now_s)
+
+    def _note_crashes(self) -> None:
+        """Answers of clients that chose an instance end with it."""
+        down = self.engine.inspection.instances["down"]
+        fallen = np.flatnonzero(down & ~self._down)
+        if len(fallen):
+            for stream in [one for one in self.streams.values() if one.pin in fallen]:
+                self.leave(stream, CRASHED)
+        self._down = down.copy()
+
+    async def _sleep(self) -> None:
+        """Wait until the next event is due, or something comes."""
+        self._kick = self._loop.create_future()
+        timer = self._loop.call_at(self.wall_s(self.engine.next_s), self._wake)
+        if not self._has_news:
+            await self._kick
+        self._has_news = False
+        timer.cancel()
+
+
+class Watch:
+    """What is counted of tokens and answers; this one counts nothing."""
+
+    def tokens(self, stream: Stream, count: int, due_s: float, now_s: float, *, is_first: bool) -> None:
+        """Tokens that were due at `due_s` of the loop's clock have been written at `now_s`."""
+
+    def finished(self, stream: Stream, due_s: float) -> None:
+        """An answer has ended by itself."""

@@ -1,0 +1,216 @@
+"""The HTTP server: the OpenAI API, and what vLLM's server has beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from aiohttp import web
+
+from framework.version import VERSION
+from servelab.serve.answers import DONE, Form, event, usage
+from servelab.serve.asked import Asked, Refused, chat, completion, decoded, require_model
+from servelab.serve.fleet import Fleet, Stream
+
+MOST_BODY_BYTES = 16 << 20
+_MOST_UNREAD_BYTES = 1 << 20  # of an answer whose client does not read; it is closed then
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Parse = Callable[[Any, str], Asked]
+
+
+@dataclass(frozen=True)
+class Door:
+    """One port: the cluster behind it, the instance that it leads to (-1: the policy chooses), and the model's name."""
+
+    fleet: Fleet
+    instance: int
+    model: str
+
+    def application(self) -> web.Application:
+        """The server of this port."""
+        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_in_the_words_of_the_api])
+        app.router.add_post("/v1/completions", partial(self._answer, completion))
+        app.router.add_post("/v1/chat/completions", partial(self._answer, chat))
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{name:.+}", self._model)
+        for path in ("/health", "/ping"):
+            app.router.add_get(path, self._health)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/load", self._load)
+        return app
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a prompt would be taken: the simulation runs, and an instance behind this port is not down."""
+        down = self.fleet.engine.inspection.instances["down"]
+        return self.fleet.failed is None and not (down.all() if self.instance < 0 else down[self.instance])
+
+    async def _answer(self, parse: Parse, request: web.Request) -> web.StreamResponse:
+        asked = parse(decoded(await request.read()), self.model)
+        if not self.is_up:
+            raise Refused("the instance is down", status=503, code="instance_down", type="service_unavailable")
+        kind = "chatcmpl" if asked.is_chat else "cmpl"
+        form = Form(f"{kind}-{uuid.uuid4().hex}", int(time.time()), self.model, asked.is_chat, asked.token_ids)
+        return await Answering(self, asked, form, request).answer()
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return _json({"object": "list", "data": [self._card()]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        require_model(request.match_info["name"], self.model)
+        return _json(self._card())
+
+    def _card(self) -> dict[str, Any]:
+        context = self.fleet.cluster.setting.model.max_context
+        return {"id": self.model, "object": "model", "created": 0, "owned_by": "servelab", "max_model_len": context}
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.is_up else 503)
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return _json({"version": VERSION})
+
+    async def _load(self, _: web.Request) -> web.Response:
+        mine = [one for one in self.fleet.streams.values() if self.instance in (-1, one.pin)]
+        return _json({"server_load": len(mine)})
+
+
+class Answering:
+    """One request and its answers, streamed or whole."""
+
+    def __init__(self, door: Door, asked: Asked, form: Form, request: web.Request) -> None:
+        self._door, self._asked, self._form, self._request = door, asked, form, request
+        self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        self._parts: dict[int, tuple[int, bytes, bytes]] = {}  # by stream: the choice, and what surrounds its words
+        self._opened: set[int] = set()
+        self._unread: list[bytes] = []  # what a client that does not read cannot be sent yet
+
+    async def answer(self) -> web.StreamResponse:
+        """The response. Raises Refused if the cluster refuses the request before its first token."""
+        streams = self._send()
+        try:
+            if self._asked.stream:
+                return await self._stream(streams)
+            refused = [one for one in [await stream.over for stream in streams] if one is not None]
+            if refused:
+                raise refused[0]
+            ended = [(stream.words, _finish_reason(stream)) for stream in streams]
+            return _json(self._form.whole(ended, usage(*self._used(streams))))
+        finally:
+            for stream in streams:
+                self._door.fleet.leave(stream)
+
+    def _send(self) -> list[Stream]:
+        fleet, asked = self._door.fleet, self._asked
+        context, streams = fleet.cluster.setting.model.max_context, []
+        take = self._take if asked.stream else _keep
+        for prompt in asked.prompts:
+            asked.output_tokens(1, prompt, context)  # all are refused if one is
+        for prompt in asked.prompts:
+            for _ in range(asked.n):
+                length = partial(asked.output_tokens, prompt=prompt, max_context=context)
+                stream = fleet.send(prompt, length, take, self._door.instance, -asked.priority)
+                self._parts[stream.number] = (len(streams), *self._form.head(len(streams)))
+                streams.append(stream)
+        return streams
+
+    async def _take(self, stream: Stream, words: list[str]) -> None:
+        index, before, after = self._parts[stream.number]
+        text = before + "".join(words).encode() + after
+        if self._form.token_ids:
+            text = self._form.words(index, words)
+        if index not in self._opened:
+            self._opened.add(index)
+            text = self._form.opening(index) + text
+        await self._write(text)
+
+    async def _write(self, data: bytes) -> None:
+        """Write without waiting for the client, unless it is gone."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return
+        if not self._response.prepared:
+            await self._response.prepare(self._request)
+        waiting = transport.get_write_buffer_size()
+        if waiting > _MOST_UNREAD_BYTES:
+            transport.abort()
+        elif waiting or self._unread:
+            self._unread.append(data)
+        else:
+            await self._response.write(data)
+
+    async def _flush(self) -> None:
+        """Write what has waited for the client to read."""
+        while self._unread:
+            data, self._unread = b"".join(self._unread), []
+            await self._response.write(data)
+
+    async def _stream(self, streams: list[Stream]) -> web.StreamResponse:
+        for index, stream in enumerate(streams):
+            refused = await stream.over
+            if refused is not None and not self._response.prepared:
+                raise refused
+            await self._flush()
+            await self._write(
+                self._form.closing(index, _finish_reason(stream)) if refused is None else event(refused.body())
+            )
+        if self._asked.usage:
+            await self._write(self._form.usage(*self._used(streams)))
+        await self._write(DONE)
+        await self._flush()
+        await self._response.write_eof()
+        return self._response
+
+    def _used(self, streams: list[Stream]) -> tuple[int, int, int]:
+        """Tokens of prompts, cached ones of these, tokens of answers."""
+        cached = self._door.fleet.engine.memory.requests["cached_tokens"]
+        prompts = {id(prompt): len(prompt) for prompt in self._asked.prompts}
+        return (
+            sum(stream.input_tokens for stream in streams[:: self._asked.n]) if prompts else 0,
+            int(sum(cached[stream.number] for stream in streams[:: self._asked.n])),
+            sum(stream.seen for stream in streams),
+        )
+
+
+async def _keep(stream: Stream, words: list[str]) -> None:
+    """Nothing is sent before the end."""
+
+
+def _finish_reason(stream: Stream) -> str:
+    return "stop" if stream.natural_end else "length"
+
+
+@web.middleware
+async def _in_the_words_of_the_api(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as the API's own JSON."""
+    try:
+        return await handler(request)
+    except Refused as refused:
+        return _refusal(refused)
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        words = {404: f"there is no {request.path}", 405: f"{request.path} does not take {request.method}"}
+        words[413] = f"the body is larger than {MOST_BODY_BYTES:,} bytes"
+        response = _refusal(Refused(words.get(error.status, error.reason), status=error.status))
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+    except (asyncio.CancelledError, ConnectionError):
+        raise
+    except Exception as error:
+        return _refusal(Refused(f"the server has failed: {type(error).__name__}: {error}", status=500))
+
+
+def _refusal(refused: Refused) -> web.Response:
+    return _json(refused.body(), refused.status)
+
+
+def _json(content: Any, status: int = 200) -> web.Response:
+    return web.Response(body=json.dumps(content).encode(), status=status, content_type="application/json")

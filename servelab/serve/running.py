@@ -1,0 +1,93 @@
+"""From the command line to a server that runs until it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import uvloop
+from aiohttp import web
+from hydra import compose as compose_config
+
+from framework.cli.command import Arguments
+from framework.cli.composition import composing
+from framework.cli.conf import CONF
+from framework.errors import InputError
+from framework.objective.experiment import Experiment
+from framework.run.compose import compose
+from servelab.serve.cluster import Simulated, simulated
+from servelab.serve.fleet import Fleet, Watch
+from servelab.serve.http import Door
+
+_MOST_SCALE, _LEAST_SCALE, _MOST_PORT = 1e4, 1e-4, 65535
+_PLACES = ("one", "each")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the server listens, and how fast its clock runs."""
+
+    host: str
+    port: int
+    scale: float
+    ports: str
+    model: str
+    most: int
+
+
+def run(arguments: Arguments, settings: Sequence[str]) -> None:
+    """Serve the cluster that the settings describe. Raises InputError for wrong ones."""
+    with composing(CONF):
+        config = compose_config("config", overrides=list(settings))
+        experiment = compose(config)
+    place = _place(arguments, experiment)
+    cluster = simulated(experiment, place.most, config.engine.prefix_cache, by_clients=place.ports == "each")
+    uvloop.run(_serve(cluster, place, experiment.seed))
+
+
+def _place(arguments: Arguments, experiment: Experiment) -> Place:
+    own, scale = arguments.own, arguments.number("scale", 1.0)
+    port, ports = arguments.whole("port", 8000, least=0), own.get("ports", "one")
+    if not _LEAST_SCALE <= scale <= _MOST_SCALE:
+        raise InputError(f"scale must be from {_LEAST_SCALE:g} to {_MOST_SCALE:g}, got {scale:g}")
+    if port > _MOST_PORT:
+        raise InputError(f"port must be at most {_MOST_PORT}, got {port}")
+    if ports not in _PLACES:
+        raise InputError(f"ports must be {' or '.join(_PLACES)}, got {ports}")
+    most = arguments.whole("most", 200_000, least=2)
+    host, model = own.get("host", "127.0.0.1"), own.get("model_name", experiment.model.name)
+    return Place(host, port, scale, ports, model, most)
+
+
+async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    fleet = Fleet(cluster, place.scale, seed, Watch())
+    runners = []
+    for k, instance in enumerate(cluster.entrances if place.ports == "each" else [-1]):
+        door = Door(fleet, instance, place.model)
+        runner = web.AppRunner(door.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        await runner.setup()
+        runners.append(runner)
+        site = web.TCPSite(runner, place.host, place.port + k if place.port else 0, backlog=4096)
+        try:
+            await site.start()
+        except OSError as error:
+            raise InputError(f"port {place.port + k}: {error.strerror or error}; choose another port=") from None
+        where = runner.addresses[0]
+        whose = f"instance {instance}" if instance >= 0 else f"{len(cluster.engine.inspection.instances)} instances"
+        print(f"http://{where[0]}:{where[1]}/v1  {place.model}, {whose}, policy {cluster.policy.name}", flush=True)
+    gc.freeze()
+    running = fleet.start()
+    running.add_done_callback(lambda _: stopped.set())
+    await stopped.wait()
+    for runner in runners:
+        await runner.cleanup()
+    if running.done():
+        running.result()
+    running.cancel()
