@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -42,13 +42,13 @@ class Sent(NamedTuple):
     priority: int = 0
 
 
-@dataclass(frozen=True)
-class News:
-    """What has happened to requests since the last look: `ids` (K,), tokens emitted by now, and states."""
+class News(NamedTuple):
+    """What has happened to requests since the last look, (K,): numbers, tokens emitted by now, states, instances."""
 
     ids: NDArray[np.int64]
     emitted: NDArray[np.int64]
     states: NDArray[np.int8]
+    instances: NDArray[np.int32]
 
 
 class LiveEngine(CompiledEngine):
@@ -157,7 +157,7 @@ class LiveEngine(CompiledEngine):
         ended = np.isfinite(requests["end_s"][ids])
         news = np.flatnonzero((emitted > seen) | ended)
         seen[news] = emitted[news]
-        found = News(ids[news].copy(), emitted[news], states[news])
+        found = News(ids[news], emitted[news], states[news], requests["instance"][ids[news]])
         if ended.any():
             over = np.flatnonzero(ended)
             for r in ids[over].tolist():
@@ -212,7 +212,9 @@ class Names:
         if old and old[0][0] + _KEPT_S < now_s:
             return old.popleft()[1]
         if self._used + stretch > self._size:
-            raise InputError("too many blocks of prompts are under way to name them all; send fewer long prompts at once")
+            raise InputError(
+                "too many blocks of prompts are under way to name them all; send fewer long prompts at once"
+            )
         self._used += stretch
         return self._used - stretch
 

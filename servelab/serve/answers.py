@@ -31,7 +31,9 @@ class Form:
 
     def opening(self, index: int) -> bytes:
         """The first chunk of a choice of a chat, which says whose words follow; nothing for a completion."""
-        return self._event([self._delta(index, {"role": "assistant", "content": ""}, "", None)]) if self.is_chat else b""
+        return (
+            self._event([self._delta(index, {"role": "assistant", "content": ""}, "", None)]) if self.is_chat else b""
+        )
 
     def words(self, index: int, words: Sequence[str]) -> bytes:
         """A chunk with token ids."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from framework.codes import CANCELLED, FAILED, FINISHED
+from framework.codes import CANCELLED, FAILED, FINISHED, REJECTED
 from framework.errors import InputError
 from framework.replay.live import Sent
 from servelab.serve import tokens
-from servelab.serve.asked import Refused
+from servelab.serve.asked import ApiError
 from servelab.serve.cluster import Simulated
 
 LEFT, CRASHED = "left", "crash"  # reasons of cancellations
@@ -27,6 +27,7 @@ _REFUSALS = {  # by the reason of a rejection: status, code
     "shed": (429, "queue_full"),
     "expired": (503, "queue_timeout"),
 }
+_ENDS = {REJECTED: "error", FAILED: "error", CANCELLED: "abort"}
 
 
 @dataclass(eq=False)
@@ -38,14 +39,18 @@ class Stream:
     number: int
     words: list[str]
     input_tokens: int
-    natural_end: bool  # it ends by itself, not at a limit
+    limit: int  # of its tokens; an answer with fewer ends by itself
     take: Callable[[Stream, list[str]], Awaitable[None]]
-    over: asyncio.Future[Refused | None]
+    over: asyncio.Future[ApiError | None]
     pin: int = -1
     seen: int = 0
-    sent_s: float = 0.0  # wall clock
-    last_s: float = 0.0  # wall clock of its last token as scheduled, or of its sending
-    times_s: list[float] = field(default_factory=list)  # of its tokens, of the run
+    sent_s: float = 0.0  # time of the run
+    last_s: float = 0.0  # when its last token was due
+
+    @property
+    def end(self) -> str:
+        """Why it ends, if it ends as it should."""
+        return "length" if len(self.words) >= self.limit else "stop"
 
 
 class Fleet:
@@ -82,18 +87,18 @@ class Fleet:
     def send(
         self,
         prompt: bytes,
-        output_tokens: Callable[[int], int],
+        limits: Callable[[int], tuple[int, int]],
         take: Callable[[Stream, list[str]], Awaitable[None]],
         pin: int = -1,
         priority: int = 0,
     ) -> Stream:
-        """Send a prompt now. `output_tokens(natural)`: the answer's tokens, given those with which it would end.
+        """Send a prompt now. `limits(natural)`: tokens of an answer that would end after `natural`, and their limit.
 
-        Raises Refused if there is no room for another request.
+        Raises ApiError if there is no room for another request.
         """
         number = self.engine.sent
         natural = int(self.cluster.natural_tokens[number])
-        count = output_tokens(natural)
+        count, limit = limits(natural)
         words = tokens.words(self._seed, number, count)
         named = prompt + "".join(words[:-1]).encode() if self._outputs_count else prompt
         self.cluster.natural_tokens[number], self.cluster.pins[number] = count, pin
@@ -101,9 +106,9 @@ class Fleet:
         try:
             self.engine.send(Sent(tokens.count(prompt), count, self.blocks.names(named), priority), now_s)
         except InputError as error:
-            raise Refused(str(error), status=503, code="server_full") from None
-        stream = Stream(number, words, tokens.count(prompt), count >= natural, take, self._loop.create_future(), pin)
-        stream.sent_s = stream.last_s = self.wall_s(now_s)
+            raise ApiError(str(error), status=503, code="server_full") from None
+        over = self._loop.create_future()
+        stream = Stream(number, words, tokens.count(prompt), limit, take, over, pin, sent_s=now_s)
         self.streams[number] = stream
         self._wake()
         return stream
@@ -128,7 +133,7 @@ class Fleet:
         except BaseException as error:
             self.failed = error
             for stream in [*self.streams.values()]:
-                self._end(stream, Refused(f"the simulation has failed: {error}", status=500))
+                self._end(stream, ApiError(f"the simulation has failed: {error}", status=500), "error")
             raise
 
     async def _catch_up(self) -> None:
@@ -146,33 +151,32 @@ class Fleet:
 
     async def _hand_out(self, due_s: float) -> None:
         news, due_wall_s = self.engine.news(), self.wall_s(due_s)
-        for r, emitted, state in zip(news.ids.tolist(), news.emitted.tolist(), news.states.tolist(), strict=True):
+        for r, emitted, state, i in zip(*(column.tolist() for column in news), strict=True):
             stream = self.streams[r]
             fresh = stream.words[stream.seen : emitted]
             if fresh:
-                is_first, stream.seen = stream.seen == 0, emitted
+                stream.seen = emitted
                 await stream.take(stream, fresh)
-                self.watch.tokens(stream, len(fresh), due_wall_s, self._loop.time(), is_first=is_first)
-                stream.last_s = due_wall_s
+                self.watch.tokens(stream, len(fresh), due_s, self._loop.time() - due_wall_s, i)
+                stream.last_s = due_s
             if state >= FINISHED:
-                self._end(stream, self._refusal(r, state), due_wall_s)
+                self._end(stream, self._refusal(r, state), _ENDS.get(state) or stream.end)
 
-    def _end(self, stream: Stream, refused: Refused | None, due_wall_s: float = 0.0) -> None:
+    def _end(self, stream: Stream, refused: ApiError | None, end: str) -> None:
         self.streams.pop(stream.number, None)
-        if refused is None:
-            self.watch.finished(stream, due_wall_s)
+        self.watch.ended(stream, self.engine.memory.requests[stream.number], end)
         if not stream.over.done():
             stream.over.set_result(refused)
 
-    def _refusal(self, r: int, state: int) -> Refused | None:
+    def _refusal(self, r: int, state: int) -> ApiError | None:
         if state == FINISHED:
             return None
         reason = self.engine.reasons[int(self.engine.memory.requests["reason"][r])]
-        if state == CANCELLED or state == FAILED:
-            return Refused(f"the request was ended: {reason or 'policy'}", status=500, code=reason or None)
+        if state in (CANCELLED, FAILED):
+            return ApiError(f"the request was ended: {reason or 'policy'}", status=500, code=reason or None)
         status, code = _REFUSALS.get(reason, (503, reason or "policy"))
         kind = "" if status < 429 else "rate_limit_error" if status == 429 else "service_unavailable"
-        return Refused(f"the request was rejected: {reason}", status=status, code=code, type=kind)
+        return ApiError(f"the request was rejected: {reason}", status=status, code=code, type=kind)
 
     async def _cancel_leaving(self) -> None:
         """Cancel those that have arrived; the others once they have."""
@@ -207,8 +211,8 @@ class Fleet:
 class Watch:
     """What is counted of tokens and answers; this one counts nothing."""
 
-    def tokens(self, stream: Stream, count: int, due_s: float, now_s: float, *, is_first: bool) -> None:
-        """Tokens that were due at `due_s` of the loop's clock have been written at `now_s`."""
+    def tokens(self, stream: Stream, count: int, due_s: float, lag_s: float, instance: int) -> None:
+        """Tokens that were due at `due_s` have been written, `lag_s` of the wall clock later."""
 
-    def finished(self, stream: Stream, due_s: float) -> None:
-        """An answer has ended by itself."""
+    def ended(self, stream: Stream, row: np.void, end: str) -> None:
+        """An answer has ended: by stop, length, abort or error. `row`: its record."""

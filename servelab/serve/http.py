@@ -15,8 +15,9 @@ from aiohttp import web
 
 from framework.version import VERSION
 from servelab.serve.answers import DONE, Form, event, usage
-from servelab.serve.asked import Asked, Refused, chat, completion, decoded, require_model
+from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model
 from servelab.serve.fleet import Fleet, Stream
+from servelab.serve.metrics import CONTENT_TYPE, Exposed
 
 MOST_BODY_BYTES = 16 << 20
 _MOST_UNREAD_BYTES = 1 << 20  # of an answer whose client does not read; it is closed then
@@ -31,6 +32,7 @@ class Door:
     fleet: Fleet
     instance: int
     model: str
+    exposed: Exposed
 
     def application(self) -> web.Application:
         """The server of this port."""
@@ -43,6 +45,7 @@ class Door:
             app.router.add_get(path, self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/load", self._load)
+        app.router.add_get("/metrics", self._metrics)
         return app
 
     @property
@@ -54,9 +57,9 @@ class Door:
     async def _answer(self, parse: Parse, request: web.Request) -> web.StreamResponse:
         asked = parse(decoded(await request.read()), self.model)
         if not self.is_up:
-            raise Refused("the instance is down", status=503, code="instance_down", type="service_unavailable")
-        kind = "chatcmpl" if asked.is_chat else "cmpl"
-        form = Form(f"{kind}-{uuid.uuid4().hex}", int(time.time()), self.model, asked.is_chat, asked.token_ids)
+            raise ApiError("the instance is down", status=503, code="instance_down", type="service_unavailable")
+        id = f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{self.fleet.engine.sent}-{uuid.uuid4().hex[:16]}"
+        form = Form(id, int(time.time()), self.model, asked.is_chat, asked.token_ids)
         return await Answering(self, asked, form, request).answer()
 
     async def _models(self, _: web.Request) -> web.Response:
@@ -80,6 +83,9 @@ class Door:
         mine = [one for one in self.fleet.streams.values() if self.instance in (-1, one.pin)]
         return _json({"server_load": len(mine)})
 
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self.exposed.text(), headers={"Content-Type": CONTENT_TYPE})
+
 
 class Answering:
     """One request and its answers, streamed or whole."""
@@ -92,7 +98,7 @@ class Answering:
         self._unread: list[bytes] = []  # what a client that does not read cannot be sent yet
 
     async def answer(self) -> web.StreamResponse:
-        """The response. Raises Refused if the cluster refuses the request before its first token."""
+        """The response. Raises ApiError if the cluster refuses the request before its first token."""
         streams = self._send()
         try:
             if self._asked.stream:
@@ -100,7 +106,7 @@ class Answering:
             refused = [one for one in [await stream.over for stream in streams] if one is not None]
             if refused:
                 raise refused[0]
-            ended = [(stream.words, _finish_reason(stream)) for stream in streams]
+            ended = [(stream.words, stream.end) for stream in streams]
             return _json(self._form.whole(ended, usage(*self._used(streams))))
         finally:
             for stream in streams:
@@ -108,13 +114,14 @@ class Answering:
 
     def _send(self) -> list[Stream]:
         fleet, asked = self._door.fleet, self._asked
-        context, streams = fleet.cluster.setting.model.max_context, []
+        context = fleet.cluster.setting.model.max_context
+        streams: list[Stream] = []
         take = self._take if asked.stream else _keep
         for prompt in asked.prompts:
-            asked.output_tokens(1, prompt, context)  # all are refused if one is
+            asked.limits(1, prompt, context)  # all are refused if one is
         for prompt in asked.prompts:
             for _ in range(asked.n):
-                length = partial(asked.output_tokens, prompt=prompt, max_context=context)
+                length = partial(asked.limits, prompt=prompt, max_context=context)
                 stream = fleet.send(prompt, length, take, self._door.instance, -asked.priority)
                 self._parts[stream.number] = (len(streams), *self._form.head(len(streams)))
                 streams.append(stream)
@@ -157,9 +164,7 @@ class Answering:
             if refused is not None and not self._response.prepared:
                 raise refused
             await self._flush()
-            await self._write(
-                self._form.closing(index, _finish_reason(stream)) if refused is None else event(refused.body())
-            )
+            await self._write(self._form.closing(index, stream.end) if refused is None else event(refused.body()))
         if self._asked.usage:
             await self._write(self._form.usage(*self._used(streams)))
         await self._write(DONE)
@@ -170,10 +175,10 @@ class Answering:
     def _used(self, streams: list[Stream]) -> tuple[int, int, int]:
         """Tokens of prompts, cached ones of these, tokens of answers."""
         cached = self._door.fleet.engine.memory.requests["cached_tokens"]
-        prompts = {id(prompt): len(prompt) for prompt in self._asked.prompts}
+        first = streams[:: self._asked.n]  # the prompt of several answers counts once
         return (
-            sum(stream.input_tokens for stream in streams[:: self._asked.n]) if prompts else 0,
-            int(sum(cached[stream.number] for stream in streams[:: self._asked.n])),
+            sum(stream.input_tokens for stream in first),
+            int(sum(cached[stream.number] for stream in first)),
             sum(stream.seen for stream in streams),
         )
 
@@ -182,33 +187,29 @@ async def _keep(stream: Stream, words: list[str]) -> None:
     """Nothing is sent before the end."""
 
 
-def _finish_reason(stream: Stream) -> str:
-    return "stop" if stream.natural_end else "length"
-
-
 @web.middleware
 async def _in_the_words_of_the_api(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors as the API's own JSON."""
     try:
         return await handler(request)
-    except Refused as refused:
+    except ApiError as refused:
         return _refusal(refused)
     except web.HTTPException as error:
         if error.status < 400:
             raise
         words = {404: f"there is no {request.path}", 405: f"{request.path} does not take {request.method}"}
         words[413] = f"the body is larger than {MOST_BODY_BYTES:,} bytes"
-        response = _refusal(Refused(words.get(error.status, error.reason), status=error.status))
+        response = _refusal(ApiError(words.get(error.status, error.reason), status=error.status))
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["Allow"] = error.headers["Allow"]
         return response
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as error:
-        return _refusal(Refused(f"the server has failed: {type(error).__name__}: {error}", status=500))
+        return _refusal(ApiError(f"the server has failed: {type(error).__name__}: {error}", status=500))
 
 
-def _refusal(refused: Refused) -> web.Response:
+def _refusal(refused: ApiError) -> web.Response:
     return _json(refused.body(), refused.status)
 
 

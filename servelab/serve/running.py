@@ -7,7 +7,6 @@ import gc
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import uvloop
 from aiohttp import web
@@ -20,8 +19,9 @@ from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.run.compose import compose
 from servelab.serve.cluster import Simulated, simulated
-from servelab.serve.fleet import Fleet, Watch
+from servelab.serve.fleet import Fleet
 from servelab.serve.http import Door
+from servelab.serve.metrics import Counted, Exposed
 
 _MOST_SCALE, _LEAST_SCALE, _MOST_PORT = 1e4, 1e-4, 65535
 _PLACES = ("one", "each")
@@ -67,10 +67,11 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    fleet = Fleet(cluster, place.scale, seed, Watch())
+    counted = Counted(len(cluster.engine.inspection.instances))
+    fleet = Fleet(cluster, place.scale, seed, counted)
     runners = []
     for k, instance in enumerate(cluster.entrances if place.ports == "each" else [-1]):
-        door = Door(fleet, instance, place.model)
+        door = Door(fleet, instance, place.model, Exposed(fleet, counted, instance, place.model))
         runner = web.AppRunner(door.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
         runners.append(runner)
