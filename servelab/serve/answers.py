@@ -31,13 +31,12 @@ class Form:
 
     def opening(self, index: int) -> bytes:
         """The first chunk of a choice of a chat, which says whose words follow; nothing for a completion."""
-        return (
-            self._event([self._delta(index, {"role": "assistant", "content": ""}, "", None)]) if self.is_chat else b""
-        )
+        delta = self._delta(index, {"role": "assistant", "content": ""}, "", None)
+        return self._event([delta]) if self.is_chat else b""
 
-    def words(self, index: int, words: Sequence[str]) -> bytes:
+    def words(self, index: int, words: bytes) -> bytes:
         """A chunk with token ids."""
-        text = "".join(words)
+        text = words.decode()
         delta = self._delta(index, {"content": text}, text, None) | {"token_ids": tokens.ids_of(words)}
         return self._event([delta])
 
@@ -49,7 +48,7 @@ class Form:
         """The chunk that `include_usage` asks for."""
         return self._event([], usage(prompt, cached, completion))
 
-    def whole(self, choices: Sequence[tuple[Sequence[str], str]], used: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, choices: Sequence[tuple[bytes, str]], used: dict[str, Any]) -> dict[str, Any]:
         """The body of an answer that is not streamed, of the words and the finish reason of each choice."""
         kind = "chat.completion" if self.is_chat else "text_completion"
         listed = [self._choice(index, words, finish) for index, (words, finish) in enumerate(choices)]
@@ -57,8 +56,8 @@ class Form:
             "usage": used
         }
 
-    def _choice(self, index: int, words: Sequence[str], finish_reason: str) -> dict[str, Any]:
-        text = "".join(words)
+    def _choice(self, index: int, words: bytes, finish_reason: str) -> dict[str, Any]:
+        text = words.decode()
         said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
         ids = {"token_ids": tokens.ids_of(words)} if self.token_ids else {}
         return {"index": index, **said, "logprobs": None, "finish_reason": finish_reason, **ids}

@@ -7,7 +7,8 @@ now finds the cluster as it is now. Steps that are under way end when they were 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from servelab.serve.asked import ApiError
 from servelab.serve.cluster import Simulated
 
 LEFT, CRASHED = "left", "crash"  # reasons of cancellations
+_LONGEST_SLEEP_S = 3600.0
 _AT_A_TIME_S = 0.005  # wall-clock time after which others get a turn
 _REFUSALS = {  # by the reason of a rejection: status, code
     "context": (400, "context_length_exceeded"),
@@ -32,15 +34,15 @@ _ENDS = {REJECTED: "error", FAILED: "error", CANCELLED: "abort"}
 
 @dataclass(eq=False)
 class Stream:
-    """One answer. `take(stream, words)` is awaited with the words that are due; `over` is set at its end: None, or why
+    """One answer. `take(stream, text)` is called with the tokens that are due; `over` is set at its end: None, or why
     there are no more.
     """
 
     number: int
-    words: list[str]
+    text: bytes
     input_tokens: int
     limit: int  # of its tokens; an answer with fewer ends by itself
-    take: Callable[[Stream, list[str]], Awaitable[None]]
+    take: Take
     over: asyncio.Future[ApiError | None]
     pin: int = -1
     seen: int = 0
@@ -50,7 +52,14 @@ class Stream:
     @property
     def end(self) -> str:
         """Why it ends, if it ends as it should."""
-        return "length" if len(self.words) >= self.limit else "stop"
+        return "length" if tokens.count(self.text) >= self.limit else "stop"
+
+
+def unread(stream: Stream, text: bytes) -> None:
+    """Tokens that nobody reads as they come."""
+
+
+Take = Callable[[Stream, bytes], None]
 
 
 class Fleet:
@@ -88,7 +97,7 @@ class Fleet:
         self,
         prompt: bytes,
         limits: Callable[[int], tuple[int, int]],
-        take: Callable[[Stream, list[str]], Awaitable[None]],
+        take: Take,
         pin: int = -1,
         priority: int = 0,
     ) -> Stream:
@@ -99,8 +108,8 @@ class Fleet:
         number = self.engine.sent
         natural = int(self.cluster.natural_tokens[number])
         count, limit = limits(natural)
-        words = tokens.words(self._seed, number, count)
-        named = prompt + "".join(words[:-1]).encode() if self._outputs_count else prompt
+        text = tokens.answer(self._seed, number, count)
+        named = prompt + text[: -tokens.BYTES] if self._outputs_count else prompt
         self.cluster.natural_tokens[number], self.cluster.pins[number] = count, pin
         now_s = self.now_s
         try:
@@ -108,7 +117,7 @@ class Fleet:
         except InputError as error:
             raise ApiError(str(error), status=503, code="server_full") from None
         over = self._loop.create_future()
-        stream = Stream(number, words, tokens.count(prompt), limit, take, over, pin, sent_s=now_s)
+        stream = Stream(number, text, tokens.count(prompt), limit, take, over, pin, sent_s=now_s)
         self.streams[number] = stream
         self._wake()
         return stream
@@ -116,6 +125,7 @@ class Fleet:
     def leave(self, stream: Stream, reason: str = LEFT) -> None:
         """The client of an answer has gone: what it holds is freed."""
         if self.streams.get(stream.number) is stream:
+            stream.take = unread
             self._leaving.append((stream.number, reason))
             self._wake()
 
@@ -128,7 +138,7 @@ class Fleet:
         try:
             while True:
                 await self._catch_up()
-                await self._cancel_leaving()
+                self._cancel_leaving()
                 await self._sleep()
         except BaseException as error:
             self.failed = error
@@ -142,22 +152,22 @@ class Fleet:
         while engine.next_s <= self.now_s:
             due_s = engine.next_s
             engine.run_to(due_s)
-            await self._hand_out(due_s)
+            self._hand_out(due_s)
             if self.cluster.setting.engine.faults:
                 self._note_crashes()
             if self._loop.time() - begun_s > _AT_A_TIME_S:
                 await asyncio.sleep(0)
                 begun_s = self._loop.time()
 
-    async def _hand_out(self, due_s: float) -> None:
+    def _hand_out(self, due_s: float) -> None:
         news, due_wall_s = self.engine.news(), self.wall_s(due_s)
         for r, emitted, state, i in zip(*(column.tolist() for column in news), strict=True):
             stream = self.streams[r]
-            fresh = stream.words[stream.seen : emitted]
-            if fresh:
+            count = emitted - stream.seen
+            if count:
+                stream.take(stream, stream.text[stream.seen * tokens.BYTES : emitted * tokens.BYTES])
                 stream.seen = emitted
-                await stream.take(stream, fresh)
-                self.watch.tokens(stream, len(fresh), due_s, self._loop.time() - due_wall_s, i)
+                self.watch.tokens(stream, count, due_s, self._loop.time() - due_wall_s, i)
                 stream.last_s = due_s
             if state >= FINISHED:
                 self._end(stream, self._refusal(r, state), _ENDS.get(state) or stream.end)
@@ -178,7 +188,7 @@ class Fleet:
         kind = "" if status < 429 else "rate_limit_error" if status == 429 else "service_unavailable"
         return ApiError(f"the request was rejected: {reason}", status=status, code=code, type=kind)
 
-    async def _cancel_leaving(self) -> None:
+    def _cancel_leaving(self) -> None:
         """Cancel those that have arrived; the others once they have."""
         leaving, self._leaving = self._leaving, []
         for number, reason in leaving:
@@ -187,7 +197,7 @@ class Fleet:
                 if not self.engine.cancel(number, reason):
                     self._leaving.append((number, reason))
         if leaving:
-            await self._hand_out(self.engine.now_s)
+            self._hand_out(self.engine.now_s)
 
     def _note_crashes(self) -> None:
         """Answers of clients that chose an instance end with it."""
@@ -201,7 +211,8 @@ class Fleet:
     async def _sleep(self) -> None:
         """Wait until the next event is due, or something comes."""
         self._kick = self._loop.create_future()
-        timer = self._loop.call_at(self.wall_s(self.engine.next_s), self._wake)
+        left_s = min(self.wall_s(self.engine.next_s) - self._loop.time(), _LONGEST_SLEEP_S)
+        timer = self._loop.call_later(math.ceil(left_s * 1e3) / 1e3, self._wake)  # a timer has whole milliseconds
         if not self._has_news:
             await self._kick
         self._has_news = False

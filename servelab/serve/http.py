@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from framework.version import VERSION
+from servelab.serve import tokens
 from servelab.serve.answers import DONE, Form, event, usage
 from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model
-from servelab.serve.fleet import Fleet, Stream
+from servelab.serve.fleet import Fleet, Stream, unread
 from servelab.serve.metrics import CONTENT_TYPE, Exposed
 
 MOST_BODY_BYTES = 16 << 20
-_MOST_UNREAD_BYTES = 1 << 20  # of an answer whose client does not read; it is closed then
+_MOST_UNREAD = 1 << 14  # chunks of an answer whose client does not read; it is closed then
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Parse = Callable[[Any, str], Asked]
 
@@ -88,14 +89,22 @@ class Door:
 
 
 class Answering:
-    """One request and its answers, streamed or whole."""
+    """One request and its answers, streamed or whole.
+
+    The first tokens of a stream are written by the request's own task, which sends the headers first, so that a refusal
+    still has its status. Later ones go to the connection as they fall due, each as a chunk of HTTP that is ready but
+    for its text; they wait in `_unread` while the client does not read.
+    """
 
     def __init__(self, door: Door, asked: Asked, form: Form, request: web.Request) -> None:
         self._door, self._asked, self._form, self._request = door, asked, form, request
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        self._parts: dict[int, tuple[int, bytes, bytes]] = {}  # by stream: the choice, and what surrounds its words
+        self._choices: dict[int, int] = {}  # by the number of the stream
+        self._around = (b"", b"")  # what stands around a single token, as a chunk of HTTP
         self._opened: set[int] = set()
-        self._unread: list[bytes] = []  # what a client that does not read cannot be sent yet
+        self._unread: list[bytes] = []
+        self._changed = asyncio.Event()  # something waits, or an answer has ended
+        self._transport: asyncio.Transport | None = None  # once tokens may go there
 
     async def answer(self) -> web.StreamResponse:
         """The response. Raises ApiError if the cluster refuses the request before its first token."""
@@ -106,7 +115,7 @@ class Answering:
             refused = [one for one in [await stream.over for stream in streams] if one is not None]
             if refused:
                 raise refused[0]
-            ended = [(stream.words, stream.end) for stream in streams]
+            ended = [(stream.text, stream.end) for stream in streams]
             return _json(self._form.whole(ended, usage(*self._used(streams))))
         finally:
             for stream in streams:
@@ -116,41 +125,35 @@ class Answering:
         fleet, asked = self._door.fleet, self._asked
         context = fleet.cluster.setting.model.max_context
         streams: list[Stream] = []
-        take = self._take if asked.stream else _keep
+        take = self._take if asked.stream else unread
         for prompt in asked.prompts:
             asked.limits(1, prompt, context)  # all are refused if one is
         for prompt in asked.prompts:
             for _ in range(asked.n):
                 length = partial(asked.limits, prompt=prompt, max_context=context)
                 stream = fleet.send(prompt, length, take, self._door.instance, -asked.priority)
-                self._parts[stream.number] = (len(streams), *self._form.head(len(streams)))
+                self._choices[stream.number] = len(streams)
                 streams.append(stream)
         return streams
 
-    async def _take(self, stream: Stream, words: list[str]) -> None:
-        index, before, after = self._parts[stream.number]
-        text = before + "".join(words).encode() + after
-        if self._form.token_ids:
-            text = self._form.words(index, words)
-        if index not in self._opened:
-            self._opened.add(index)
-            text = self._form.opening(index) + text
-        await self._write(text)
-
-    async def _write(self, data: bytes) -> None:
-        """Write without waiting for the client, unless it is gone."""
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            return
-        if not self._response.prepared:
-            await self._response.prepare(self._request)
-        waiting = transport.get_write_buffer_size()
-        if waiting > _MOST_UNREAD_BYTES:
-            transport.abort()
-        elif waiting or self._unread:
-            self._unread.append(data)
+    def _take(self, stream: Stream, text: bytes) -> None:
+        """Write the tokens that are due without waiting for the client."""
+        transport = self._transport
+        if transport is None or len(text) > tokens.BYTES or self._unread or transport.get_write_buffer_size():
+            self._unread.append(self._chunk(stream, text))
+            self._changed.set()
+            if transport is not None and len(self._unread) > _MOST_UNREAD:
+                transport.abort()
         else:
-            await self._response.write(data)
+            before, after = self._around
+            transport.write(before + text + after)
+
+    def _chunk(self, stream: Stream, text: bytes) -> bytes:
+        index = self._choices[stream.number]
+        before, after = self._form.head(index)
+        opening = b"" if index in self._opened else self._form.opening(index)
+        self._opened.add(index)
+        return opening + (self._form.words(index, text) if self._form.token_ids else before + text + after)
 
     async def _flush(self) -> None:
         """Write what has waited for the client to read."""
@@ -159,18 +162,43 @@ class Answering:
             await self._response.write(data)
 
     async def _stream(self, streams: list[Stream]) -> web.StreamResponse:
-        for index, stream in enumerate(streams):
-            refused = await stream.over
-            if refused is not None and not self._response.prepared:
+        for stream in streams:
+            stream.over.add_done_callback(lambda _: self._changed.set())
+        await self._changed.wait()
+        if not self._unread:
+            refused = next(filter(None, (stream.over.result() for stream in streams if stream.over.done())), None)
+            if refused is not None:
                 raise refused
-            await self._flush()
-            await self._write(self._form.closing(index, stream.end) if refused is None else event(refused.body()))
-        if self._asked.usage:
-            await self._write(self._form.usage(*self._used(streams)))
-        await self._write(DONE)
+        await self._response.prepare(self._request)
         await self._flush()
+        self._let_tokens_through(streams)
+        for index, stream in enumerate(streams):
+            refused = await self._read_to_the_end(stream)
+            ending = self._form.closing(index, stream.end) if refused is None else event(refused.body())
+            await self._response.write(ending)
+        if self._asked.usage:
+            await self._response.write(self._form.usage(*self._used(streams)))
+        await self._response.write(DONE)
         await self._response.write_eof()
         return self._response
+
+    def _let_tokens_through(self, streams: list[Stream]) -> None:
+        """From now on the tokens of a single choice go to the connection directly, if that has chunks."""
+        if self._request.version < HttpVersion11 or self._form.token_ids or len(streams) > 1:
+            return
+        before, after = self._form.head(0)
+        size = len(before) + tokens.BYTES + len(after)
+        self._around = b"%x\r\n" % size + before, after + b"\r\n"
+        self._transport = self._request.transport
+
+    async def _read_to_the_end(self, stream: Stream) -> ApiError | None:
+        """Wait for the end of an answer, and write what has waited meanwhile."""
+        while not stream.over.done():
+            await self._changed.wait()
+            self._changed.clear()
+            await self._flush()
+        await self._flush()
+        return stream.over.result()
 
     def _used(self, streams: list[Stream]) -> tuple[int, int, int]:
         """Tokens of prompts, cached ones of these, tokens of answers."""
@@ -181,10 +209,6 @@ class Answering:
             int(sum(cached[stream.number] for stream in first)),
             sum(stream.seen for stream in streams),
         )
-
-
-async def _keep(stream: Stream, words: list[str]) -> None:
-    """Nothing is sent before the end."""
 
 
 @web.middleware
