@@ -18,15 +18,23 @@ _KEYS = {
     "scale": "seconds of the simulation in a second of the wall clock (1)",
     "ports": "one: the policy chooses the instance; each: one port for each instance that takes prompts, from port on",
     "model_name": "the name of the model in the API (that of model=)",
+    "record": "a directory: at the end trace.parquet has what was sent, served.parquet when it was served",
     "most": "requests that the server takes in its life (200000)",
 }
 _NEEDED = ("aiohttp", "msgspec", "prometheus_client", "uvloop")
 
 
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ValueError:  # a module that something has set to None
+        return False
+
+
 @command(__doc__, keys=_KEYS, settings=ANY)
 def main(arguments: Arguments) -> None:
     """Serve until it is interrupted. Raises InputError for wrong settings, or if the server's packages are missing."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
         raise InputError(f"servelab serve needs {', '.join(missing)}: pip install 'servelab[serve]'")
     from servelab.serve.running import run

@@ -13,7 +13,7 @@ from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy
 from framework.policy.predictor import Predictions, Predictor
-from framework.policy.request_view import Limits
+from framework.policy.request_view import Limits, Request
 from framework.policy.view import Cluster
 from framework.replay.live import LiveEngine
 from framework.workload import Workload
@@ -49,7 +49,7 @@ def simulated(experiment: Experiment, most: int, caches: object, *, by_clients: 
     policy, pins = experiment.policy, np.full(most, -1, np.int64)
     setting = _setting(experiment, caches)
     if by_clients:
-        vars(policy)["route_prefill"] = lambda request, cluster: int(pins[request.id])
+        vars(policy)["route_prefill"] = _Chosen(pins).route_prefill
     engine = LiveEngine(setting, most)
     drawn = _drawn(experiment.workload, most, experiment.seed)
     predictions = _predictions(experiment.predictor, drawn, engine, experiment.seed)
@@ -58,6 +58,17 @@ def simulated(experiment: Experiment, most: int, caches: object, *, by_clients: 
     policy.prepare(view)
     engine.begin(policy, view)
     return Simulated(engine, setting, policy, drawn[1], pins)
+
+
+class _Chosen:
+    """The instance that the client chose; while that takes no prompts, any other: the server then ends the answer."""
+
+    def __init__(self, pins: NDArray[np.int64]) -> None:
+        self._pins = pins
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        chosen = int(self._pins[request.id])
+        return chosen if chosen in cluster.prefill.ids else int(cluster.prefill.ids[0])
 
 
 def _setting(experiment: Experiment, caches: object) -> Setting:

@@ -19,6 +19,7 @@ from framework.replay.live import Sent
 from servelab.serve import tokens
 from servelab.serve.asked import ApiError
 from servelab.serve.cluster import Simulated
+from servelab.serve.record import Record
 
 LEFT, CRASHED = "left", "crash"  # reasons of cancellations
 _LONGEST_SLEEP_S = 3600.0
@@ -65,9 +66,10 @@ Take = Callable[[Stream, bytes], None]
 class Fleet:
     """The cluster, its clock and the answers under way. `scale`: seconds of the run in a second of the wall clock."""
 
-    def __init__(self, cluster: Simulated, scale: float, seed: int, watch: Watch) -> None:
+    def __init__(self, cluster: Simulated, scale: float, seed: int, watch: Watch, record: Record | None = None) -> None:
         engine = cluster.engine
         self.cluster, self.engine, self.scale, self.watch = cluster, engine, scale, watch
+        self.record = record
         self.blocks = tokens.Blocks(engine.inspection.block_tokens)
         self.streams: dict[int, Stream] = {}
         self.failed: BaseException | None = None
@@ -113,12 +115,15 @@ class Fleet:
         self.cluster.natural_tokens[number], self.cluster.pins[number] = count, pin
         now_s = self.now_s
         try:
-            self.engine.send(Sent(tokens.count(prompt), count, self.blocks.names(named), priority), now_s)
+            names = self.blocks.names(named)
+            self.engine.send(Sent(tokens.count(prompt), count, names, priority), now_s)
         except InputError as error:
             raise ApiError(str(error), status=503, code="server_full") from None
         over = self._loop.create_future()
         stream = Stream(number, text, tokens.count(prompt), limit, take, over, pin, sent_s=now_s)
         self.streams[number] = stream
+        if self.record is not None:
+            self.record.sent(now_s, count, names)
         self._wake()
         return stream
 

@@ -139,6 +139,8 @@ class Answering:
     def _take(self, stream: Stream, text: bytes) -> None:
         """Write the tokens that are due without waiting for the client."""
         transport = self._transport
+        if transport is not None and transport.is_closing():
+            return
         if transport is None or len(text) > tokens.BYTES or self._unread or transport.get_write_buffer_size():
             self._unread.append(self._chunk(stream, text))
             self._changed.set()

@@ -7,6 +7,7 @@ import gc
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
@@ -22,6 +23,7 @@ from servelab.serve.cluster import Simulated, simulated
 from servelab.serve.fleet import Fleet
 from servelab.serve.http import Door
 from servelab.serve.metrics import Counted, Exposed
+from servelab.serve.record import Record
 
 _MOST_SCALE, _LEAST_SCALE, _MOST_PORT = 1e4, 1e-4, 65535
 _PLACES = ("one", "each")
@@ -37,6 +39,7 @@ class Place:
     ports: str
     model: str
     most: int
+    record: Path | None
 
 
 def run(arguments: Arguments, settings: Sequence[str]) -> None:
@@ -60,7 +63,7 @@ def _place(arguments: Arguments, experiment: Experiment) -> Place:
         raise InputError(f"ports must be {' or '.join(_PLACES)}, got {ports}")
     most = arguments.whole("most", 200_000, least=2)
     host, model = own.get("host", "127.0.0.1"), own.get("model_name", experiment.model.name)
-    return Place(host, port, scale, ports, model, most)
+    return Place(host, port, scale, ports, model, most, arguments.path("record"))
 
 
 async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
@@ -68,9 +71,13 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     counted = Counted(len(cluster.engine.inspection.instances))
-    fleet = Fleet(cluster, place.scale, seed, counted)
+    record = None if place.record is None else Record(place.record)
+    fleet = Fleet(cluster, place.scale, seed, counted, record)
+    running = fleet.start()
+    running.add_done_callback(lambda _: stopped.set())
     runners = []
-    for k, instance in enumerate(cluster.entrances if place.ports == "each" else [-1]):
+    doors = cluster.entrances if place.ports == "each" else [-1]
+    for k, instance in enumerate(doors):
         door = Door(fleet, instance, place.model, Exposed(fleet, counted, instance, place.model))
         runner = web.AppRunner(door.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await runner.setup()
@@ -81,14 +88,15 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
         except OSError as error:
             raise InputError(f"port {place.port + k}: {error.strerror or error}; choose another port=") from None
         where = runner.addresses[0]
-        whose = f"instance {instance}" if instance >= 0 else f"{len(cluster.engine.inspection.instances)} instances"
+        whose = f"{len(cluster.engine.inspection.instances)} instances"
+        whose = f"instance {instance}, port {k + 1} of {len(doors)}" if instance >= 0 else whose
         print(f"http://{where[0]}:{where[1]}/v1  {place.model}, {whose}, policy {cluster.policy.name}", flush=True)
     gc.freeze()
-    running = fleet.start()
-    running.add_done_callback(lambda _: stopped.set())
     await stopped.wait()
     for runner in runners:
         await runner.cleanup()
+    if record is not None:
+        record.write(cluster.engine)
     if running.done():
         running.result()
     running.cancel()
