@@ -163,11 +163,17 @@ Name = Annotated[str, require_name]
 
 @functools.cache
 def _bounds(declared: Any) -> tuple[tuple[str, Any], ...]:
-    """Names and annotations of the fields of a dataclass, or of the arguments of a function."""
+    """Names and annotations of those fields of a dataclass, or arguments of a function, that have bounds."""
     hints = typing.get_type_hints(declared, include_extras=True)
-    if is_dataclass(declared):
-        return tuple((one.name, hints[one.name]) for one in fields(declared))
-    return tuple((name, hints[name]) for name in inspect.signature(declared).parameters if name in hints)
+    names = [one.name for one in fields(declared)] if is_dataclass(declared) else inspect.signature(declared).parameters
+    return tuple((name, hints[name]) for name in names if name in hints and _bounds_values(hints[name]))
+
+
+def _bounds_values(hint: Any) -> bool:
+    kind, inner = get_origin(hint), get_args(hint)
+    if kind in (typing.Union, types.UnionType, tuple, Mapping):
+        return any(map(_bounds_values, inner))
+    return hint is bool or kind in (Annotated, Literal)
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

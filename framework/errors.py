@@ -25,7 +25,16 @@ def shown(value: Any) -> str:
 
 
 class InputError(Exception):
-    """A user's input cannot be used. One line: what, where, what to do. `run.py` prints it and exits with 2."""
+    """A user's input cannot be used. One line: what, where, what to do. `run.py` prints it and exits with 2.
+
+    Raises:
+        InputError: This, by every function of `servelab`; a `PolicyError` is one too.
+
+    Example:
+        >>> servelab.run("chunked", "synthetic", rate=-1)
+        Traceback (most recent call last):
+        framework.errors.InputError: trace.rate must be a finite number above 0, got -1
+    """
 
 
 _RAISED_IN = "raised in "

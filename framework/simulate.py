@@ -12,7 +12,8 @@ from framework.codes import REASON_LENGTH
 from framework.engine.setup.config import EngineConfig, Setting, require_whole_instances
 from framework.errors import InputError, InvariantError, noting
 from framework.load import Load, Open, Window
-from framework.policy.base import Policy, lay_out
+from framework.policy.base import Policy
+from framework.policy.laying_out import lay_out
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.request_view import Limits
 from framework.policy.view import Cluster
@@ -40,7 +41,32 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
-    """`replay` of these parts; the defaults of `engine`, `policy` and `load` apply if they are None."""
+    """Simulate one run of parts that were made before; `servelab.run` makes them by their names.
+
+    Args:
+        workload: N requests.
+        cluster: The pools of instances, and the links between them.
+        model: The model that they serve.
+        timing: Seconds of a step.
+        engine: How instances form steps and hold KV; None: the defaults.
+        policy: It serves one run; None: `Policy()`.
+        predictor: Of output lengths, for one run; None: none.
+        load: Who sends requests, and when; None: as the workload says.
+        seed: Of all that is random in the run.
+        progress: Called now and then with the numbers of requests that have ended, and of all.
+
+    Returns:
+        The run as arrays: `requests` (N,), `instances` (M,), the logs of steps and tokens; times in seconds.
+
+    Raises:
+        InputError: If the parts cannot be combined; PolicyError, which is one, for an invalid answer of the policy.
+
+    Example:
+        >>> parts = run.experiment
+        >>> result = servelab.simulate(parts.workload, parts.cluster, parts.model, parts.timing, parts.engine)
+        >>> result.requests.shape, round(result.end_s) > 0
+        ((60,), True)
+    """
     setting = Setting(workload, cluster, model, timing, engine or EngineConfig(), load or Open(), seed)
     return replay(setting, policy or Policy(), predictor, progress)
 

@@ -19,12 +19,28 @@ from servelab.settings import experiment_of, word
 
 
 def sweep(jobs: int = 1, **settings: Any) -> pl.DataFrame:
-    """One row for each combination of settings: `sweep(policy=["chunked", "ares"], seed=range(3), trace="mooncake")`.
+    """Run each combination of settings.
 
-    A list, a tuple or a range is an axis, which becomes a column; anything else is the same in all runs. The other
-    columns are the figures of the summaries. `jobs` runs go on at a time. Finished runs are kept in ./results, like
-    those of `run.py -m`, and are not run again. With objects among the settings (see `run`) they are run one after
-    another, and not kept. Raises InputError for the first run that is refused.
+    Finished runs are kept in ./results, like those of `run.py -m`, and are not run again. With objects among the
+    settings they are run one after another, and not kept.
+
+    Args:
+        jobs: Runs that go on at a time.
+        settings: Those of `run`. A list, a tuple or a range is an axis, which becomes a column; anything else is the
+            same in all runs.
+
+    Returns:
+        One row for each combination, in their order; the columns are the axes, then the figures of the summaries.
+
+    Raises:
+        InputError: For the first run that is refused, and for `jobs` below 1.
+
+    Example:
+        >>> table = servelab.sweep(policy=["chunked", "continuous"], seed=range(2), trace=run.experiment.workload)
+        >>> table["policy"].to_list(), table["seed"].to_list()
+        (['chunked', 'chunked', 'continuous', 'continuous'], [0, 1, 0, 1])
+        >>> table["goodput_rps"].shape
+        (4,)
     """
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InputError(
@@ -80,8 +96,25 @@ def _figures(summary: Mapping[str, Any]) -> dict[str, Any]:
 def capacity(
     policy: Any = "ares", trace: Any = "mooncake", search: Capacity | None = None, **settings: Any
 ) -> Measurement:
-    """The highest offered rate, requests/s, that keeps the SLO in the long run: `value`; `probes` has the rates tried.
+    """Search for the highest offered rate that keeps the SLO in the long run.
 
-    The other arguments are those of `run`. Raises InputError for wrong ones.
+    Args:
+        policy: As in `run`.
+        trace: As in `run`; its requests are offered at each rate that is tried.
+        search: How to search, by default `Capacity()`: within 1 %, for 90 % of the requests.
+        settings: As in `run`.
+
+    Returns:
+        The rate in requests/s as `value`, the run at that rate, and `probes`: one row for each rate tried.
+
+    Raises:
+        InputError: For wrong arguments, and for requests that have no rate.
+
+    Example:
+        >>> from framework.objective.capacity import Capacity
+        >>> coarse = Capacity(tolerance=1.0, most_requests=600)
+        >>> found = servelab.capacity("chunked", "synthetic", coarse, limit=60, rate=6)
+        >>> found.value >= 6, found.probes.columns[:2]
+        (True, ['sample', 'rate_rps'])
     """
     return (search or Capacity()).measure(experiment_of({"policy": policy, "trace": trace, **settings}))

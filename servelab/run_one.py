@@ -21,7 +21,24 @@ from servelab.settings import experiment_of
 
 @dataclass(frozen=True)
 class Run:
-    """A simulated run of an experiment, judged by its SLO; tables are made when they are first used."""
+    """A simulated run of an experiment, judged by its SLO; tables are made when they are first used.
+
+    Attributes:
+        result: The run as arrays, with the logs of steps and tokens.
+        experiment: What was simulated: workload, cluster, model, timing, engine, policy.
+
+    Raises:
+        InputError: By `judged_by` for a limit on what the run has not kept, by `save` for a folder that cannot be used.
+
+    Example:
+        >>> run.summary["completed"], len(run.requests), run.pools["gpus"].sum()
+        (60, 60, 5)
+        >>> strict = run.judged_by(servelab.Slo(ttft_s=0.03))
+        >>> strict.summary["slo_attainment"] < run.summary["slo_attainment"]
+        True
+        >>> strict.compare(run).columns
+        ['metric', 'this', 'other', 'difference', 'ratio']
+    """
 
     result: Result
     experiment: Experiment
@@ -38,14 +55,14 @@ class Run:
 
     @property
     def summary(self) -> Mapping[str, Any]:
-        """The content of summary.json: goodput in requests/s, attainment, percentiles of TTFT, TPOT and E2E, usage,
-        cost.
+        """The content of summary.json, among it goodput in requests/s, attainment, percentiles of TTFT, TPOT and E2E in
+        ms, usage and cost.
         """
         return self.evaluation.summary
 
     @property
     def requests(self) -> pl.DataFrame:
-        """One row a request, as in requests.parquet; times in seconds, null if undefined."""
+        """One row a request (N rows), as in requests.parquet; times in seconds, null if undefined."""
         return self.evaluation.requests
 
     @property
@@ -81,7 +98,9 @@ class Run:
         return table.with_columns(difference=this - that, ratio=pl.when(that != 0).then(this / that))
 
     def save(self, directory: str | Path, *, steps: bool = False, timeline: bool = False) -> list[Path]:
-        """Write the files that `run.py` leaves, and return them. Raises InputError if they cannot be written."""
+        """Write the files that `run.py` leaves, and return their paths. Raises InputError if they cannot be
+        written.
+        """
         return write(Path(directory), self.result, self.evaluation, steps=steps, timeline=timeline)
 
 
@@ -90,15 +109,27 @@ def _is_number(value: Any) -> bool:
 
 
 def run(policy: Any = "ares", trace: Any = "mooncake", **settings: Any) -> Run:
-    """Replay a trace through a policy: `run("chunked", "azure_conv", rate=60, cluster__instances=4)`.
+    """Replay a trace through a policy.
 
-    `policy` is a name of conf/policy, FILE.py:CLASS or a Policy. `trace` is a name of conf/trace, a file, a Workload,
-    or a DataFrame of polars, pandas or any library with named columns: those of `traces.frame`, or others that
-    `trace__columns={"arrival_s": "time", ...}` names. `settings` are those of `run.py`, with `__` for the dots of a
-    key; `rate` and `limit` are those of the trace. `predictor`, `model`, `gpu`, `slo`, `cluster`, `engine`, `load` and
-    `timing` are names or objects, too. A policy object gets a cluster of mixed instances or, if it is a
-    `Disaggregated`, of prefill and decode instances, unless `cluster` is given. Raises InputError, one line, for wrong
-    arguments.
+    Args:
+        policy: A name of conf/policy, FILE.py:CLASS or a Policy. A Policy object gets a cluster of mixed instances or,
+            if it is a `Disaggregated`, of prefill and decode instances, unless `cluster` is given.
+        trace: A name of conf/trace, a file, a Workload, or a DataFrame of polars, pandas or any library with named
+            columns: those of `traces.frame`, or others that `trace__columns={"arrival_s": "time", ...}` names.
+        settings: Those of `run.py`, with `__` for the dots of a key; `rate` (requests/s) and `limit` (requests) are
+            those of the trace. `predictor`, `model`, `gpu`, `slo`, `cluster`, `engine`, `load` and `timing` are names
+            or objects.
+
+    Returns:
+        The run; its `summary` has goodput in requests/s and latencies in ms.
+
+    Raises:
+        InputError: One line, for wrong arguments.
+
+    Example:
+        >>> two = servelab.run("chunked", "synthetic", rate=20, limit=60, cluster__instances=2, slo=servelab.Slo())
+        >>> two.summary["gpus"], two.summary["completed"]
+        (2, 60)
     """
     experiment = experiment_of({"policy": policy, "trace": trace, **settings})
     return Run(experiment.run(), experiment)

@@ -100,12 +100,31 @@ def load(
     seed: int = 0,
     **steps: Any,
 ) -> Workload:
-    """The workload of a trace file (`path`, in any known format) or of a known trace (`name`); `path` wins.
+    """The workload of a trace file (`path`) or of a known trace (`name`), transformed; `path` wins.
 
-    `columns` names the columns of any other table, as in `traces.formats.columns`. `block_tokens`, `bad_records`,
-    `unit` and `result` say how a file is read, as in `traces.parsing.how`. `requests` is the length of a fitted trace's
-    sample; a recording has its own length, so there it is refused. `steps` are the fields of `Transforms`. Raises
-    InputError for a user's mistake, in one line that says what and where.
+    Args:
+        name: Of a known trace: "mooncake", "azure_conv" and others that `servelab list traces` names.
+        path: A file in any known format.
+        format: Its format, if it is not recognised.
+        block_tokens: Tokens of a block of its prefix ids.
+        columns: The columns of any other table, as in `traces.formats.columns`.
+        bad_records: The share of records that may be unusable, and are left out.
+        unit: Of its times, if the format does not fix it.
+        result: Which result, of a file that holds several.
+        requests: The length of a fitted trace's sample; a recording has its own length, so there it is refused.
+        seed: Of a sample, and of the transforms.
+        steps: The fields of `traces.load.Transforms`, such as `limit` (requests), `rate` (requests/s) and `window_s`.
+
+    Returns:
+        The workload of the trace, transformed.
+
+    Raises:
+        InputError: For a user's mistake, in one line that says what and where.
+
+    Example:
+        >>> chats = servelab.load_trace("azure_conv", limit=100, rate=8.0)
+        >>> len(chats), chats.arrival_s.shape, bool((chats.input_tokens > 0).all())
+        (100, (100,), True)
     """
     transform = Transforms(**steps)
     require_whole("trace.seed", seed)
@@ -113,21 +132,8 @@ def load(
         require_count("trace.requests", requests, MOST_REQUESTS)
     how = How(block_tokens, bad_records, unit, result, transform.wanted_s, seed)
     length = transform.limit if requests is None and not transform.resizes else requests
-    sampled = False
-    if path is not None and (not isinstance(path, str | Path) or not str(path).strip()):
-        raise InputError(f"trace.path must name a file, got {shown(path)}")
-    if format is not None and not isinstance(format, str):
-        raise InputError(f"trace.format must be a name, got {shown(format)}")
-    if path is not None and format == TWIN:
-        from traces.fitted.fitted_trace import sample_fitted
-
-        trace, sampled = sample_fitted(Path(str(path)).expanduser(), length, seed), True
-    elif path is not None and columns is not None:
-        if format is not None:
-            raise InputError("trace.format and trace.columns exclude each other; set one of them")
-        trace = read_columns(Path(str(path)).expanduser(), columns, how)
-    elif path is not None:
-        trace = from_file(str(path), format, how)
+    if path is not None:
+        trace, sampled = _of_file(path, format, columns, how, length)
     elif name is not None:
         if (format, block_tokens, columns, unit, result) != (None,) * 5:
             given = "trace.format, trace.block_tokens, trace.columns, trace.unit and trace.result"
@@ -141,6 +147,25 @@ def load(
     if trace.clock.unit == DRAWN:
         trace = transforms.poisson(trace, seed)
     return to_workload(transform.apply(trace, seed))
+
+
+def _of_file(
+    path: str | Path, format: str | None, columns: Mapping[str, str] | None, how: How, length: int | None
+) -> tuple[Trace, bool]:
+    """The trace in a file, and whether it is a sample of a fitted trace."""
+    if not isinstance(path, str | Path) or not str(path).strip():
+        raise InputError(f"trace.path must name a file, got {shown(path)}")
+    if format is not None and not isinstance(format, str):
+        raise InputError(f"trace.format must be a name, got {shown(format)}")
+    if format == TWIN:
+        from traces.fitted.fitted_trace import sample_fitted
+
+        return sample_fitted(Path(str(path)).expanduser(), length, how.seed), True
+    if columns is None:
+        return from_file(str(path), format, how), False
+    if format is not None:
+        raise InputError("trace.format and trace.columns exclude each other; set one of them")
+    return read_columns(Path(str(path)).expanduser(), columns, how), False
 
 
 def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:

@@ -27,7 +27,8 @@ from framework.diagnosis.phase_times import (
 from framework.engine.durations.speculation import Speculation
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.objective.experiment import Experiment
-from framework.policy.base import Policy, decode_least_kv, lay_out, overrides, prefill_least_queued
+from framework.policy.base import Policy, decode_least_kv, overrides, prefill_least_queued
+from framework.policy.laying_out import lay_out
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster
 from framework.system.cluster import ClusterSpec, LinkSpec

@@ -33,13 +33,27 @@ _LIMITS = ("ttft_s", "tpot_s", *_FURTHER, "reader_wait_s")
 class Slo:
     """Limits that a good request keeps, in seconds; None: not in force.
 
-    `tbt_p99_s`: on the 99th percentile of a request's gaps between tokens. `tbt_tail_s`: on the mean of the slowest
-    tenth of these gaps. `normalized_s`: on the latency per output token. `reader_wait_s`: on the time that a reader of
-    `reading_tokens_s` tokens/s waits after the first token (`framework.metrics.service.pacing`). `classes`: separate
-    limits for values of `slo_class`, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; a class has the other limits
-    of all requests. `slowdown`: limits of all requests, relative to their times alone.
+    Attributes:
+        ttft_s: On the time from arrival to first token.
+        tpot_s: On the mean time per output token after the first.
+        tbt_p99_s: On the 99th percentile of a request's gaps between tokens.
+        tbt_tail_s: On the mean of the slowest tenth of these gaps.
+        normalized_s: On the latency per output token.
+        reader_wait_s: On the time that a reader waits after the first token (`framework.metrics.service.pacing`).
+        reading_tokens_s: Tokens/s of that reader.
+        classes: Separate limits for values of `slo_class`, as in `{"batch": {"ttft_s": 30.0, "tpot_s": None}}`; a class
+            has the other limits of all requests.
+        slowdown: Limits of all requests, relative to their times alone.
 
-    Raises InputError for a limit that is not positive and for an unknown name.
+    Raises:
+        InputError: For a limit that is not positive, and for an unknown name.
+
+    Example:
+        >>> strict = servelab.Slo(ttft_s=0.5, tpot_s=0.02)
+        >>> strict.scaled(2.0).ttft_s
+        1.0
+        >>> run.judged_by(strict).summary["slo_attainment"] <= run.summary["slo_attainment"]
+        True
     """
 
     ttft_s: Positive | None = 2.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import platform
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -29,13 +28,12 @@ from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import (
     bubbles,
+    costs,
     drafted,
-    fleet,
     gpus_on,
     loaded,
     pool_table,
     prefill_batch_tokens,
-    price_usd_per_hour,
     usage,
 )
 from framework.result import FINISHED, STATES, Gaps, Result, Spread
@@ -49,7 +47,20 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is reported of one run: one row a request, the summary, one row a pool."""
+    """What is reported of one run: docs/results.md has every key and column.
+
+    Attributes:
+        requests: One row a request, (N rows); times in seconds, null if undefined.
+        summary: The figures of the run; latencies in ms, rates per second.
+        pools: One row a pool.
+
+    Raises:
+        KeyError: For a key that the summary lacks.
+
+    Example:
+        >>> run.evaluation.summary["goodput_rps"] == run.summary["goodput_rps"]
+        True
+    """
 
     requests: pl.DataFrame
     summary: dict[str, Any]
@@ -59,8 +70,21 @@ class Evaluation:
 def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Evaluation:
     """The request table, the summary and the pool table of a run, computed together.
 
-    `shortest_s`: for a set of requests, the least time in which any schedule could serve them. If trace and load do not
-    fix a window, goodput is over at least this time for all requests (`framework.metrics.clock`).
+    Args:
+        result: Of `simulate`.
+        slo: What a good request keeps.
+        shortest_s: For a set of requests, the least time in which any schedule could serve them. If trace and load do
+            not fix a window, goodput is over at least this time for all requests (`framework.metrics.clock`).
+
+    Returns:
+        All that is reported of the run.
+
+    Raises:
+        InputError: For a limit on what the run has not kept.
+
+    Example:
+        >>> servelab.evaluate(run.result, servelab.Slo()).summary["completed"]
+        60
     """
     gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
     requests = _request_table(result, slo, gaps, clock)
@@ -243,26 +267,9 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **program_figures(result, clock.counted),
         **crash_figures(result, clock),
         **slowdown_figures(result, clock),
-        **_costs(result, requests, used, clock),
+        **costs(result, requests, used, clock),
         **({"classes": by_class(requests, seconds)} if "slo_class" in requests.columns else {}),
         **_provenance(result),
-    }
-
-
-def _costs(result: Result, requests: pl.DataFrame, used: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
-    """Size of the fleet, energy and money; `requests` are those that count."""
-    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
-    good = requests.filter(pl.col("good"))
-    usd_per_hour = price_usd_per_hour(result, clock)
-    paid_usd = usd_per_hour * clock.window_s / 3600.0
-    return {
-        **fleet(result, clock),
-        "energy_j": used["energy_j"],
-        "cost_usd": used["cost_usd"],
-        "usd_per_hour": usd_per_hour,
-        "energy_per_token_j": _per(used["energy_j"], served_tokens),
-        "usd_per_million_good_tokens": _per(paid_usd, int(good["output_tokens"].sum()) / 1e6),
-        "good_per_usd": _per(len(good), paid_usd),
     }
 
 
@@ -318,10 +325,6 @@ def _cache_hit_rate(result: Result) -> float | None:
     admitted = ~np.isnan(result.requests["start_s"])
     held, asked = result.requests["cached_tokens"][admitted], result.workload.input_tokens[admitted]
     return int(held.sum()) / int(asked.sum()) if len(asked) else None
-
-
-def _per(total: float | None, count: float) -> float | None:
-    return total / count if total is not None and count > 0 else None
 
 
 def _null_below_zero(values: NDArray[Any]) -> pl.Series:

@@ -6,7 +6,7 @@ to the last answer. All work counts, including recomputation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from framework.errors import InputError
 from framework.metrics.clock import Clock
-from framework.result import Result
+from framework.result import FINISHED, Result
 from framework.system.cluster import PoolSpec
 from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import Model
@@ -247,6 +247,27 @@ def pool_table(result: Result, clock: Clock) -> pl.DataFrame:
 
 def _of_instances(result: Result, value: Callable[[PoolSpec], float]) -> Floats:
     return np.array([value(pool) for pool in result.cluster.pools], np.float64)[result.instances["pool"]]
+
+
+def costs(result: Result, requests: pl.DataFrame, used: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+    """Size of the fleet, energy and money; `requests` are those that count."""
+    served_tokens = int(result.workload.output_tokens[result.requests["state"] == FINISHED].sum())
+    good = requests.filter(pl.col("good"))
+    usd_per_hour = price_usd_per_hour(result, clock)
+    paid_usd = usd_per_hour * clock.window_s / _HOUR_S
+    return {
+        **fleet(result, clock),
+        "energy_j": used["energy_j"],
+        "cost_usd": used["cost_usd"],
+        "usd_per_hour": usd_per_hour,
+        "energy_per_token_j": _per(used["energy_j"], served_tokens),
+        "usd_per_million_good_tokens": _per(paid_usd, int(good["output_tokens"].sum()) / 1e6),
+        "good_per_usd": _per(len(good), paid_usd),
+    }
+
+
+def _per(total: float | None, count: float) -> float | None:
+    return total / count if total is not None and count > 0 else None
 
 
 def _peak_flops(pool: PoolSpec, model: Model) -> float:

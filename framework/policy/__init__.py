@@ -23,11 +23,11 @@ from framework.policy.base import (
     decision,
     decode_least_kv,
     decode_round_robin,
-    lay_out,
     overrides,
     prefill_least_queued,
     prefill_round_robin,
 )
+from framework.policy.laying_out import lay_out
 from framework.policy.view import Cluster, Instances, Request, View
 
 __all__ = [

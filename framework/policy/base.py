@@ -6,8 +6,6 @@ Views are read-only and hold no true output length.
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,39 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
-from framework.errors import InputError, PolicyError, noting
+from framework.errors import InputError
 from framework.policy.actions import Action, Plan
-from framework.policy.hooks import HOOK_NAMES, HOOKS
 from framework.policy.predictor import given_name
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
-_NEARLY = 0.8  # least likeness by difflib: a letter or two
-# The arguments of each method.
-_PASSED = {
-    "layout": ("spec",),
-    "prepare": ("cluster",),
-    **{hook.name: (hook.argument, "cluster") for hook in HOOKS},
-    **{hook.name: ("cluster",) for hook in HOOKS if hook.argument == "tick"},
-    "victim": ("instance", "candidates", "cluster"),
-    "select": ("instance", "decoding", "cluster"),
-}
-
-
-def _letters(name: str) -> str:
-    """A name in the form that is compared: onTick is meant as on_tick."""
-    return name.replace("_", "").lower()
-
-
-_METHODS = {_letters(name): name for name in (*HOOK_NAMES, "layout")}
-
 
 @dataclass(frozen=True)
 class Decision:
-    """A rule that the compiled engine compiles when a run first needs it.
+    """A rule that the compiled engine compiles when a run first needs it; `decision` makes one.
 
-    `observes`: it reads what changes in the middle of decode steps (kv_tokens, blocks). `index`: the name of a faster
-    way to the same answer, which an engine may take instead; "": none.
+    Attributes:
+        function: Of (request, view, params, state), returning an int.
+        observes: It reads what changes in the middle of decode steps (kv_tokens, blocks).
+        index: The name of a faster way to the same answer, which an engine may take instead; "": none.
+
+    Raises:
+        PolicyError: By the run, if the rule cannot be compiled, or answers with an instance that is none.
+
+    Example:
+        >>> isinstance(servelab.Policy.route_prefill, servelab.Decision)  # the default rule
+        True
     """
 
     function: Callable[..., Any]
@@ -62,6 +49,25 @@ def decision(*, observes: bool) -> Callable[[Callable[..., int]], Decision]:
     `view.instances` and `view.requests` are structured arrays with the columns of `Instances` and `Requests`, and
     `framework.replay.lookups` has more, by `view.engine`. `params` are the policy's `compiled_params`, `state` 16
     floats of the policy's own that start at 0.
+
+    Args:
+        observes: Whether the rule reads what changes in the middle of decode steps (kv_tokens, blocks).
+
+    Returns:
+        A decorator, which makes a `Decision` of the function.
+
+    Raises:
+        PolicyError: By the run, if the rule cannot be compiled, or answers with an instance that is none.
+
+    Example:
+        >>> @servelab.decision(observes=False)
+        ... def in_turn(request, view, params, state):
+        ...     return request % len(view.instances)
+        >>> class InTurn(servelab.Aggregated):
+        ...     route_prefill = in_turn
+        >>> turns = servelab.run(InTurn(), "synthetic", limit=60, rate=20)
+        >>> turns.requests["prefill_instance"][:6].to_list()
+        [0, 1, 2, 3, 4, 0]
     """
     return lambda function: Decision(function, observes)
 
@@ -121,7 +127,24 @@ decode_least_kv = Decision(_least_kv, observes=True, index="least_kv")
 
 
 class Policy:
-    """Base of all policies: override what is new. `self` holds the configured values and may keep counters."""
+    """Base of all policies: override what is new. `self` holds the configured values and may keep counters.
+
+    A policy object serves one run; `servelab.run` copies the one that it gets. Arguments of `__init__` with defaults
+    are settings of the policy.
+
+    Raises:
+        InputError: By the run, if the policy cannot use the cluster.
+        PolicyError: By the run, for a method with nearly a hook's name, other arguments, or an unusable answer.
+
+    Example:
+        >>> class ShortFirst(servelab.Policy):  # for any cluster
+        ...     def prioritize(self, queue, cluster):
+        ...         return cluster.requests.input_tokens[queue]
+        >>> short = servelab.run(ShortFirst(), "synthetic", limit=60, rate=90, cluster__instances=1)
+        >>> fifo = servelab.run(servelab.Policy(), "synthetic", limit=60, rate=90, cluster__instances=1)
+        >>> short.summary["median_ttft_ms"] < fifo.summary["median_ttft_ms"]
+        True
+    """
 
     roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # roles of instances that it can use
     suggested_cluster: ClassVar[str] = "mixed"
@@ -134,7 +157,7 @@ class Policy:
 
     @property
     def name(self) -> str:
-        """The policy's name in results: its file in policies/, else its class."""
+        """The policy's name in results, that of its file in policies/, else of its class."""
         return given_name(type(self))
 
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
@@ -229,68 +252,38 @@ def overrides(policy: Policy, hook: str) -> bool:
     return getattr(type(policy), hook) is not getattr(Policy, hook) or hook in vars(policy)
 
 
-def lay_out(policy: Policy, cluster: ClusterSpec) -> ClusterSpec:
-    """The policy's layout of the configured cluster. Raises InputError if it refuses the cluster, or returns something
-    else. Also raises it for a method that resembles a hook by mistake, and for a hook that does not take its arguments.
-    """
-    _refuse_misnamed(policy)
-    _refuse_other_arguments(policy)
-    if overrides(policy, "on_tick") and not _has_period(policy):
-        raise PolicyError(f"policy {policy.name}: on_tick needs a period; set tick_s, as in tick_s = 1.0")
-    with noting(f"policy {policy.name}", "layout"):
-        spec = policy.layout(cluster)
-    if not isinstance(spec, ClusterSpec):
-        raise PolicyError(f"policy {policy.name}: layout returned {spec!r}; return a ClusterSpec")
-    partly = [pool for pool in spec.pools if pool.role != "off" and pool.begins_on < pool.instances]
-    if partly and not policy.changes_roles:
-        raise InputError(
-            f"pool {partly[0].name}: policy {policy.name} starts no instances, and {partly[0].begins_on} of"
-            f" {partly[0].instances} are on at the start; leave on_at_start unset, or choose a policy that scales"
-        )
-    return spec
-
-
-def _refuse_misnamed(policy: Policy) -> None:
-    """Raise PolicyError for a public method that no base class has and whose name is nearly a hook's."""
-    for kind in type(policy).__mro__:
-        if kind in (Policy, Aggregated, Disaggregated, object):
-            continue
-        for name, value in vars(kind).items():
-            is_own = not name.startswith("_") and not hasattr(Policy, name)
-            near = difflib.get_close_matches(_letters(name), _METHODS, 1, _NEARLY) if is_own else []
-            if near and (callable(value) or isinstance(value, Decision)):
-                meant = _METHODS[near[0]]
-                raise PolicyError(f"policy {policy.name}: no hook is called {name}; did you mean {meant}?")
-
-
-def _refuse_other_arguments(policy: Policy) -> None:
-    """Raise PolicyError for a method that cannot be called as its hook is."""
-    for name, passed in _PASSED.items():
-        own = getattr(policy, name)
-        if not overrides(policy, name) or not (inspect.ismethod(own) or inspect.isfunction(own)):
-            continue
-        signature = inspect.signature(own)
-        try:
-            signature.bind(*passed)
-        except TypeError:
-            called = f"it is called as {name}({', '.join(passed)})"
-            raise PolicyError(f"policy {policy.name}: {name} takes {signature}; {called}") from None
-
-
-def _has_period(policy: Policy) -> bool:
-    """Whether anything has set `tick_s`, even to None."""
-    kinds = type(policy).__mro__
-    return "tick_s" in vars(policy) or any("tick_s" in vars(kind) for kind in kinds if kind is not Policy)
-
-
 class Aggregated(Policy):
-    """A policy whose instances all prefill and decode."""
+    """A policy whose instances all prefill and decode.
+
+    Raises:
+        InputError: By the run, for a cluster with instances of another role.
+
+    Example:
+        >>> class NotTooMany(servelab.Aggregated):
+        ...     def admit(self, request, cluster):
+        ...         return True if cluster.prefill.queued.sum() < 5 else "too many wait"
+        >>> few = servelab.run(NotTooMany(), "synthetic", limit=60, rate=200, cluster__instances=1)
+        >>> few.summary["rejected"] > 0
+        True
+    """
 
     roles: ClassVar[tuple[str, ...]] = ("mixed",)
 
 
 class Disaggregated(Policy):
-    """A policy with instances that prefill and others that decode; KV is moved between them."""
+    """A policy with instances that prefill and others that decode; KV is moved between them.
+
+    Raises:
+        InputError: By the run, for a cluster with mixed instances.
+
+    Example:
+        >>> class Emptiest(servelab.Disaggregated):
+        ...     def route_decode(self, request, cluster):
+        ...         return cluster.decode.argmin(cluster.decode.running)
+        >>> emptiest = servelab.run(Emptiest(), "synthetic", limit=60, rate=20)
+        >>> emptiest.pools["role"].to_list()
+        ['prefill', 'decode']
+    """
 
     roles: ClassVar[tuple[str, ...]] = ("prefill", "decode")
     suggested_cluster: ClassVar[str] = "disaggregated"

@@ -20,13 +20,37 @@ def require_decoding(ids: Integers, decodes: NDArray[np.bool_]) -> None:
 
 
 class View(NamedTuple):
-    """What a compiled rule receives. Rules read it; only the engine writes."""
+    """What a compiled rule receives, N requests and M instances. Rules read it; only the engine writes.
 
-    options: NDArray[np.void]  # (1,): options of the whole run, such as `block_tokens`
-    sim: NDArray[np.void]  # (1,): the clock, `now_s`, and counters
-    requests: NDArray[np.void]  # (N,)
-    instances: NDArray[np.void]  # (M,)
-    engine: Any = np.zeros(0, np.int64)  # address of the engine, for the functions of `framework.replay.lookups`
+    Attributes:
+        options: (1,) options of the whole run, such as `block_tokens`.
+        sim: (1,) the clock, `now_s` in seconds, and counters.
+        requests: (N,) records with the columns of `Requests`.
+        instances: (M,) records with the columns of `Instances`.
+        engine: The address of the engine, for the functions of `framework.replay.lookups`.
+
+    Raises:
+        PolicyError: By the run, for a rule that reads a column that there is not.
+
+    Example:
+        >>> @servelab.decision(observes=True)
+        ... def least_held(request: int, view: servelab.View, params, state) -> int:
+        ...     best = 0
+        ...     for i in range(len(view.instances)):
+        ...         if view.instances[i].kv_tokens < view.instances[best].kv_tokens:
+        ...             best = i
+        ...     return best
+        >>> class LeastHeld(servelab.Aggregated):
+        ...     route_prefill = least_held
+        >>> servelab.run(LeastHeld(), "synthetic", limit=60, rate=20).summary["completed"]
+        60
+    """
+
+    options: NDArray[np.void]
+    sim: NDArray[np.void]
+    requests: NDArray[np.void]
+    instances: NDArray[np.void]
+    engine: Any = np.zeros(0, np.int64)
 
 
 class Inspection(Protocol):

@@ -27,16 +27,32 @@ Floats = NDArray[np.float64]
 
 
 class Predictor:
-    """Predicts how many output tokens a request has still to come.
+    """Predicts how many output tokens a request has still to come; inherit it, and override `predict`.
 
     An estimate is made at the start of a stride and holds while the request generates `stride` tokens. Randomness must
-    be counter-based on (seed, request, generated // stride), so that it does not depend on the order of calls."""
+    be counter-based on (seed, request, generated // stride), so that it does not depend on the order of calls.
+
+    Attributes:
+        stride: Generated tokens for which an estimate holds.
+
+    Raises:
+        PolicyError: By the run, if `predict` returns other shapes, or what is no number.
+
+    Example:
+        >>> import numpy as np
+        >>> class Same(servelab.Predictor):
+        ...     def predict(self, requests, generated):
+        ...         return np.maximum(250.0 - generated, 1.0), np.full(len(requests), 100.0)
+        >>> guess = servelab.run("ares", "synthetic", limit=60, rate=20, predictor=Same())
+        >>> guess.summary["predictor"]
+        'Same'
+    """
 
     stride: int = 20
 
     @property
     def name(self) -> str:
-        """The predictor's name in results: its file in predictors/, else its class."""
+        """The predictor's name in results, that of its file in predictors/, else of its class."""
         return given_name(type(self))
 
     def prepare(self, workload: Workload, seed: int) -> None:

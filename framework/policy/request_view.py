@@ -98,7 +98,23 @@ class Finished:
 
 
 class Request:
-    """One request, as it is known at the present event."""
+    """One request, as it is known at the present event; a hook gets it. Nothing tells its true output length.
+
+    Attributes:
+        id: Its number, the index of its row in `cluster.requests` and in the request table.
+
+    Raises:
+        AttributeError: For anything else.
+
+    Example:
+        >>> class Chats(servelab.Aggregated):  # long prompts have the last instance for themselves
+        ...     def route_prefill(self, request: servelab.Request, cluster):
+        ...         last = len(cluster.instances) - 1
+        ...         return last if request.input_tokens > 2000 else request.id % last
+        >>> chats = servelab.run(Chats(), "synthetic", limit=60, rate=20)
+        >>> int(chats.requests.filter(chats.requests["prefill_instance"] == 4)["input_tokens"].min()) > 2000
+        True
+    """
 
     __slots__ = ("_requests", "id")
 
@@ -108,27 +124,32 @@ class Request:
 
     @property
     def arrival_s(self) -> float:
+        """When it was sent, in seconds of the run."""
         return float(self._requests.arrival_s[self.id])
 
     @property
     def input_tokens(self) -> int:
+        """Tokens of its prompt."""
         return int(self._requests.input_tokens[self.id])
 
     @property
     def generated(self) -> int:
+        """Tokens emitted so far."""
         return int(self._requests.generated(np.asarray([self.id]))[0])
 
     @property
     def priority(self) -> int:
+        """The priority that the trace gives it, larger first; 0 if it gives none."""
         return int(self._requests.priority[self.id])
 
     @property
     def slo_class(self) -> int:
+        """The number of its class, in the order of their names; 0 if the trace has none."""
         return int(self._requests.slo_class[self.id])
 
     @property
     def limits(self) -> RequestLimits:
-        """What the run's SLO allows to a request of its class."""
+        """What the run's SLO allows to a request of its class, `ttft_s` and `tpot_s`; inf if any time will do."""
         limits = self._requests.limits
         return RequestLimits(float(limits.ttft_s[self.id]), float(limits.tpot_s[self.id]))
 
@@ -139,16 +160,20 @@ class Request:
 
     @property
     def session(self) -> int:
+        """The id of its session, or -1."""
         return int(self._requests.session[self.id])
 
     @property
     def turn(self) -> int:
+        """Its place in its session, from 0."""
         return int(self._requests.turn[self.id])
 
     @property
     def prefill_instance(self) -> int:
+        """The instance that it was routed to for its prefill, or -1."""
         return int(self._requests.prefill_instance[self.id])
 
     @property
     def preemptions(self) -> int:
+        """How often it was preempted."""
         return int(self._requests.preemptions[self.id])

@@ -30,13 +30,20 @@ _INSTANCE_COLUMNS = (
 class Instances:
     """Some instances as columns, each an array of shape (len(self),) in the order of `ids`, as of the present event.
 
-    `queued`, `queued_tokens`: requests that wait for their prefill, tokens still to be prefilled. `running`,
-    `prefilling`: requests that decode, requests whose prefill is under way. `kv_tokens`, `incoming_kv_tokens`: KV
-    tokens held here, and on their way here. `free_blocks`, `evictable_blocks`, `total_blocks`: KV blocks; evictable are
-    cached prefixes without a reference. `role`: the phases of which it takes new work, as the bits PREFILL and DECODE
-    of `framework.codes`. `draining_role`, `next_role`: its role before and after a change; one is under way while they
-    differ. `bandwidth_bytes_s`: of its network in each direction, which concurrent copies share. `step_times`: for a
-    policy's own compiled functions, which call `framework.timing.estimate`.
+    Attributes:
+        ids: Their numbers in the cluster.
+        pool: The number of the pool of each.
+        role: The phases of which it takes new work, as the bits PREFILL (1) and DECODE (2) of `framework.codes`.
+        next_role, draining_role: Its role after and before a change; one is under way while they differ.
+        queued, queued_tokens: Requests that wait for their prefill, tokens still to be prefilled.
+        running, prefilling: Requests that decode, requests whose prefill is under way.
+        kv_tokens, incoming_kv_tokens: KV tokens held here, and on their way here.
+        incoming, swapped: Requests whose KV is on its way here, and whose KV is in host memory.
+        total_blocks, free_blocks, evictable_blocks: KV blocks; evictable are cached prefixes without a reference.
+        token_budget, max_batch: Most tokens of a step, most requests at once.
+        prefill_percent: The share of the SMs of its prefill stream, if two streams share it.
+        bandwidth_bytes_s: Of its network in each direction, in bytes/s, which concurrent copies share.
+        step_times: For a policy's own compiled functions, which call `framework.timing.estimate`.
     """
 
     pool: Integers
@@ -111,7 +118,7 @@ class Instances:
         return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens)
 
     def changing(self) -> NDArray[np.bool_]:
-        """Whether a change of role is under way."""
+        """Whether a change of role is under way, (len(self),)."""
         return np.asarray(self.draining_role != self.next_role)
 
     def step_s(self) -> Floats:
@@ -120,10 +127,30 @@ class Instances:
 
 
 class Cluster:
-    """The cluster as of the present event. `prefill` and `decode` are the instances that take such work, `instances`
-    all.
+    """The cluster as of the present event, read-only; a hook gets it.
 
-    `groups` are the instances in lockstep, in order; an instance that steps alone is its own group.
+    Attributes:
+        instances: All instances, as columns.
+        prefill: Those that take prompts.
+        decode: Those that decode; an instance that does both is in both.
+        requests: All requests, as columns of shape (N,).
+        groups: The instances in lockstep, in order; an instance that steps alone is its own group.
+        spec: The pools and links, as the policy laid them out.
+        predictions: The answers of the run's predictor.
+        view: What compiled rules receive.
+        block_tokens: Tokens of a KV block.
+        kv_bytes_per_token: Bytes of a token's KV in a copy between instances.
+
+    Raises:
+        IndexError: For an instance or request that there is not; KeyError: for a pool.
+
+    Example:
+        >>> class Soonest(servelab.Aggregated):
+        ...     def route_prefill(self, request, cluster: servelab.Cluster):
+        ...         pool = cluster.prefill
+        ...         return pool.argmin((1 + pool.queued_tokens / request.input_tokens) * pool.prefill_s(request))
+        >>> servelab.run(Soonest(), "synthetic", limit=60, rate=20).summary["completed"]
+        60
     """
 
     def __init__(
@@ -141,10 +168,10 @@ class Cluster:
         self._role_changes = -1
         self.follow_roles()
         self.requests = Requests(engine, limits)
-        self.view = engine.view  # what compiled rules receive
+        self.view = engine.view
         self.predictions = predictions
         self.block_tokens = engine.block_tokens
-        self.kv_bytes_per_token = engine.copy_bytes_per_token  # bytes of a token's KV in a copy between instances
+        self.kv_bytes_per_token = engine.copy_bytes_per_token
 
     def seen_by(self, engine: Inspection) -> Cluster:
         """The same cluster as another inspection of the run shows it."""
@@ -160,7 +187,7 @@ class Cluster:
             self.decode = Instances(self._engine, np.flatnonzero(roles & DECODE))
 
     def finished(self, after: int) -> Finished:
-        """The requests that have finished, except the first `after`."""
+        """The requests that have finished, except the first `after`, as columns in the order of their ends."""
         ids = self._engine.finished[after:].copy()
         requests = self._engine.requests
         emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]
@@ -171,6 +198,7 @@ class Cluster:
 
     @property
     def now_s(self) -> float:
+        """Time of the present event, in seconds of the run."""
         return self._engine.now_s
 
     def group(self, instance: int) -> range:
@@ -216,7 +244,7 @@ class Cluster:
         return self._engine.suspended
 
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
-        """Ids of all requests that decode on a pool's instances, and each one's position in the pool."""
+        """Ids of all requests that decode on a pool's instances, and each one's position in the pool; shapes (k,)."""
         return self._engine.decoding_on(pool._ids)
 
     def residents(self, pool: Instances) -> tuple[Integers, Integers, NDArray[np.bool_]]:
@@ -227,11 +255,11 @@ class Cluster:
         return self._engine.residents(pool._ids)
 
     def migrating(self, ids: Integers) -> NDArray[np.bool_]:
-        """Which of these decoding requests are already being migrated."""
+        """Which of these decoding requests are already being migrated; shape of `ids`."""
         return self._engine.migrating(ids)
 
     def remaining_tokens(self, ids: Integers) -> Floats:
-        """Output tokens that the run's predictor still expects of these requests."""
+        """Output tokens that the run's predictor still expects of these requests, (k,); NaN without a predictor."""
         return self.predictions.remaining(ids, self.requests.generated(ids))
 
     def pool(self, name: str) -> Instances:

@@ -17,7 +17,8 @@ from framework.errors import InputError, instead_of, is_of_a_library, note_metho
 from framework.load import Load
 from framework.metrics.slo import Slo
 from framework.objective.experiment import Experiment
-from framework.policy.base import Policy, lay_out, overrides
+from framework.policy.base import Policy, overrides
+from framework.policy.laying_out import lay_out
 from framework.policy.predictor import Predictor
 from framework.run.building import build
 from framework.system.cluster import ClusterSpec, PoolSpec

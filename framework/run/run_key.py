@@ -17,7 +17,7 @@ from hydra.utils import get_object
 
 from framework.compiler.sources import import_closure
 from framework.objective.experiment import Experiment
-from framework.policy.base import lay_out
+from framework.policy.laying_out import lay_out
 from framework.workload import Workload
 
 _ROOT = Path(__file__).resolve().parents[2]

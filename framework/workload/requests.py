@@ -27,33 +27,64 @@ _NUMBERS = tuple(name for name in _ROWS if name not in _TEXTS)
 class Workload:
     """N requests in trace order, each array of shape (N,) unless stated otherwise.
 
-    `arrival_s` is non-decreasing and holds the recorded times; a request with `previous >= 0` (a later call of a
-    program, such as a later turn of a session) arrives instead `think_s` after request `previous`, and all others that
-    `joins` gives it, have ended. The ids of the blocks of request r's prompt are `hash_ids[begin:end]` with begin and
-    end = `hash_spans[r]`; spans may overlap. Each block has `hash_block_tokens` tokens, and ids are chained: the same
-    id means the same prefix up to and including that block. Arrays are read-only, so workloads may share them.
+    A request with `previous >= 0` (a later call of a program, such as a later turn of a session) arrives `think_s`
+    after request `previous`, and all others that `joins` gives it, have ended. Arrays are read-only, so workloads may
+    share them.
+
+    Attributes:
+        arrival_s: Recorded times of arrival, seconds, non-decreasing.
+        input_tokens: Tokens of each prompt, at least 1.
+        output_tokens: Tokens of each answer, at least 1.
+        name: Of the trace, in results.
+        source: "real", "twin" (drawn from a fitted trace) or "synthetic".
+        sha256: Of the file.
+        hash_ids: (K,) Ids of the blocks of prompts, kept as int32. They are chained: the same id means the same prefix
+            up to and including that block.
+        hash_spans: (N, 2) The blocks of request r's prompt are `hash_ids[begin:end]` with begin and end =
+            `hash_spans[r]`; spans may overlap. None: no prefix information. See `consecutive`.
+        hash_block_tokens: Tokens of each such block.
+        previous: The call that it waits for, whose context it may continue; -1: none.
+        joins: (J, 2) A call, and a further one of its session that it waits for.
+        think_s: Seconds from the end of those to its arrival.
+        session_id: Of its session, -1: none.
+        turn: Its place in its session, from 0.
+        trigger: What `think_s` is: an index of `framework.workload.programs.TRIGGERS`.
+        slo_class: N names of classes.
+        priority: Larger first.
+        tenant: N names of senders: a user, a customer.
+        notes: Notes for readers of the results (jitter, rescaling, a fitted trace).
+        caveat: A warning that must appear next to the results.
+
+    Raises:
+        InputError: For columns of unequal length, no requests, and values out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> three = servelab.Workload(np.array([0.0, 0.1, 0.2]), np.array([900, 50, 400]), np.array([20, 80, 5]))
+        >>> len(three), servelab.run("chunked", three).summary["total_output_tokens"]
+        (3, 105)
     """
 
     arrival_s: NDArray[np.float64]
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     name: str = "workload"
-    source: str = "synthetic"  # real | twin | synthetic
+    source: str = "synthetic"
     sha256: str = ""
-    hash_ids: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int32))  # (K,), kept as int32
-    hash_spans: NDArray[np.int64] | None = None  # (N, 2), None: no prefix information; see `consecutive`
+    hash_ids: NDArray[np.integer[Any]] = field(default_factory=lambda: np.zeros(0, np.int32))
+    hash_spans: NDArray[np.int64] | None = None
     hash_block_tokens: int = 0
-    previous: NDArray[np.int64] | None = None  # the call that it waits for, whose context it may continue; -1: none
-    joins: NDArray[np.int64] | None = None  # (J, 2): a call, and a further one of its session that it waits for
+    previous: NDArray[np.int64] | None = None
+    joins: NDArray[np.int64] | None = None
     think_s: NDArray[np.float64] | None = None
-    session_id: NDArray[np.int64] | None = None  # -1: none
+    session_id: NDArray[np.int64] | None = None
     turn: NDArray[np.int64] | None = None
-    trigger: NDArray[np.int8] | None = None  # what `think_s` is: an index of framework.workload.programs.TRIGGERS
+    trigger: NDArray[np.int8] | None = None
     slo_class: tuple[str, ...] | None = None
     priority: NDArray[np.int64] | None = None
-    tenant: tuple[str, ...] | None = None  # the sender: a user, a customer
-    notes: tuple[str, ...] = ()  # notes for readers of the results (jitter, rescaling, a fitted trace)
-    caveat: str = ""  # a warning that must appear next to the results
+    tenant: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+    caveat: str = ""
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
@@ -97,6 +128,7 @@ class Workload:
 
     @property
     def has_prefixes(self) -> bool:
+        """Whether prompts have ids of blocks."""
         return self.hash_spans is not None and len(self.hash_ids) > 0
 
     @property
@@ -118,15 +150,6 @@ def consecutive(counts: NDArray[np.integer[Any]] | Sequence[int]) -> NDArray[np.
     return np.stack((ends - counts, ends), axis=1)
 
 
-def ids_in_order(workload: Workload) -> NDArray[np.integer[Any]]:
-    """The ids of all prompts' blocks, request by request."""
-    if workload.hash_spans is None:
-        return workload.hash_ids
-    counts = workload.hash_counts
-    places = np.arange(counts.sum()) + np.repeat(workload.hash_spans[:, 0] - np.cumsum(counts) + counts, counts)
-    return workload.hash_ids[places]
-
-
 def _check_spans(spans: NDArray[np.int64], requests: int, ids: int) -> None:
     if spans.shape != (requests, 2):
         raise InputError(f"workload: hash_spans must have a begin and an end for each request, has shape {spans.shape}")
@@ -134,69 +157,11 @@ def _check_spans(spans: NDArray[np.int64], requests: int, ids: int) -> None:
         raise InputError(f"workload: hash_spans must lie within the {ids} hash_ids, begins before ends")
 
 
-def dense(names: NDArray[np.integer[Any]]) -> NDArray[np.integer[Any]]:
-    """The names, renumbered if they are negative or far larger than their number."""
-    if len(names) and (names.min() < 0 or names.max() > 4 * len(names) + 1024):
-        return np.unique(names, return_inverse=True)[1].astype(np.int64)
-    return names
-
-
 def small(names: NDArray[np.integer[Any]]) -> NDArray[np.int32]:
     """The names as int32, renumbered if they do not fit."""
     if len(names) and (names.min() < -_MOST_NAME or names.max() > _MOST_NAME):
         names = np.unique(names, return_inverse=True)[1]
     return np.ascontiguousarray(names, np.int32)
-
-
-def filled_blocks(workload: Workload, block_tokens: int) -> NDArray[np.int64]:
-    """The blocks that prompt and output fill, without the last token, which is never read: (N,)."""
-    return (workload.input_tokens + workload.output_tokens - 1) // block_tokens
-
-
-def block_names(workload: Workload, block_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Names that are equal if blocks of `block_tokens` tokens hold the same prefix, of prompts and outputs; and
-    offsets.
-
-    Block k of request r, which ends with its token (k + 1) * block_tokens, is `names[offsets[r] + k]`; there is one for
-    each block that prompt and output fill, without the last token, which is never read. Within blocks of the trace
-    (including the last, partial one if the trace has an id for it), names follow their ids. If the prompt of the
-    session's next turn has the ids of r's prompt and is at least as long as r's prompt and output, it continues both:
-    r's further blocks have the names that they have there (if several calls do, in the first). Any other block is the
-    request's alone.
-    """
-    count = len(workload)
-    filled = filled_blocks(workload, block_tokens)
-    offsets = np.concatenate([[0], np.cumsum(filled)])
-    each, size = workload.hash_block_tokens // block_tokens, workload.hash_block_tokens
-    names = np.arange(offsets[-1]) + len(workload.hash_ids) * each
-    if workload.hash_spans is None:
-        return names, offsets
-    named = np.minimum(filled, np.minimum(workload.hash_counts * size, workload.input_tokens) // block_tokens)
-    request = np.repeat(np.arange(count), named)
-    block = np.arange(len(request)) - np.repeat(np.cumsum(named) - named, named)
-    ids = np.unique(workload.hash_ids, return_inverse=True)[1]
-    names[offsets[request] + block] = ids[workload.hash_spans[request, 0] + block // each] * each + block % each
-    if workload.previous is not None:
-        _name_by_next_turn(workload, names, offsets, ids)
-    return names, offsets
-
-
-def _name_by_next_turn(
-    workload: Workload, names: NDArray[np.int64], offsets: NDArray[np.int64], ids: NDArray[np.int64]
-) -> None:
-    """Give blocks behind a prompt's ids the names that the session's next turn gives them."""
-    assert workload.previous is not None
-    assert workload.hash_spans is not None
-    tokens, begins = workload.input_tokens, workload.hash_spans[:, 0]
-    full = np.minimum(workload.hash_counts, tokens // workload.hash_block_tokens)
-    for later in range(len(workload) - 1, -1, -1):  # a turn follows the previous turn
-        r = int(workload.previous[later])
-        if r < 0 or tokens[later] < tokens[r] + workload.output_tokens[r] or full[later] < full[r]:
-            continue
-        own, its = (ids[begins[k] : begins[k] + full[r]] for k in (r, later))
-        if np.array_equal(own, its):
-            mine = names[offsets[r] : offsets[r + 1]]
-            mine[:] = names[offsets[later] :][: len(mine)]
 
 
 def within_context(workload: Workload, max_context: int) -> Workload:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -26,6 +25,7 @@ from framework.result import Result
 from framework.run.building import build
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
+from servelab.testing.contexts import eager_thread_switches, titled
 from servelab.testing.ends import require_ends_in_place, require_finished_or_rejected
 from servelab.testing.named import configuration, new_part
 from servelab.testing.recording import (
@@ -49,9 +49,23 @@ each_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
 
 
 class PolicyConformance:
-    """The suite. Set `policy_name` (a YAML of conf/policy, or of `config_dir`/policy) or `policy_factory`.
+    """The rules that every policy keeps, as tests of pytest: inherit it in a test module.
 
-    `policy_factory` and `predictor_factory` are called without arguments. With `policy_name` both come from the YAML.
+    Attributes:
+        policy_name: A YAML of conf/policy, or of `config_dir`/policy; policy and predictor come from it.
+        config_dir: A folder of your own YAMLs.
+        policy_factory: In place of a name: called without arguments, makes a policy.
+        predictor_factory: Called without arguments, makes a predictor or None.
+
+    Raises:
+        AssertionError: By each test whose rule the policy breaks.
+
+    Example:
+        >>> from servelab.testing import PolicyConformance
+        >>> class TestMine(PolicyConformance):
+        ...     policy_factory = servelab.Aggregated
+        >>> sorted(TestMine().usable_clusters())[:1]
+        ['mixed']
     """
 
     policy_name: ClassVar[str | None] = None
@@ -144,8 +158,9 @@ class PolicyConformance:
 
     @each_scenario
     def test_every_request_ends_once_on_instances_that_can_serve_it(self, scenario: str) -> None:
+        """In every small world, on every cluster that the policy accepts."""
         for title, cluster in self.usable_clusters().items():
-            with _titled(scenario, title):
+            with titled(scenario, title):
                 result = self.play(SCENARIOS[scenario], cluster)
                 check_result(result)
                 require_ends_in_place(result, changes_roles=self.new_policy().changes_roles)
@@ -153,14 +168,14 @@ class PolicyConformance:
     def test_nothing_fails_where_there_is_room(self) -> None:
         """With memory for everything each request is finished, or the policy itself rejects it."""
         for title, cluster in self.usable_clusters().items():
-            with _titled("roomy", title):
+            with titled("roomy", title):
                 require_finished_or_rejected(self.play(SCENARIOS["roomy"], cluster))
 
     @pytest.mark.parametrize("name", STORMS)
     def test_a_storm_leaves_nobody_behind(self, name: str) -> None:
         """All requests fit alone: each is finished, or the policy itself rejects it."""
         for title, cluster in self.usable_clusters().items():
-            with _titled(f"storm: {name}", title):
+            with titled(f"storm: {name}", title):
                 result = self._played_if_it_can(STORMS[name], cluster)
                 if result is not None:
                     check_result(result)
@@ -171,7 +186,7 @@ class PolicyConformance:
     def test_crashes_of_instances_leave_nobody_behind(self, scenario: str, crashes: str) -> None:
         """Requests of crashed instances are served elsewhere, or once one is back; none is sent to one that is down."""
         for title, cluster in self.usable_clusters().items():
-            with _titled(f"{scenario}, crashes {crashes}", title):
+            with titled(f"{scenario}, crashes {crashes}", title):
                 world = _world(scenario)
                 faults = CRASHES[crashes](self.new_policy().layout(cluster))
                 result = self._played_if_it_can(replace(world, engine=replace(world.engine, faults=faults)), cluster)
@@ -186,7 +201,7 @@ class PolicyConformance:
         each question.
         """
         for title, cluster in self.usable_clusters().items():
-            with _titled(f"{scenario}, crashes {crashes}", title):
+            with titled(f"{scenario}, crashes {crashes}", title):
                 world, policy = _world(scenario), self.new_policy()
                 laid_out = policy.layout(cluster)
                 faults = CRASHES[crashes](laid_out)
@@ -221,19 +236,20 @@ class PolicyConformance:
         """Predictions are then NaN; the policy must still decide."""
         scenario = SCENARIOS["tight, recompute"]
         for title, cluster in self.usable_clusters().items():
-            with _titled("tight, recompute, without a predictor", title):
+            with titled("tight, recompute, without a predictor", title):
                 check_result(simulate(scenario.workload, cluster, MODEL, TIMING, scenario.engine, self.new_policy()))
 
     @each_scenario
     def test_the_same_run_twice_gives_the_same_bytes(self, scenario: str) -> None:
         """This also holds in one process after other runs: nothing may stay in a class or a module."""
         for title, cluster in self.usable_clusters().items():
-            with _titled(scenario, title):
+            with titled(scenario, title):
                 first, second = (self.play(SCENARIOS[scenario], cluster) for _ in range(2))
                 difference = first_difference(first, second)
                 assert difference is None, f"the same run, a second time, is another: {difference}; {_ONE_SEED}"
 
     def test_runs_in_threads_are_as_alone(self) -> None:
+        """Runs of one process share nothing that changes."""
         names = ("tight, recompute", "sessions")
         for title, cluster in self.usable_clusters().items():
             alone = [self.play(SCENARIOS[name], cluster) for name in names]
@@ -243,10 +259,10 @@ class PolicyConformance:
                 start.wait()
                 return self.play(SCENARIOS[name], cluster)
 
-            with _eager_thread_switches(), ThreadPoolExecutor(len(names)) as pool:
+            with eager_thread_switches(), ThreadPoolExecutor(len(names)) as pool:
                 concurrent = list(pool.map(together, names))
             for name, one, other in zip(names, alone, concurrent, strict=True):
-                with _titled(name, title):
+                with titled(name, title):
                     difference = first_difference(one, other)
                     assert difference is None, f"with another run, in a thread, it is another: {difference}"
 
@@ -263,7 +279,7 @@ class PolicyConformance:
         """An error names a hook that changes what it is shown, by a way that numpy does not refuse."""
         suite: Any = type(self)
         for title in self.usable_clusters():
-            with _titled(scenario, title):
+            with titled(scenario, title):
                 _known(suite, scenario, title)
 
     @each_scenario
@@ -281,7 +297,7 @@ class PolicyConformance:
                 other = replace(SCENARIOS[scenario], workload=with_other_lengths(known.workload, open_then, change))
                 # With any lengths some requests end before `end_s`, with fewer tokens than are known by then.
                 until_s = end_s if change == "longer" else math.inf
-                with _titled(scenario, title):
+                with titled(scenario, title):
                     changed, after = self._recorded(other, cluster, in_machine_code, until_s)
                     if changed is not None:
                         end_s = min(end_s, changed.requests["end_s"][open_then].min())
@@ -315,23 +331,3 @@ def _known(suite: Callable[[], PolicyConformance], scenario: str, cluster: str) 
 def _world(name: str) -> Scenario:
     """One of the scenarios, or of the storms."""
     return {**SCENARIOS, **{f"storm: {storm}": world for storm, world in STORMS.items()}}[name]
-
-
-@contextmanager
-def _titled(scenario: str, cluster: str) -> Iterator[None]:
-    """Add to an error in a run which run it was."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"scenario {scenario!r} on cluster {cluster!r} (servelab.testing.worlds)")
-        raise
-
-
-@contextmanager
-def _eager_thread_switches() -> Iterator[None]:
-    usual_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(usual_s)

@@ -11,7 +11,7 @@ import pytest
 from tests.helpers.kept_counts import RUNS, KeptCounts
 from tests.reach import MECHANISMS, is_excluded, reached
 
-FLOOR, _THOROUGH_FLOOR = 3, 20
+FLOOR, _THOROUGH_FLOOR = 2, 20
 _THOROUGH = 1000  # runs
 EVENTS = (
     *("admission that waits for others", "admitted again", "admitted again with a prefix"),

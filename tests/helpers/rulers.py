@@ -132,7 +132,7 @@ def mix(*values: int) -> int:
 
 def is_deep(asked: int) -> bool:
     """Whether a policy that has been asked so often looks at all there is: it takes as long as the rest of a run."""
-    return mix(15, asked) % 3 == 0
+    return mix(15, asked) % 5 == 0
 
 
 def percent(draw: int) -> int:

@@ -52,7 +52,10 @@ _SWEEPS = [line for line in QUICK if "run.py -m policy=" in line and line.endswi
 _SET = [line for line in QUICK if re.fullmatch(r"python run\.py( '?[\w.]+=(?!.*\.py:|FILE|my_)[^ ]+)+", line)]
 _COMPOSED = [line for line in _SET if not re.search("report=|diagnose=|load=|objective=|compression=", line)][1:]
 _APPLICATIONS = [
-    line for line in QUICK if re.search(r"experiments\.(guide|curve|ablation|plot)|calibration|patience_s=1,2", line)
+    line
+    for line in QUICK
+    if re.search(r"experiments\.(guide|curve|ablation|plot)|calibration|patience_s=1,2|report=true|load=closed", line)
+    or re.search(r"trace\.rate=5,10,20|distserve,soonest|kv_compression=hack|chunked cluster=mixed", line)
 ]
 # Shortened, these differ from the first by values alone, or the tests of an application run it by its command as well.
 _ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED, *_APPLICATIONS]
