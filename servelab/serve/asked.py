@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ class Asked:
     usage: bool
     token_ids: bool
     priority: int
-    is_chat: bool
+    is_chat: bool = False
 
     @property
     def choices(self) -> int:
@@ -86,17 +86,18 @@ def completion(body: Mapping[str, Any], model: str) -> Asked:
     if body.get("prompt") is None:
         raise ApiError("you must provide a prompt", "prompt")
     most = _COMPLETION_TOKENS if body.get("max_tokens") is None else _whole(body, "max_tokens", 1)
-    return _asked(body, model, _prompts(body["prompt"]), most, is_chat=False)
+    return _asked(body, model, _prompts(body["prompt"]), most)
 
 
 def chat(body: Mapping[str, Any], model: str) -> Asked:
     """A body of /v1/chat/completions. Raises ApiError for one that cannot be served."""
     name = "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     most = None if body.get(name) is None else _whole(body, name, 1)
-    return _asked(body, model, [tokens.of_chat(_messages(body.get("messages")))], most, is_chat=True)
+    prompt = tokens.of_chat(_messages(body.get("messages")))
+    return replace(_asked(body, model, [prompt], most), is_chat=True)
 
 
-def _asked(body: Mapping[str, Any], model: str, prompts: Sequence[bytes], most: int | None, *, is_chat: bool) -> Asked:
+def _asked(body: Mapping[str, Any], model: str, prompts: Sequence[bytes], most: int | None) -> Asked:
     require_model(body.get("model"), model)
     stream, n = _truth(body, "stream"), 1 if body.get("n") is None else _whole(body, "n", 1)
     if len(prompts) * n > _MOST_CHOICES:
@@ -122,7 +123,6 @@ def _asked(body: Mapping[str, Any], model: str, prompts: Sequence[bytes], most: 
         usage=options is not None and _truth(options, "include_usage"),
         token_ids=_truth(body, "return_token_ids"),
         priority=0 if body.get("priority") is None else _whole(body, "priority", -_MOST_TOKEN),
-        is_chat=is_chat,
     )
 
 

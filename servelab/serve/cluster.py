@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,17 +39,20 @@ class Simulated:
         return np.flatnonzero(self.engine.inspection.instances["role"] & PREFILL).tolist()
 
 
-def simulated(experiment: Experiment, most: int, caches: object, *, by_clients: bool) -> Simulated:
+Doors = Literal["one", "each"]  # the policy chooses the instance that prefills, or the client does, by its port
+
+
+def simulated(experiment: Experiment, most: int, caches: object, doors: Doors = "one") -> Simulated:
     """A cluster for at most `most` requests, before the first of them.
 
-    `caches`: `engine.prefix_cache` as it was configured; auto is true if the model allows it. `by_clients`: clients
-    choose the instance. Raises InputError for a load of its own, or for parts that cannot be combined.
+    `caches`: `engine.prefix_cache` as it was configured; auto is true if the model allows it. Raises InputError for a
+    load of its own, or for parts that cannot be combined.
     """
     if experiment.load.clients is not None:
         raise InputError(f"load={experiment.load.name}: clients of the server send as they like; choose load=open")
     policy, pins = experiment.policy, np.full(most, -1, np.int64)
     setting = _setting(experiment, caches)
-    if by_clients:
+    if doors == "each":
         vars(policy)["route_prefill"] = _Chosen(pins).route_prefill
     engine = LiveEngine(setting, most)
     drawn = _drawn(experiment.workload, most, experiment.seed)

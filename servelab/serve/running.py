@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import uvloop
 from aiohttp import web
@@ -19,14 +20,13 @@ from framework.cli.conf import CONF
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.run.compose import compose
-from servelab.serve.cluster import Simulated, simulated
+from servelab.serve.cluster import Doors, Simulated, simulated
 from servelab.serve.fleet import Fleet
 from servelab.serve.http import Door
 from servelab.serve.metrics import Counted, Exposed
 from servelab.serve.record import Record
 
 _MOST_SCALE, _LEAST_SCALE, _MOST_PORT = 1e4, 1e-4, 65535
-_PLACES = ("one", "each")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Place:
     host: str
     port: int
     scale: float
-    ports: str
+    doors: Doors
     model: str
     most: int
     record: Path | None
@@ -48,22 +48,23 @@ def run(arguments: Arguments, settings: Sequence[str]) -> None:
         config = compose_config("config", overrides=list(settings))
         experiment = compose(config)
     place = _place(arguments, experiment)
-    cluster = simulated(experiment, place.most, config.engine.prefix_cache, by_clients=place.ports == "each")
+    cluster = simulated(experiment, place.most, config.engine.prefix_cache, place.doors)
     uvloop.run(_serve(cluster, place, experiment.seed))
 
 
 def _place(arguments: Arguments, experiment: Experiment) -> Place:
     own, scale = arguments.own, arguments.number("scale", 1.0)
     port, ports = arguments.whole("port", 8000, least=0), own.get("ports", "one")
+    doors = {str(one): one for one in get_args(Doors)}
     if not _LEAST_SCALE <= scale <= _MOST_SCALE:
         raise InputError(f"scale must be from {_LEAST_SCALE:g} to {_MOST_SCALE:g}, got {scale:g}")
     if port > _MOST_PORT:
         raise InputError(f"port must be at most {_MOST_PORT}, got {port}")
-    if ports not in _PLACES:
-        raise InputError(f"ports must be {' or '.join(_PLACES)}, got {ports}")
+    if ports not in doors:
+        raise InputError(f"ports must be {' or '.join(doors)}, got {ports}")
     most = arguments.whole("most", 200_000, least=2)
     host, model = own.get("host", "127.0.0.1"), own.get("model_name", experiment.model.name)
-    return Place(host, port, scale, ports, model, most, arguments.path("record"))
+    return Place(host, port, scale, doors[ports], model, most, arguments.path("record"))
 
 
 async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
@@ -76,7 +77,7 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     running = fleet.start()
     running.add_done_callback(lambda _: stopped.set())
     runners = []
-    doors = cluster.entrances if place.ports == "each" else [-1]
+    doors = cluster.entrances if place.doors == "each" else [-1]
     for k, instance in enumerate(doors):
         door = Door(fleet, instance, place.model, Exposed(fleet, counted, instance, place.model))
         runner = web.AppRunner(door.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)

@@ -51,7 +51,7 @@ def test_a_run_that_is_fed_equals_that_of_its_trace(policy: str) -> None:
         {"policy": policy, "trace": "azure_conv", "limit": 100, "cluster__instances": 4, "rate": 4}
     )
     workload = requests(pause_s=300.0)
-    cluster = simulated(experiment, 1000, "auto", by_clients=False)
+    cluster = simulated(experiment, 1000, "auto")
     live = fed(cluster, workload).memory.requests[:COUNT]
     own, predictor = experiment.renew()
     offline: Result = replay(replace(cluster.setting, workload=workload, cluster=experiment.cluster), own, predictor)
@@ -64,7 +64,7 @@ def test_a_run_that_is_fed_equals_that_of_its_trace(policy: str) -> None:
 
 def test_news_tell_each_token_when_it_is_emitted_and_each_end_once() -> None:
     experiment = experiment_of({"policy": "chunked", "trace": "azure_conv", "limit": 10, "cluster__instances": 1})
-    engine = simulated(experiment, 100, False, by_clients=False).engine
+    engine = simulated(experiment, 100, False).engine
     for k in range(3):
         engine.send(Sent(100, 5 + k, np.zeros(0, np.int32)), 0.01 * k)
     told: dict[int, list[int]] = {}
@@ -78,7 +78,7 @@ def test_news_tell_each_token_when_it_is_emitted_and_each_end_once() -> None:
 
 def test_a_cancelled_request_frees_what_it_held() -> None:
     experiment = experiment_of({"policy": "chunked", "trace": "azure_conv", "limit": 10, "cluster__instances": 1})
-    engine = simulated(experiment, 100, False, by_clients=False).engine
+    engine = simulated(experiment, 100, False).engine
     instance = engine.inspection.instances[0]
     free = int(instance["free_blocks"])
     for _ in range(2):
