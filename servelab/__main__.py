@@ -20,6 +20,7 @@ COMMANDS = {
     "plot": ("experiments.plot.command", "pictures for papers: cdf, series, bars, pareto, slo"),
     "placement": ("experiments.placement.command", "which parallelism and how many instances serve a rate"),
     "guide": ("experiments.guide.command", "which architecture serves a load best, and where that flips"),
+    "league": ("experiments.league.command", "which system wins on which load, and by how much"),
     "ablation": ("experiments.ablation.command", "a policy without each of its mechanisms in turn"),
     "predictors": ("experiments.predictors.command", "how right each predictor of output lengths is, on each trace"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),

@@ -227,6 +227,10 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("capacity_share_of_bound", "capacity / capacity_bound",
          "share of the bound on capacity", "%", _UP, heading="of the\nbound %"),
     row("capacity_bound_limit", "what limits capacity_bound"),
+    row("offered_capacity", "requests/s at which a share of the requests keeps its SLO, read off a few offered rates",
+         "capacity (read off)", "req/s", _UP),
+    row("offered", "with objective=offered: a row for each offered rate, what the lowest rate that failed lost requests"
+         " to, and the measured CPU time of the runs and of the policy's Python hooks"),
     row("slo_tightness", "factor by which all limits could be divided while a share of the requests still keeps them",
          "tightness of the SLO", "×", _UP),
     row("policy", "the scheduling policy"),

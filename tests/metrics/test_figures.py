@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.league.offered import Offered
 from experiments.tune.goals import read_goals
 from framework.errors import InputError
 from framework.metrics.figure import Better
@@ -46,6 +47,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
     (Goodput(), ("load=closed", "load.concurrency=4", "load.duration_s=2")),
     (Tightness(), ()),
+    (Offered([1.0]), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
 HIGHER = [
@@ -60,7 +62,15 @@ HIGHER = [
         "request_throughput",
     ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
-    *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
+    *(
+        "accepted_per_step",
+        "speculation_acceptance",
+        "capacity",
+        "capacity_per_gpu",
+        "offered_capacity",
+        "slo_tightness",
+        "jain_index",
+    ),
     *("capacity_share_of_bound", "programs_completed", "user_hit_rate", "tool_hit_rate"),
 ]
 LOWER = [
