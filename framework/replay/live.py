@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,18 +17,14 @@ from numpy.typing import NDArray
 from framework.codes import CANCEL, DECIDES, FUTURE, LOG_FULL, MARKED, TICK, YIELDED
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
-from framework.engine.setup.allocate import allocate
 from framework.engine.setup.config import Setting
+from framework.engine.setup.open_ended import FAR_S, allocate_open
 from framework.errors import InputError
 from framework.policy.base import Policy
 from framework.policy.view import Cluster
 from framework.reference.loop import first_tick
 from framework.replay.compiled import CompiledEngine, FaultLog, run_on
-from framework.workload import Workload, read_only
 
-FAR_S = 1e9  # when requests arrive that nobody has sent
-_NAMES = 1 << 22  # blocks with names, of all requests under way
-_LONGEST = 1 << 12  # blocks of one request in the layout of memory
 _KEPT_S = 60.0  # seconds for which the names of an ended request stay: a step under way may still read them
 
 
@@ -55,15 +50,9 @@ class LiveEngine(CompiledEngine):
     """A run of at most `most` requests, none of which is known before it is sent; times are seconds of the run."""
 
     def __init__(self, setting: Setting, most: int) -> None:
-        own = replace(setting, workload=_room(setting, most))
-        memory = allocate(own)
-        if setting.engine.prefix_stores.tiers:
-            raise InputError("engine.prefix_stores: names of blocks are not known beforehand here; choose none")
-        names = np.zeros(_NAMES, np.int32)
-        memory = memory._replace(names=read_only(names))
-        _empty(memory)
-        super().__init__(own, memory)
-        self._names, self._names_there = names, Names(_NAMES)
+        memory, names = allocate_open(setting, most)
+        super().__init__(setting, memory)
+        self._names, self._names_there = names, Names(len(names))
         self._sim, self._most, self._next = memory.sim, most, 0
         self._output_at = int(memory.options["output_at"][0])
         self._active = Active()
@@ -222,25 +211,3 @@ class Names:
         """Let a place be used again, some time after `now_s`."""
         if count:
             self._given_back.setdefault(1 << (count - 1).bit_length(), deque()).append((now_s, at))
-
-
-def _room(setting: Setting, most: int) -> Workload:
-    """A workload whose layout has room for `most` requests, and for lists of blocks of as many as fit `_NAMES`."""
-    engine, long = setting.engine, min(most, _NAMES // _LONGEST)
-    input_tokens = np.ones(most, np.int64)
-    input_tokens[:long] = _LONGEST * engine.block_tokens
-    counts = np.where(np.arange(most) < long, _LONGEST, 0)
-    return Workload(
-        arrival_s=np.full(most, FAR_S),
-        input_tokens=input_tokens,
-        output_tokens=np.ones(most, np.int64),
-        hash_ids=np.arange(_LONGEST, dtype=np.int32),
-        hash_spans=np.stack([np.zeros_like(counts), counts], axis=1),
-        hash_block_tokens=engine.block_tokens,
-    )
-
-
-def _empty(memory: Memory) -> None:
-    """No request has been sent, and the run begins at 0."""
-    memory.requests["input_tokens"], memory.requests["hash_at"], memory.requests["hash_count"] = 1, 0, 0
-    memory.instances["off_since_s"] = 0.0

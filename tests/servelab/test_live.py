@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from framework.replay.live import FAR_S, LiveEngine, Names, Sent
+from framework.engine.setup.open_ended import FAR_S
+from framework.replay.live import LiveEngine, Names, Sent
 from framework.result import Result
 from framework.simulate import replay
 from framework.workload import Workload, consecutive
