@@ -158,9 +158,7 @@ def _of_file(
     if format is not None and not isinstance(format, str):
         raise InputError(f"trace.format must be a name, got {shown(format)}")
     if format == TWIN:
-        from traces.fitted.fitted_trace import sample_fitted
-
-        return sample_fitted(Path(str(path)).expanduser(), length, how.seed), True
+        return _fitted(Path(str(path)).expanduser(), how.seed, length), True
     if columns is None:
         return from_file(str(path), format, how), False
     if format is not None:
@@ -168,12 +166,23 @@ def _of_file(
     return read_columns(Path(str(path)).expanduser(), columns, how), False
 
 
-def load_mix(names: Sequence[str], seed: int = 0, **steps: Any) -> Workload:
-    """The workload of several known traces played at once, then transformed (the fields of `Transforms`)."""
+def load_mix(names: Sequence[str], format: str | None = None, seed: int = 0, **steps: Any) -> Workload:
+    """The workload of several known traces played at once, then transformed (the fields of `Transforms`).
+
+    `format="twin"` takes their fitted traces, even where recordings are.
+    """
     transform = Transforms(**steps)
     require_whole("trace.seed", seed)
-    traces = [catalogue.obtain(name, seed=seed) for name in names]
+    if format not in (None, TWIN):
+        raise InputError(f"trace.format of a mix must be {TWIN} or null, got {shown(format)}")
+    traces = [_fitted(name, seed) if format == TWIN else catalogue.obtain(name, seed=seed) for name in names]
     return to_workload(transform.apply(transforms.mix(traces, "+".join(names)), seed))
+
+
+def _fitted(name_or_path: str | Path, seed: int, length: int | None = None) -> Trace:
+    from traces.fitted.fitted_trace import sample_fitted
+
+    return sample_fitted(name_or_path, length, seed)
 
 
 def from_file(path: str, format_name: str | None = None, how: How = AS_IT_IS) -> Trace:

@@ -12,16 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from experiments.guide.families import Family
-from experiments.guide.runs import Runs, first_step, starting_at
+from experiments.guide.runs import first_step, starting_at
 from experiments.tune.feasible import Feasibility
 from experiments.tune.space import Drawn, Point, Space
 from framework.run.store import Record
+from framework.run.sweep import Outcome
 
 Worth = Callable[[Record], float]
 _NEAR = 1.2  # first step of a search from the rate of a nearby load
 _RACE = 1.1  # the same for a configuration that has won its race
+
+
+class Runner(Protocol):
+    """What makes the runs of families: the space and the feasible points of each, and the outcomes of jobs."""
+
+    def space(self, family: Family) -> Space: ...
+
+    def feasible(self, family: Family) -> Feasibility: ...
+
+    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]: ...
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,7 @@ def good_rps(record: Record) -> float:
     return float(record.summary["slo_attainment"] * record.config["trace.rate"])
 
 
-def tuned(runs: Runs, family: Family, task: Task, begin: Trial | None = None) -> Tuned:
+def tuned(runs: Runner, family: Family, task: Task, begin: Trial | None = None) -> Tuned:
     """The family after its trials; there are fewer only if its space has no more points.
 
     `begin`: the best of a nearby load, whose point and rate it starts from; without it the start of the space.
@@ -115,7 +127,7 @@ def tuned(runs: Runs, family: Family, task: Task, begin: Trial | None = None) ->
 class _Trials:
     """What was tried so far, by overrides, in order."""
 
-    def __init__(self, runs: Runs, family: Family, task: Task, begin: Trial | None) -> None:
+    def __init__(self, runs: Runner, family: Family, task: Task, begin: Trial | None) -> None:
         self._runs, self._family, self._task, self._begin = runs, family, task, begin
         self._leader: Record | None = None  # leader of the races
         self.tried: dict[tuple[str, ...], Trial] = {}
@@ -191,7 +203,7 @@ def _adjacent(space: Space, feasible: Feasibility, drawn: Drawn) -> Iterator[Poi
 
 
 def all_tuned(
-    runs: Runs, families: Sequence[Family], task: Task, begin: Mapping[str, Trial] | None = None
+    runs: Runner, families: Sequence[Family], task: Task, begin: Mapping[str, Trial] | None = None
 ) -> list[Tuned]:
     """Every family, tuned equally; `begin` by the names of families."""
     return [tuned(runs, family, task, (begin or {}).get(family.name)) for family in families]

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.league.offered import Offered
 from experiments.tune.goals import read_goals
 from framework.errors import InputError
 from framework.metrics.figure import Better
@@ -46,6 +47,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
     (Goodput(), ("load=closed", "load.concurrency=4", "load.duration_s=2")),
     (Tightness(), ()),
+    (Offered([1.0]), ()),
     (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
 ]
 HIGHER = [
@@ -60,7 +62,15 @@ HIGHER = [
         "request_throughput",
     ),
     *("output_throughput", "total_token_throughput", "completed", "mfu", "mbu", "cache_hit_rate", "cache_hit_rate_gpu"),
-    *("accepted_per_step", "speculation_acceptance", "capacity", "capacity_per_gpu", "slo_tightness", "jain_index"),
+    *(
+        "accepted_per_step",
+        "speculation_acceptance",
+        "capacity",
+        "capacity_per_gpu",
+        "offered_capacity",
+        "slo_tightness",
+        "jain_index",
+    ),
     *("capacity_share_of_bound", "programs_completed", "user_hit_rate", "tool_hit_rate"),
 ]
 LOWER = [
@@ -80,7 +90,7 @@ LOWER = [
         "idle_seat_share",
     ),
     *("service_difference", "worst_slowdown", "overdue_share"),
-    *("mean_program_s", "median_program_s", "p99_program_s"),
+    *("mean_program_s", "median_program_s", "p99_program_s", "recomputed_tokens", "tail_s"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 
@@ -95,7 +105,8 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     columns = {"arrival_s": [0.0], "input_tokens": [9], "output_tokens": [2], "trigger": ["user"]}
     write_parquet(from_rows(pl.DataFrame(columns), "calls", "synthetic"), file)
     programs = summary(Goodput(), ("trace=mooncake", f"trace.path={file}"))
-    return [*(summary(*run) for run in RUNS), programs]
+    at_once = summary(Goodput(), ("trace=roll_out", "trace.prompts=2", "trace.samples=2"))
+    return [*(summary(*run) for run in RUNS), programs, at_once]
 
 
 @pytest.fixture(scope="module")

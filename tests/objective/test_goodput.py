@@ -25,7 +25,7 @@ from tests.helpers.results import small_result
 from tests.helpers.servers import SERVICE_S, experiment, regular, requests, ttft_within
 
 
-@pytest.mark.parametrize("name", ["goodput", "capacity", "tightness"])
+@pytest.mark.parametrize("name", ["goodput", "capacity", "tightness", "offered"])
 def test_settings_and_defaults_are_the_same(name: str) -> None:
     made = instantiate(OmegaConf.load(ROOT / "conf" / "objective" / f"{name}.yaml"), _convert_="all")
     defaults = type(made)()

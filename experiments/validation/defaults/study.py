@@ -1,4 +1,4 @@
-"""Which policies are searched on which traces: the contents of study.yaml next to this file."""
+"""Which policies are searched on which traces: study.yaml next to this file, and the spaces of the league."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.league.study import read_study as league
 from framework.errors import InputError
 
 _FILE = Path(__file__).with_name("study.yaml")
@@ -32,6 +33,7 @@ class Study:
 def read_study(path: Path = _FILE) -> Study:
     """The study in a file. Raises InputError for unknown or missing keys."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    if not isinstance(content, dict) or set(content) != {item.name for item in fields(Study)}:
-        raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Study))}")
-    return Study(**content)
+    keys = [item.name for item in fields(Study) if item.name != "policies"]
+    if not isinstance(content, dict) or set(content) != set(keys):
+        raise InputError(f"{path}: its keys must be {', '.join(keys)}")
+    return Study(**content, policies=league().policies)

@@ -1,0 +1,1 @@
+"""Every policy on every load, tuned and judged alike: `servelab league`."""
