@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import servelab
 from tests.helpers import lessons, warm
 from tests.helpers.readme import environment
 
@@ -37,29 +36,6 @@ def test_each_step_of_the_policy_is_shown_to_be_better() -> None:
     shown = [float(found) for step in lessons.steps(page) for found in _GOODPUT.findall(step.shown or "")]
     assert len(shown) == 4
     assert shown == sorted(set(shown))
-
-
-def test_each_step_of_the_policy_is_better(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this process, on the load of the page."""
-    page, goodput = lessons.names()["policy"].read_text(), []
-    monkeypatch.chdir(tmp_path)
-    for step in lessons.steps(page):
-        if step.file is None:
-            continue
-        (tmp_path / step.file).write_text(step.text)
-        name = re.search(r"^class (\w+)\((?!PolicyConformance)", step.text, re.MULTILINE)
-        if name is not None:
-            run = servelab.run(f"./{step.file}:{name[1]}", "synthetic", **_settings(page))
-            goodput.append(run.summary["goodput_rps"])
-    assert len(goodput) == 4
-    assert goodput == sorted(set(goodput))
-
-
-def _settings(page: str) -> dict[str, float]:
-    """Of the load that a page exports."""
-    load = " ".join(re.findall(r'^export LOAD="(?:\$LOAD )?(.*)"$', page, re.MULTILINE))
-    words = (word.partition("=") for word in load.split() if not word.startswith("trace="))
-    return {key.replace(".", "__"): float(value) if "." in value else int(value) for key, _, value in words}
 
 
 @pytest.mark.parametrize("page", lessons.PAGES, ids=lambda page: page.stem)
