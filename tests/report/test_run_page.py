@@ -48,7 +48,7 @@ class Page(HTMLParser):
         self.close()
         assert self.open == []
         held = re.findall(r'<script type="application/json" id="\w+">(.*?)</script>', content)
-        self.data = json.loads(held[0]) if held else None
+        self.data: Any = json.loads(held[0]) if held else None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
