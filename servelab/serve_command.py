@@ -19,9 +19,10 @@ _KEYS = {
     "ports": "one: the policy chooses the instance; each: one port for each instance that takes prompts, from port on",
     "model_name": "the name of the model in the API (that of model=)",
     "record": "a directory: at the end trace.parquet has what was sent, served.parquet when it was served",
+    "kv_events": "a port: instance i publishes there + i, over ZeroMQ, which blocks it caches",
     "most": "requests that the server takes in its life (200000)",
 }
-_NEEDED = ("aiohttp", "msgspec", "prometheus_client", "uvloop")
+_NEEDED = ("aiohttp", "msgspec", "prometheus_client", "uvloop", "zmq")
 
 
 def _is_there(name: str) -> bool:

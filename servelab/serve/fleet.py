@@ -19,6 +19,7 @@ from framework.replay.live import Sent
 from servelab.serve import tokens
 from servelab.serve.asked import ApiError
 from servelab.serve.cluster import Simulated
+from servelab.serve.kv_events import KvEvents
 from servelab.serve.record import Record
 
 LEFT, CRASHED = "left", "crash"  # reasons of cancellations
@@ -70,6 +71,7 @@ class Fleet:
         engine = cluster.engine
         self.cluster, self.engine, self.scale, self.watch = cluster, engine, scale, watch
         self.record = record
+        self.events: KvEvents | None = None  # publishes what instances cache
         self.blocks = tokens.Blocks(engine.inspection.block_tokens)
         self.streams: dict[int, Stream] = {}
         self.failed: BaseException | None = None
@@ -160,6 +162,8 @@ class Fleet:
             self._hand_out(due_s)
             if self.cluster.setting.engine.faults:
                 self._note_crashes()
+            if self.events is not None:
+                self.events.publish()
             if self._loop.time() - begun_s > _AT_A_TIME_S:
                 await asyncio.sleep(0)
                 begun_s = self._loop.time()

@@ -17,7 +17,7 @@ from framework.version import VERSION
 from servelab.serve import tokens
 from servelab.serve.answers import DONE, Form, event, usage
 from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model
-from servelab.serve.fleet import Fleet, Stream, unread
+from servelab.serve.fleet import CRASHED, Fleet, Stream, unread
 from servelab.serve.metrics import CONTENT_TYPE, Exposed
 
 MOST_BODY_BYTES = 16 << 20
@@ -112,9 +112,9 @@ class Answering:
         try:
             if self._asked.stream:
                 return await self._stream(streams)
-            refused = [one for one in [await stream.over for stream in streams] if one is not None]
-            if refused:
-                raise refused[0]
+            for stream in streams:
+                if (refused := await self._end(stream)) is not None:
+                    raise refused
             ended = [(stream.text, stream.end) for stream in streams]
             return _json(self._form.whole(ended, usage(*self._used(streams))))
         finally:
@@ -170,6 +170,7 @@ class Answering:
         if not self._unread:
             refused = next(filter(None, (stream.over.result() for stream in streams if stream.over.done())), None)
             if refused is not None:
+                await self._end(streams[0])
                 raise refused
         await self._response.prepare(self._request)
         await self._flush()
@@ -200,7 +201,14 @@ class Answering:
             self._changed.clear()
             await self._flush()
         await self._flush()
-        return stream.over.result()
+        return await self._end(stream)
+
+    async def _end(self, stream: Stream) -> ApiError | None:
+        """Why an answer ended early. The connection of a client that chose an instance breaks with that instance."""
+        refused = await stream.over
+        if refused is not None and refused.code == CRASHED and stream.pin >= 0 and self._request.transport is not None:
+            self._request.transport.abort()
+        return refused
 
     def _used(self, streams: list[Stream]) -> tuple[int, int, int]:
         """Tokens of prompts, cached ones of these, tokens of answers."""

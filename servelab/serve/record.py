@@ -42,7 +42,8 @@ class Record:
         ended = np.isin(rows["state"], (CANCELLED, FAILED))
         outputs = np.where(ended, np.maximum(rows["emitted"], 1), self._output_tokens)
         block_tokens = engine.inspection.block_tokens
-        prompts = [row[: count // block_tokens] for row, count in zip(self._names, rows["input_tokens"], strict=True)]
+        counts = (rows["input_tokens"] // block_tokens).tolist()
+        prompts = [names[:count].tolist() for names, count in zip(self._names, counts, strict=True)]
         came = pl.DataFrame(
             {
                 "arrival_s": self._sent_s,

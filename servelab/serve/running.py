@@ -23,6 +23,7 @@ from framework.run.compose import compose
 from servelab.serve.cluster import Doors, Simulated, simulated
 from servelab.serve.fleet import Fleet
 from servelab.serve.http import Door
+from servelab.serve.kv_events import KvEvents
 from servelab.serve.metrics import Counted, Exposed
 from servelab.serve.record import Record
 
@@ -40,6 +41,7 @@ class Place:
     model: str
     most: int
     record: Path | None
+    kv_events: int | None
 
 
 def run(arguments: Arguments, settings: Sequence[str]) -> None:
@@ -62,9 +64,10 @@ def _place(arguments: Arguments, experiment: Experiment) -> Place:
         raise InputError(f"port must be at most {_MOST_PORT}, got {port}")
     if ports not in doors:
         raise InputError(f"ports must be {' or '.join(doors)}, got {ports}")
+    kv_events = arguments.whole("kv_events", 0) if "kv_events" in own else None
     most = arguments.whole("most", 200_000, least=2)
     host, model = own.get("host", "127.0.0.1"), own.get("model_name", experiment.model.name)
-    return Place(host, port, scale, doors[ports], model, most, arguments.path("record"))
+    return Place(host, port, scale, doors[ports], model, most, arguments.path("record"), kv_events)
 
 
 async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
@@ -74,6 +77,8 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     counted = Counted(len(cluster.engine.inspection.instances))
     record = None if place.record is None else Record(place.record)
     fleet = Fleet(cluster, place.scale, seed, counted, record)
+    if place.kv_events is not None:
+        fleet.events = KvEvents(cluster.engine.memory, fleet.blocks, place.host, place.kv_events)
     running = fleet.start()
     running.add_done_callback(lambda _: stopped.set())
     runners = []

@@ -60,12 +60,18 @@ class Blocks:
     def __init__(self, block_tokens: int) -> None:
         self._bytes = block_tokens * BYTES
         self._names: dict[tuple[int, bytes], int] = {}
+        self._blocks: dict[int, tuple[int, bytes]] = {}
         self._given = 0
+
+    def block(self, name: int) -> tuple[int, bytes]:
+        """The name of the block before (-1: none), and the tokens, of a block; nothing of one that is forgotten."""
+        return self._blocks.get(name, (-1, b""))
 
     def names(self, prompt: bytes) -> NDArray[np.int32]:
         """The names of a prompt's full blocks."""
         if len(self._names) > _MOST_NAMES:
             self._names.clear()  # what was said long ago is a new prefix then
+            self._blocks.clear()
         known, size, before = self._names, self._bytes, -1
         found = np.empty(len(prompt) // size, np.int32)
         for k in range(len(found)):
@@ -73,6 +79,7 @@ class Blocks:
             name = known.get(key)
             if name is None:
                 name = known[key] = self._given
+                self._blocks[name] = key
                 self._given = (self._given + 1) & 0x7FFFFFFF
             found[k] = before = name
         return found
