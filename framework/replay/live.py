@@ -25,7 +25,7 @@ from framework.policy.view import Cluster
 from framework.reference.loop import first_tick
 from framework.replay.compiled import CompiledEngine, FaultLog, run_on
 
-_KEPT_S = 60.0  # seconds for which the names of an ended request stay: a step under way may still read them
+_KEPT_S = 10.0  # seconds for which the names of an ended request stay: a step under way may still read them
 
 
 class Sent(NamedTuple):
@@ -186,7 +186,11 @@ class Active:
 
 
 class Names:
-    """Places of lists of names in one array, in stretches of powers of two that are used again."""
+    """Places of lists of names in one array, in stretches of powers of two that are used again.
+
+    The engine's lists of held blocks have the same lengths (`engine/kv/held_blocks.py`), and each is open only while
+    its request has a place here. So they fit into as much room, for which the memory is laid out.
+    """
 
     def __init__(self, size: int) -> None:
         self._size, self._used = size, 0

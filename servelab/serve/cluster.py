@@ -16,7 +16,7 @@ from framework.policy.base import Policy
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.request_view import Limits, Request
 from framework.policy.view import Cluster
-from framework.replay.live import LiveEngine
+from framework.replay.live import LiveEngine, Sent
 from framework.workload import Workload
 
 
@@ -39,6 +39,8 @@ class Simulated:
         return np.flatnonzero(self.engine.inspection.instances["role"] & PREFILL).tolist()
 
 
+_TRIED, _TRIED_S = 1024, 60.0  # requests for which a trial has room, and its longest time
+_PROMPT_TOKENS, _OUTPUT_TOKENS = 300, 40
 Doors = Literal["one", "each"]  # the policy chooses the instance that prefills, or the client does, by its port
 
 
@@ -62,6 +64,19 @@ def simulated(experiment: Experiment, most: int, caches: object, doors: Doors = 
     policy.prepare(view)
     engine.begin(policy, view)
     return Simulated(engine, setting, policy, drawn[1], pins)
+
+
+def warm(experiment: Experiment, caches: object) -> None:
+    """Serve two requests on a cluster of its own, so that the first ones of clients compile and load nothing."""
+    policy, predictor = experiment.renew()
+    engine = simulated(replace(experiment, policy=policy, predictor=predictor), _TRIED, caches).engine
+    for _ in range(2):
+        engine.send(Sent(_PROMPT_TOKENS, _OUTPUT_TOKENS, np.zeros(0, np.int32)), 0.0)
+    left = False
+    while engine.next_s < _TRIED_S and not (left and engine.inspection.finished.size):
+        engine.run_to(engine.next_s)
+        engine.news()
+        left = left or engine.cancel(1, "left")
 
 
 class _Chosen:

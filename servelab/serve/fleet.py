@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -64,6 +65,16 @@ def unread(stream: Stream, text: bytes) -> None:
 Take = Callable[[Stream, bytes], None]
 
 
+class Watch(Protocol):
+    """What is counted of tokens and answers."""
+
+    def tokens(self, stream: Stream, count: int, due_s: float, lag_s: float, instance: int) -> None:
+        """Tokens that were due at `due_s` have been written, `lag_s` of the wall clock later."""
+
+    def ended(self, stream: Stream, row: np.void, end: str) -> None:
+        """An answer has ended: by stop, length, abort or error. `row`: its record."""
+
+
 class Fleet:
     """The cluster, its clock and the answers under way. `scale`: seconds of the run in a second of the wall clock."""
 
@@ -72,7 +83,8 @@ class Fleet:
         self.cluster, self.engine, self.scale, self.watch = cluster, engine, scale, watch
         self.record = record
         self.events: KvEvents | None = None  # publishes what instances cache
-        self.blocks = tokens.Blocks(engine.inspection.block_tokens)
+        keys = int(engine.memory.options["tier_keys"][0])  # stores have a list of so many names
+        self.blocks = tokens.Blocks(engine.inspection.block_tokens, keys or tokens.MOST_NAMES)
         self.streams: dict[int, Stream] = {}
         self.failed: BaseException | None = None
         self._seed = seed
@@ -226,13 +238,3 @@ class Fleet:
             await self._kick
         self._has_news = False
         timer.cancel()
-
-
-class Watch:
-    """What is counted of tokens and answers; this one counts nothing."""
-
-    def tokens(self, stream: Stream, count: int, due_s: float, lag_s: float, instance: int) -> None:
-        """Tokens that were due at `due_s` have been written, `lag_s` of the wall clock later."""
-
-    def ended(self, stream: Stream, row: np.void, end: str) -> None:
-        """An answer has ended: by stop, length, abort or error. `row`: its record."""

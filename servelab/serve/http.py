@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class Door:
         app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_in_the_words_of_the_api])
         app.router.add_post("/v1/completions", partial(self._answer, completion))
         app.router.add_post("/v1/chat/completions", partial(self._answer, chat))
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         for path in ("/health", "/ping"):
@@ -62,6 +64,13 @@ class Door:
         id = f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{self.fleet.engine.sent}-{uuid.uuid4().hex[:16]}"
         form = Form(id, int(time.time()), self.model, asked.is_chat, asked.token_ids)
         return await Answering(self, asked, form, request).answer()
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = decoded(await request.read())
+        asked = (completion if "messages" not in body else chat)(body, self.model)
+        ids = tokens.ids_of(asked.prompts[0])
+        context = self.fleet.cluster.setting.model.max_context
+        return _json({"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": None})
 
     async def _models(self, _: web.Request) -> web.Response:
         return _json({"object": "list", "data": [self._card()]})
@@ -108,8 +117,9 @@ class Answering:
 
     async def answer(self) -> web.StreamResponse:
         """The response. Raises ApiError if the cluster refuses the request before its first token."""
-        streams = self._send()
+        streams: list[Stream] = []
         try:
+            self._send(streams)
             if self._asked.stream:
                 return await self._stream(streams)
             for stream in streams:
@@ -121,10 +131,10 @@ class Answering:
             for stream in streams:
                 self._door.fleet.leave(stream)
 
-    def _send(self) -> list[Stream]:
+    def _send(self, streams: list[Stream]) -> None:
+        """Send all that is asked for, and note it in `streams`."""
         fleet, asked = self._door.fleet, self._asked
         context = fleet.cluster.setting.model.max_context
-        streams: list[Stream] = []
         take = self._take if asked.stream else unread
         for prompt in asked.prompts:
             asked.limits(1, prompt, context)  # all are refused if one is
@@ -134,7 +144,6 @@ class Answering:
                 stream = fleet.send(prompt, length, take, self._door.instance, -asked.priority)
                 self._choices[stream.number] = len(streams)
                 streams.append(stream)
-        return streams
 
     def _take(self, stream: Stream, text: bytes) -> None:
         """Write the tokens that are due without waiting for the client."""
@@ -240,6 +249,7 @@ async def _in_the_words_of_the_api(request: web.Request, handler: Handler) -> we
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as error:
+        traceback.print_exc()
         return _refusal(ApiError(f"the server has failed: {type(error).__name__}: {error}", status=500))
 
 
