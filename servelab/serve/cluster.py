@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import PREFILL
+from framework.codes import OFF, PREFILL
 from framework.engine.setup.config import Setting, require_whole_instances
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
@@ -35,8 +35,29 @@ class Simulated:
 
     @property
     def entrances(self) -> list[int]:
-        """The instances that take new prompts."""
-        return np.flatnonzero(self.engine.inspection.instances["role"] & PREFILL).tolist()
+        """The instances that take prompts while they are on."""
+        return np.flatnonzero(self.engine.inspection.instances["pool_role"] & PREFILL).tolist()
+
+    def takes_prompts(self, instance: int) -> bool:
+        """Whether an instance takes prompts now; -1: whether any does."""
+        roles = self.engine.inspection.instances["role"]
+        return bool((roles & PREFILL).any() if instance < 0 else roles[instance] & PREFILL)
+
+    @property
+    def scalable(self) -> dict[str, tuple[int, int]]:
+        """The number and the size of each pool whose instances go on and off one by one."""
+        pools = enumerate(self.setting.cluster.pools)
+        return {pool.name: (number, pool.instances) for number, pool in pools if pool.group == 1 and pool.role != "off"}
+
+    @property
+    def pools(self) -> list[dict[str, str | int]]:
+        """Each pool: its name, its instances, those that are on or start, and those that have started."""
+        rows, found = self.engine.inspection.instances, list[dict[str, str | int]]()
+        for number, pool in enumerate(self.setting.cluster.pools):
+            own = rows[rows["pool"] == number]
+            counts = {name: int((own[role] != OFF).sum()) for name, role in (("on", "next_role"), ("ready", "role"))}
+            found.append({"pool": pool.name, "instances": len(own), **counts})
+        return found
 
 
 _TRIED, _TRIED_S = 1024, 60.0  # requests for which a trial has room, and its longest time
@@ -54,6 +75,7 @@ def simulated(experiment: Experiment, most: int, caches: object, doors: Doors = 
         raise InputError(f"load={experiment.load.name}: clients of the server send as they like; choose load=open")
     policy, pins = experiment.policy, np.full(most, -1, np.int64)
     setting = _setting(experiment, caches)
+    vars(policy)["changes_roles"] = True  # instances may be switched on and off from outside
     if doors == "each":
         vars(policy)["route_prefill"] = _Chosen(pins).route_prefill
     engine = LiveEngine(setting, most)

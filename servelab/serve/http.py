@@ -17,7 +17,7 @@ from aiohttp import HttpVersion11, web
 from framework.version import VERSION
 from servelab.serve import tokens
 from servelab.serve.answers import DONE, Form, event, usage
-from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model
+from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model, switched
 from servelab.serve.fleet import CRASHED, Fleet, Stream, unread
 from servelab.serve.metrics import CONTENT_TYPE, Exposed
 
@@ -48,18 +48,19 @@ class Door:
             app.router.add_get(path, self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/load", self._load)
+        app.router.add_get("/pools", self._pools)
+        app.router.add_post("/pools", self._switch)
         app.router.add_get("/metrics", self._metrics)
         return app
 
     @property
     def is_up(self) -> bool:
-        """Whether a prompt would be taken: the simulation runs, and an instance behind this port is not down."""
-        down = self.fleet.engine.inspection.instances["down"]
-        return self.fleet.failed is None and not (down.all() if self.instance < 0 else down[self.instance])
+        """Whether the simulation runs, and an instance behind this port takes prompts."""
+        return self.fleet.failed is None and self.fleet.cluster.takes_prompts(self.instance)
 
     async def _answer(self, parse: Parse, request: web.Request) -> web.StreamResponse:
         asked = parse(decoded(await request.read()), self.model)
-        if not self.is_up:
+        if not self.is_up and (self.instance >= 0 or self.fleet.failed is not None):  # else it waits for an instance
             raise ApiError("the instance is down", status=503, code="instance_down", type="service_unavailable")
         id = f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{self.fleet.engine.sent}-{uuid.uuid4().hex[:16]}"
         form = Form(id, int(time.time()), self.model, asked.is_chat, asked.token_ids)
@@ -92,6 +93,13 @@ class Door:
     async def _load(self, _: web.Request) -> web.Response:
         mine = [one for one in self.fleet.streams.values() if self.instance in (-1, one.pin)]
         return _json({"server_load": len(mine)})
+
+    async def _pools(self, _: web.Request) -> web.Response:
+        return _json({"pools": self.fleet.cluster.pools})
+
+    async def _switch(self, request: web.Request) -> web.Response:
+        self.fleet.switch(*switched(decoded(await request.read()), self.fleet.cluster.scalable))
+        return _json({"pools": self.fleet.cluster.pools}, 202)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self.exposed.text(), headers={"Content-Type": CONTENT_TYPE})

@@ -188,6 +188,18 @@ def test_a_client_that_leaves_frees_what_it_held(port: int) -> None:
     assert sum(float(one.split()[-1]) for one in lines if 'finished_reason="abort"' in one) == 1
 
 
+def test_instances_go_off_and_come_back(port: int) -> None:
+    assert asked(port, "/pools", {"instances": 3})[1]["error"]["param"] == "instances"
+    assert asked(port, "/pools", {"pool": "x", "instances": 1})[1]["error"]["param"] == "pool"
+    for count in (1, 2):
+        assert asked(port, "/pools", {"instances": count})[0] == 202
+        until_s = time.monotonic() + 5
+        while (pool := asked(port, "/pools", None, "GET")[1]["pools"][0])["ready"] != count:
+            assert time.monotonic() < until_s
+        assert pool == {"pool": "mixed", "instances": 2, "on": count, "ready": count}
+        assert asked(port, "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+
+
 def test_without_its_packages_it_says_what_to_install() -> None:
     words = (
         "import sys; sys.modules['aiohttp'] = None; sys.argv = ['servelab', 'serve']; import servelab.__main__ as m;"
