@@ -22,6 +22,7 @@ from servelab.serve.fleet import CRASHED, Fleet, Stream, unread
 from servelab.serve.metrics import CONTENT_TYPE, Exposed
 
 MOST_BODY_BYTES = 16 << 20
+_LINE = b"\r\n"
 _MOST_UNREAD = 1 << 14  # chunks of an answer whose client does not read; it is closed then
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Parse = Callable[[Any, str], Asked]
@@ -117,7 +118,8 @@ class Answering:
         self._door, self._asked, self._form, self._request = door, asked, form, request
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         self._choices: dict[int, int] = {}  # by the number of the stream
-        self._around = (b"", b"")  # what stands around a single token, as a chunk of HTTP
+        self._heads: list[tuple[bytes, bytes]] = []  # what stands around the text of each choice
+        self._before_one = self._after = b""  # what stands around a single token, as a chunk of HTTP
         self._opened: set[int] = set()
         self._unread: list[bytes] = []
         self._changed = asyncio.Event()  # something waits, or an answer has ended
@@ -150,6 +152,7 @@ class Answering:
             for _ in range(asked.n):
                 length = partial(asked.limits, prompt=prompt, max_context=context)
                 stream = fleet.send(prompt, length, take, self._door.instance, -asked.priority)
+                self._heads.append(self._form.head(len(streams)))
                 self._choices[stream.number] = len(streams)
                 streams.append(stream)
 
@@ -158,18 +161,25 @@ class Answering:
         transport = self._transport
         if transport is not None and transport.is_closing():
             return
-        if transport is None or len(text) > tokens.BYTES or self._unread or transport.get_write_buffer_size():
-            self._unread.append(self._chunk(stream, text))
-            self._changed.set()
-            if transport is not None and len(self._unread) > _MOST_UNREAD:
-                transport.abort()
+        if transport is None or self._unread or transport.get_write_buffer_size():
+            self._keep(self._chunk(stream, text))
+        elif len(text) == tokens.BYTES:
+            transport.write(self._before_one + text + self._after)
         else:
-            before, after = self._around
-            transport.write(before + text + after)
+            before, _ = self._heads[0]
+            size = len(before) + len(text) + len(self._after) - len(_LINE)
+            transport.write(b"%x%b%b%b%b" % (size, _LINE, before, text, self._after))
+
+    def _keep(self, chunk: bytes) -> None:
+        """Let a chunk wait until the request's own task writes it; break off if the client reads none of many."""
+        self._unread.append(chunk)
+        self._changed.set()
+        if len(self._unread) > _MOST_UNREAD and self._request.transport is not None:
+            self._request.transport.abort()
 
     def _chunk(self, stream: Stream, text: bytes) -> bytes:
         index = self._choices[stream.number]
-        before, after = self._form.head(index)
+        before, after = self._heads[index]
         opening = b"" if index in self._opened else self._form.opening(index)
         self._opened.add(index)
         return opening + (self._form.words(index, text) if self._form.token_ids else before + text + after)
@@ -206,9 +216,9 @@ class Answering:
         """From now on the tokens of a single choice go to the connection directly, if that has chunks."""
         if self._request.version < HttpVersion11 or self._form.token_ids or len(streams) > 1:
             return
-        before, after = self._form.head(0)
-        size = len(before) + tokens.BYTES + len(after)
-        self._around = b"%x\r\n" % size + before, after + b"\r\n"
+        before, after = self._heads[0]
+        self._before_one = b"%x%b%b" % (len(before) + tokens.BYTES + len(after), _LINE, before)
+        self._after = after + _LINE
         self._transport = self._request.transport
 
     async def _read_to_the_end(self, stream: Stream) -> ApiError | None:
