@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.helpers import first_page
 from tests.house.test_floors import FLOORS
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -64,7 +65,7 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def test_each_page_is_in_the_contents_of_the_site() -> None:
-    entries = re.findall(r"^([\w/*]+)$", SITE["index.md"].read_text(), re.MULTILINE)
+    entries = re.findall(r"^(?:\w+ <)?([\w/*]+)>?$", SITE["index.md"].read_text(), re.MULTILINE)
     contents = {path for entry in entries for path in (ROOT / "docs").glob(f"{entry}.md")}
     assert contents == {path for name, path in SITE.items() if name != "index.md"}
 
@@ -89,6 +90,23 @@ def test_the_first_page_of_the_site_links_to_pages_of_the_site() -> None:
     linked = {place for place, _ in _LINK.findall(text) if place}
     assert len(linked) > 20
     assert linked <= set(SITE)
+
+
+def test_the_site_loads_nothing_from_a_network() -> None:
+    """`make docs` looks through its pages with this."""
+    loaded = runpy.run_path(str(ROOT / "docs" / "conf.py"))["loaded"]
+    page = '<a href="https://a.b/c">c</a><link rel="canonical" href="https://a.b/"><img src="_images/run.svg">'
+    assert not loaded(page)
+    assert loaded(f'{page}<script src="https://cdn.b/x.js"></script>') == ["https://cdn.b/x.js"]
+    assert loaded("<style>@import url(//b.c/x.css);</style>") == ["//b.c/x.css"]
+    assert loaded('<link rel="stylesheet" href="https://b.c/x.css">') == ["https://b.c/x.css"]
+
+
+def test_pictures_of_the_first_page_are_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", SITE["index.md"].read_text())
+    assert len(shown) == 4
+    assert {Path(name).name for name in shown} == {path.name for path in first_page.PLACE.iterdir()}
+    assert all((ROOT / "docs" / name).stat().st_size <= first_page.MOST_BYTES for name in shown)
 
 
 def anchors(page: Path) -> set[str]:
