@@ -2,7 +2,7 @@
 # all that a run needs, requirements-test.lock what tests need beyond it. --no-compile: bytecode is made where a module is
 # first imported, which most are not.
 .DEFAULT_GOAL := run
-.PHONY: run test slow golden mutants oracle bench fidelity docs lint clean
+.PHONY: run serve test slow golden mutants oracle bench fidelity docs lint clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -13,6 +13,7 @@ TESTED := $(VENV)/.tests
 PEER := $(VENV)/peer
 MEASUREMENTS := $(VENV)/.fidelity
 CLUSTER := $(VENV)/.cluster
+SERVED := $(VENV)/.serve
 SITE := $(VENV)/docs
 ARGS ?=
 # What ARES is for: long, uneven outputs on GPUs with little memory. ARGS stands in place of it.
@@ -24,10 +25,14 @@ unexport PYTHONDONTWRITEBYTECODE
 run: $(INSTALLED)
 	@$(PY) run.py $(or $(ARGS),$(SHOWN))
 
-test: $(TESTED)
+# The cluster behind the API of OpenAI and vLLM: make serve ARGS="policy=chunked port=8000".
+serve: $(SERVED)
+	@$(PY) -m servelab serve $(ARGS)
+
+test: $(TESTED) $(SERVED)
 	@$(PY) -m pytest $(ARGS)
 
-slow: $(TESTED) $(MEASUREMENTS) $(CLUSTER)
+slow: $(TESTED) $(SERVED) $(MEASUREMENTS) $(CLUSTER)
 	@$(PY) -m pytest -m slow $(ARGS)
 
 golden: $(TESTED)
@@ -51,7 +56,7 @@ docs: $(SITE)/.installed
 	@$(SITE)/bin/python -m sphinx -q -W --keep-going -b html docs outputs/docs $(ARGS)
 	@echo 'the site begins at outputs/docs/index.html'
 
-lint: $(TESTED)
+lint: $(TESTED) $(SERVED)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
@@ -87,6 +92,12 @@ $(MEASUREMENTS): requirements-fidelity.lock | $(INSTALLED)
 $(CLUSTER): requirements-cluster.lock | $(INSTALLED)
 	@echo 'installing requirements-cluster.lock into $(VENV)' >&2
 	@$(PIP) install --no-deps -r requirements-cluster.lock
+	@touch $@
+
+# The HTTP server.
+$(SERVED): requirements-serve.lock | $(INSTALLED)
+	@echo 'installing requirements-serve.lock into $(VENV)' >&2
+	@$(PIP) install --no-deps -r requirements-serve.lock
 	@touch $@
 
 # The generator of the site has an environment of its own.

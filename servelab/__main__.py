@@ -25,6 +25,7 @@ COMMANDS = {
     "predictors": ("experiments.predictors.command", "how right each predictor of output lengths is, on each trace"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),
     "profiles": ("framework.timing.kernels.build", "make profiles from measured kernels"),
+    "serve": ("servelab.serve_command", "a simulated cluster behind the API of OpenAI and vLLM, for routers and loads"),
     "bound": ("servelab.bound_command", "the highest goodput that any schedule could reach"),
     "calibrate": ("framework.calibration.command", "fit step times to a server that was measured"),
     "measure": ("framework.timing.microbench.command", "time the kernels of a model on this machine's GPU"),

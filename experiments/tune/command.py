@@ -33,6 +33,7 @@ from experiments.tune.study import Search
 from framework.cli.arguments import ANY, program, whole
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
+from framework.cli.outside import as_typed
 from framework.cli.safe_text import one_line, secrets_of, without
 from framework.cli.terminal import progress_bar, results_console, tell
 from framework.errors import InputError
@@ -123,14 +124,22 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     )
     path = write_tuned(found.name, best, one_line(f"{values}: python -m experiments.tune {' '.join(arguments)}"))
     write_whole(out / "best.yaml", path.read_bytes())
-    own = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
+    given = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
+    own = [_as_typed(word, best) for word in given]
+    tuned = [f"{program()} +tuned={found.name}"] if own == given else []  # no YAML names a class of a file
     console = results_console()
-    for part in report(found, [f"{program()} +tuned={found.name}", command_line(own)], console.width):
+    for part in report(found, [*tuned, command_line(own)], console.width):
         console.print(part, highlight=False)
     from experiments.tune.plots import draw  # Matplotlib takes long to load.
 
     draw(found, out)
     tell(f"results in {out}")
+
+
+def _as_typed(word: str, configuration: Configuration) -> str:
+    """An override; one that chooses a class of a user's file, with the path to it from here."""
+    group, _, choice = word.partition("=")
+    return f"{group}={as_typed(choice, configuration.config[group])}" if ".py:" in choice else word
 
 
 # --- reading the command line -----------------------------------------------------------------------------------------

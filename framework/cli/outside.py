@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,6 +85,15 @@ def is_of_files(directory: Path) -> bool:
     """Whether the directory is one that `policy=FILE.py:CLASS` adds."""
     cache = user_directory("outside")
     return cache is not None and directory.is_relative_to(cache.resolve())
+
+
+def as_typed(choice: str, part: Mapping[str, Any]) -> str:
+    """A choice as a command names it; `part` is its configuration. A class in a user's file has its path from here."""
+    if _MARK not in choice:
+        return choice
+    file, here = Path(part["file"]), Path.cwd()
+    place = f"./{file.relative_to(here)}" if file.is_relative_to(here) else file
+    return f"{place}:{part['name']}"
 
 
 def _as_yaml(group: str, kind: type, part: dict[str, Any]) -> str:

@@ -151,7 +151,7 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
          "engine.log=full", "idle seats", "%", _DOWN),
     row("accepted_per_step", "drafted tokens accepted per decode in a step", "drafts accepted per step", "", _UP),
     row("speculation_acceptance", "share of the drafted tokens that were accepted", "drafts accepted", "%", _UP),
-    row("programs", "programs (sessions) that count; only if the trace says what sets calls off, like the next six",
+    row("programs", "programs (sessions) that count; only if the trace says what sets calls off, like the next eight",
          "programs"),
     row("programs_completed", "programs all of whose calls completed",
          "programs completed", "", _UP),
@@ -161,10 +161,16 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
          "median time of programs", "s", _DOWN),
     row("p99_program_s", "s: its 99th percentile",
          "P99 time of programs", "s", _DOWN),
+    row("recomputed_tokens", "prompt tokens of calls that the call before had, too, and that no cache held any more",
+         "recomputed prompt tokens", "tokens", _DOWN),
+    row("tool_kv_tokens", "KV tokens that caches held while tools ran, of those that the next call found, on average "
+         "over the time from the first request to the last answer", "KV held for tools", "tokens"),
     row("user_hit_rate", "share of the prompt tokens found in a prefix cache, of calls that a user sets off",
          "cache hits of users' calls", "%", _UP),
     row("tool_hit_rate", "share of the prompt tokens found in a prefix cache, of calls that a tool's result sets off",
          "cache hits of tools' calls", "%", _UP),
+    row("tail_s", "s: after 90 % of the completed requests had ended, until the last one did; only if all are sent at "
+         "once; their makespan is `duration`", "tail", "s", _DOWN),
     row("availability", "share of the time of all instances, first request to last answer, for which they were up and "
          "made progress; only if something may fail, like the next five", "availability", "%", _UP),
     row("dropped", "number of times that a crash took a request off its instance", "dropped by crashes", "", _DOWN),

@@ -25,6 +25,7 @@ from framework.metrics.service.left_out import left_out
 from framework.metrics.service.programs import program_figures
 from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.service.static_batches import idle_seats
+from framework.metrics.service.tail import tail_figures
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import (
     bubbles,
@@ -47,7 +48,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is reported of one run: docs/results.md has every key and column.
+    """What is reported of one run: docs/columns.md has every key and column.
 
     Attributes:
         requests: One row a request, (N rows); times in seconds, null if undefined.
@@ -147,7 +148,8 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     11. `classes` has the figures of each class of requests, if the trace has classes
         (`framework.metrics.parts.figures`).
     12. If a policy scales the fleet: `framework.metrics.usage.fleet`.
-    13. If the trace says what sets calls off: `framework.metrics.service.programs.program_figures`.
+    13. If the trace says what sets calls off: `framework.metrics.service.programs.program_figures`. If all requests
+        are sent at once: `framework.metrics.service.tail.tail_figures`.
     14. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
@@ -264,7 +266,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         **(statistics_ms("reader_wait", finished["reader_wait_s"].to_numpy()) if "reader_wait_s" in finished else {}),
         **bubbles(result),
         **idle_seats(result),
-        **program_figures(result, clock.counted),
+        **program_figures(result, clock.counted) | tail_figures(result),
         **crash_figures(result, clock),
         **slowdown_figures(result, clock),
         **costs(result, requests, used, clock),

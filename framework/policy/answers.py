@@ -114,12 +114,13 @@ class Answers:
 
     def _verdict(self, hook: str, answer: Any, r: int) -> int:
         if isinstance(answer, str) and answer:
-            return self._reason(answer)
+            return self.number_of(answer)
         if not isinstance(answer, (bool, np.bool_)):
             raise self.error(hook, f"{shown(answer)}; return True, False or a reason")
         return 0 if answer else REASON_POLICY
 
-    def _reason(self, reason: str) -> int:
+    def number_of(self, reason: str) -> int:
+        """The number of a reason, which is noted if it is new."""
         if reason not in self.reasons:
             self.reasons.append(reason)
         return self.reasons.index(reason)
@@ -155,7 +156,7 @@ class Answers:
 
     def _instance_or_refusal(self, hook: str, answer: Any, r: int) -> int:
         if isinstance(answer, str) and answer:
-            return REFUSED - self._reason(answer)
+            return REFUSED - self.number_of(answer)
         return self._instance(hook, answer, r)
 
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
@@ -245,7 +246,7 @@ class Answers:
         if isinstance(action, SetTokenBudget):
             return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, int(action.tokens))
         if isinstance(action, Cancel):
-            return ActionRow(CANCEL, action.request, -1, self._reason(action.reason))
+            return ActionRow(CANCEL, action.request, -1, self.number_of(action.reason))
         if isinstance(action, Preempt):
             return ActionRow(PREEMPT, action.request, -1, KEPT[action.keep])
         if isinstance(action, Resume):

@@ -61,10 +61,13 @@ _LARGE_BYTES = 1 << 27  # bytes of all requests from which on their memory is fr
 
 
 class CompiledEngine:
-    """One run in the memory of the compiled engine. Raises InputError if parts of the setting cannot be combined."""
+    """One run in the memory of the compiled engine. Raises InputError if parts of the setting cannot be combined.
 
-    def __init__(self, setting: Setting) -> None:
-        self._memory = allocate(setting)
+    `memory`: that of the run before its first event, if it is not `allocate(setting)`.
+    """
+
+    def __init__(self, setting: Setting, memory: Memory | None = None) -> None:
+        self._memory = allocate(setting) if memory is None else memory
         self._faults = setting.engine.faults.schedule(setting.cluster).events
         self._present = MemoryInspection(self._memory)
         self.inspection: Inspection = self._present
@@ -119,13 +122,13 @@ class CompiledEngine:
 
     def _replayed(
         self, binding: Binding, progress: Progress, marks_s: Sequence[float]
-    ) -> tuple[_Log, tuple[NDArray[np.void], ...], _FaultLog]:
-        memory, log, faults = binding.memory, self._new_log(binding.memory), _FaultLog(self._faults)
+    ) -> tuple[_Log, tuple[NDArray[np.void], ...], FaultLog]:
+        memory, log, faults = binding.memory, self._new_log(binding.memory), FaultLog(self._faults)
         sim, total = memory.sim, len(memory.requests)
         marks: list[NDArray[np.void]] = []
         while True:
             sim["mark_s"] = marks_s[len(marks)] if len(marks) < len(marks_s) else np.inf
-            status = _run_on(memory, binding, faults, self._reports)
+            status = run_on(memory, binding, faults, self._reports)
             rows = int(sim["step_rows"][0]), int(sim["token_rows"][0])
             progress(total - int(sim["remaining"][0]), total)
             if status == DONE:
@@ -140,7 +143,7 @@ class CompiledEngine:
                 raise binding.error()
 
 
-def _run_on(memory: Memory, binding: Binding, faults: _FaultLog, reports: Reports | None) -> int:
+def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports | None) -> int:
     """Run until the engine stops for a reason other than a decision, a report, a fault, or a look of the gateway."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
@@ -172,7 +175,7 @@ def _gated_s(memory: Memory) -> NDArray[np.float64]:
     return memory.times[at:][:count].copy()
 
 
-class _FaultLog:
+class FaultLog:
     """Crashes that have happened, and what they dropped."""
 
     def __init__(self, known: Sequence[FaultEvent]) -> None:

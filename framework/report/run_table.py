@@ -115,9 +115,8 @@ def _outcome(evaluation: Evaluation) -> Table:
         grid.add_row(key, Text.assemble((f"{summary[key]:,}", style), (_reasons(requests, state), "dim")))
     if "gave_up" in summary:
         grid.add_row("given up", f"{summary['gave_up']:,}, sent again {summary['sent_again']:,} times")
-    if "programs" in summary:
-        times = ", ".join(f"{name} {_said(summary, key)}" for name, key in _PROGRAM_S if summary[key] is not None)
-        grid.add_row("programs", f"{summary['programs_completed']:,} of {summary['programs']:,} completed; {times}")
+    for name, said in _of_programs(summary).items():
+        grid.add_row(name, said)
     if "gateway" in summary:
         grid.add_row("gateway", _gateway(summary))
     grid.add_row("preempted", f"{summary['preemptions']:,}, migrated {summary['migrations']:,}")
@@ -147,6 +146,20 @@ def _outcome(evaluation: Evaluation) -> Table:
     grid.add_row("energy", Text.assemble(f"{number(summary['energy_j'] / _KWH_J)} kWh", (energy, "dim")))
     grid.add_row("cost", Text.assemble(f"${number(summary['cost_usd'])}", (cost, "dim")))
     return grid
+
+
+def _of_programs(summary: Summary) -> dict[str, str]:
+    """Programs that ended, what caches did between their calls, and the tail of requests that are sent at once."""
+    rows = {}
+    if "programs" in summary:
+        times = ", ".join(f"{name} {_said(summary, key)}" for name, key in _PROGRAM_S if summary[key] is not None)
+        rows["programs"] = f"{summary['programs_completed']:,} of {summary['programs']:,} completed; {times}"
+        if summary["recomputed_tokens"]:
+            again = f"{number(summary['recomputed_tokens'] / 1e6)} million computed again"
+            rows["contexts"] = f"{_said(summary, 'tool_kv_tokens')} held for tools on average; {again}"
+    if summary.get("tail_s") is not None:
+        rows["tail"] = f"last 10 % of the requests {_said(summary, 'tail_s')} of {number(summary['duration'])} s"
+    return rows
 
 
 def _gateway(summary: Summary) -> str:

@@ -298,7 +298,8 @@ def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
         own = [word for word in run.arguments if word not in shared]
         if len(traces) > 1 and run.summary["trace_source"] == "twin":
             own.append("(fitted)")
-        runs.append((" ".join(own) or str(run.summary["policy"]), run.summary))
+        name = " ".join(own).replace("\\:", ":")  # Hydra escapes the colon of FILE.py:CLASS
+        runs.append((name or str(run.summary["policy"]), run.summary))
     return runs
 
 

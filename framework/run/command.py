@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from rich.console import RenderableType
 
 from framework.cli.arguments import config_dirs, program
-from framework.cli.outside import is_of_files
+from framework.cli.outside import as_typed, is_of_files
 from framework.cli.terminal import progress_bar, results_console, tell
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
@@ -71,13 +71,8 @@ def execute(config: DictConfig) -> float:
 
 
 def _as_typed(config: DictConfig, group: str) -> str:
-    """The option of a group as a command names it; for a class in a user's file, the path to it from here."""
-    choice = str(HydraConfig.get().runtime.choices[group])
-    if ".py:" not in choice:
-        return choice
-    file, here = Path(config[group].file), Path.cwd()
-    place = f"./{file.relative_to(here)}" if file.is_relative_to(here) else file
-    return f"{place}:{config[group].name}"
+    """The option of a group as a command names it."""
+    return as_typed(str(HydraConfig.get().runtime.choices[group]), config[group])
 
 
 def why(measurement: Measurement) -> RenderableType | None:
@@ -95,7 +90,7 @@ def why(measurement: Measurement) -> RenderableType | None:
 def _tell_of_hooks(result: Result) -> None:
     if result.hooks_s > max(_LONG_S, 0.5 * result.replay_s):
         share = min(1.0, result.hooks_s / result.replay_s)
-        print(f"note: hooks in Python took {share:.0%} of the simulation; docs/policies.md says why", file=sys.stderr)
+        print(f"note: hooks in Python took {share:.0%} of the simulation; docs/hooks.md says why", file=sys.stderr)
 
 
 def _tell_of_cuts(result: Result) -> None:

@@ -2,7 +2,7 @@
 
 A fit holds for its measurements, and some way beyond. Fitted to the less, or the more, loaded half of the closed loops
 of `make fidelity`, or to the shorter or the longer prompts, it predicted the other half better than no fit
-(docs/trust.md). It does not hold for another kind of work. A fit to closed loops without caching predicted open loops
+(docs/silicon.md). It does not hold for another kind of work. A fit to closed loops without caching predicted open loops
 worse than no fit if their prompts were cached except for a block, since almost no prompt tokens are computed there. So
 the kind of requests counts, and not their number: step times that depended on their number would make a search for the
 largest load compare two servers.
@@ -10,6 +10,7 @@ largest load compare two servers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -58,10 +59,15 @@ class Place:
 
     def __str__(self) -> str:
         amount = f"{self.in_flight:.3g} in flight" if self.in_flight is not None else f"{self.rate_rps:.3g} requests/s"
+        amount = "all offered at once" if self.is_at_once else f"{amount} an instance"
         return (
             f"prompts of {self.prompt_tokens:,.0f} tokens on average, {_share(self.cached_share)} cached, outputs of"
-            f" {self.output_tokens:,.0f}, {amount} an instance"
+            f" {self.output_tokens:,.0f}, {amount}"
         )
+
+    @property
+    def is_at_once(self) -> bool:
+        return self.rate_rps is not None and math.isinf(self.rate_rps)
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,8 @@ class Domain:
         return ", ".join(found + self._load(place))
 
     def _load(self, place: Place) -> list[str]:
+        if place.is_at_once:
+            return ["no load of requests at once fitted"]
         for name, loop in (("in_flight", "closed"), ("rate_rps", "open")):
             amount, known = getattr(place, name), getattr(self, name)
             if amount is not None and known is None:

@@ -410,6 +410,12 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="chunked",
     ),
+    "autellix": Golden(
+        "policy=autellix policy.quantum_s=0.25 policy.short_tokens=300 engine.max_batch=2 " + _TWO + _SESSIONS,
+        positive=("preemptions",),
+        unlike="chunked",
+    ),
+    "sticky": Golden("policy=sticky " + _TWO + _SESSIONS, unlike="lmetric"),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "qlm": Golden(
         "policy=qlm policy.classes_ttft_s=[20,0.5] trace.slo_classes={batch:0.5,chat:0.5} engine.max_batch=4 "

@@ -29,6 +29,7 @@ _OPTIONS = (
     "--remote-debugging-pipe",
 )
 _PATIENCE_S = 120.0
+_TROUBLES = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
 
 
 def program() -> str | None:
@@ -42,9 +43,11 @@ class Tab:
     def __init__(self, commands: int, replies: int) -> None:
         self._commands, self._replies = commands, replies
         self._rest, self._count, self._session = b"", 0, ""
+        self.troubles: list[str] = []  # what the pages wrote to the console, and errors that they did not handle
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self._call("Page.enable")
+        for domain in ("Page", "Runtime", "Log"):
+            self._call(f"{domain}.enable")
 
     def open(self, address: str) -> None:
         """Begin to load a page."""
@@ -72,6 +75,30 @@ class Tab:
     def resize(self, width: int, height: int) -> None:
         """Show the page in a window of so many pixels."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def prefer(self, scheme: str) -> None:
+        """Show pages as to a reader who prefers this colour scheme, light or dark."""
+        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def move(self, x: float, y: float) -> None:
+        """Move the mouse to a place in the window."""
+        self._mouse("mouseMoved", x, y)
+
+    def click(self, x: float, y: float) -> None:
+        """Press and release the mouse's left button."""
+        self.drag((x, y), (x, y))
+
+    def drag(self, begin: tuple[float, float], end: tuple[float, float]) -> None:
+        """Move the mouse between two places with its left button pressed."""
+        self.move(*begin)
+        self._mouse("mousePressed", *begin, button="left", clickCount=1)
+        for part in (0.25, 0.5, 0.75, 1.0):
+            at = [first + part * (last - first) for first, last in zip(begin, end, strict=True)]
+            self._mouse("mouseMoved", *at, button="left", buttons=1)
+        self._mouse("mouseReleased", *end, button="left", clickCount=1)
+
+    def _mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def picture(self) -> bytes:
         """What the window shows once that no longer changes, as PNG; TimeoutError if it changes for two minutes."""
@@ -111,6 +138,8 @@ class Tab:
             self._rest += part
         message, _, self._rest = self._rest.partition(b"\0")
         found: Json = json.loads(message)
+        if found.get("method") in _TROUBLES:
+            self.troubles.append(json.dumps(found["params"])[:1000])
         return found
 
 

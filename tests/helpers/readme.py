@@ -1,7 +1,8 @@
 """The README and the pages of docs/ for users as data: example files, commands, and the output that they show.
 
-`python -m tests.helpers.readme` puts what the commands of SHOWN print into the pages that show it, and a picture of the
-default run into docs/; `python -m tests.helpers.readme show` that one alone. With `claims DIR` it puts the
+`python -m tests.helpers.readme` puts what the commands of SHOWN print into the pages that show it, a picture of the
+default run into docs/, and today's output into the quickstart and the tutorials; `python -m tests.helpers.readme show`
+that one alone. With `claims DIR` it puts the
 table that `experiments.validation.claims` wrote to DIR into docs/claims.md, its pages into docs/claims, and ten rows
 into the README.
 """
@@ -20,19 +21,30 @@ from rich.console import Console
 from rich.text import Text
 
 from tests.conftest import ROOT
+from tests.helpers import lessons
 
 README = ROOT / "README.md"
 _NAMES = (
     "settings",
     "policies",
+    "hooks",
+    "decisions",
     "traces",
+    "formats",
     "step_times",
     "timing",
     "results",
+    "columns",
+    "clock",
     "experiments",
+    "papers",
+    "predictors",
+    "defaults",
     "guide",
     "engine",
     "trust",
+    "silicon",
+    "given_rows",
     "speed",
 )
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in _NAMES))
@@ -56,7 +68,7 @@ def blocks(language: str) -> list[str]:
 
 def example_files() -> dict[str, str]:
     """The files that a page has its reader write, by path: each fence after a paragraph that names its file."""
-    text = (ROOT / "docs" / "policies.md").read_text()
+    text = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("hooks", "decisions"))
     files = {}
     for fence in _FENCE.finditer(text):
         paragraph = text[: fence.start()].rstrip().rpartition("\n\n")[2]
@@ -106,10 +118,15 @@ def printed(name: str = "run", **more: str) -> str:
 
 def refresh(*names: str) -> None:
     """Put what these commands of SHOWN print where it is shown, and a picture of the default run into docs/."""
-    unknown = [name for name in names if name not in SHOWN]
+    pages = lessons.names()
+    unknown = [name for name in names if name not in SHOWN and name not in pages]
     if unknown:
-        sys.exit(f"error: nothing shown is called {unknown[0]}; there are {', '.join(SHOWN)}, and claims DIR")
+        sys.exit(f"error: nothing shown is called {unknown[0]}; there are {', '.join([*SHOWN, *pages])}, claims DIR")
     for name in names:
+        if name in pages:
+            with tempfile.TemporaryDirectory() as home:
+                lessons.renew(name, environment(Path(home)))
+            continue
         page = next(page for page in PAGES if f"<!-- {name} -->\n" in page.read_text())
         _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name, COLUMNS=str(_WIDTH))}\n```\n")
     if "run" in names:
@@ -161,4 +178,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["claims"]:
         put_claims(Path(sys.argv[2]))
     else:
-        refresh(*(sys.argv[1:] or SHOWN))
+        refresh(*(sys.argv[1:] or (*SHOWN, *lessons.names())))

@@ -1,6 +1,6 @@
 """The summary of a run computed a second time, in plain Python, from the files that the run has written.
 
-Definitions are those of docs/results.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What
+Definitions are those of docs/columns.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What
 follows takes no number from `framework.metrics`, and from the engine only what `Unreported` holds.
 """
 
@@ -184,6 +184,16 @@ def _of_readers(run: Run, over: Clock) -> Summary:
     return _of_values("reader_wait", [reader_wait_s(run.unreported.token_s[k], run.slo) for k in numbers])
 
 
+def _tail(run: Run) -> Summary:
+    """Of runs that send all their requests at one time."""
+    sent = {row["arrival_s"] for row in run.requests}
+    if len(run.requests) < 2 or len(sent) > 1 or None in sent:
+        return {}
+    ends_s = sorted(run.unreported.end_s[k] for k, row in enumerate(run.requests) if row["state"] == "finished")
+    within = sum(10 * (k + 1) < 9 * len(ends_s) for k in range(len(ends_s)))  # that end before nine tenths have
+    return {"tail_s": ends_s[-1] - ends_s[within] if ends_s else None}
+
+
 def _of_gateway(run: Run, over: Clock) -> Summary:
     """Waits at the gateway, and refusals; nothing without one."""
     if run.scenario.engine.gateway.saturation == "none":
@@ -342,6 +352,7 @@ def summary(run: Run) -> Summary:
         **_tenants(run, good, over),
         **_of_readers(run, over),
         **_of_gateway(run, over),
+        **_tail(run),
         **crash_figures(run),
         **fleet(run, works),
         "trace": workload.name,

@@ -47,6 +47,7 @@ def declared(extra: str | None) -> list[Requirement]:
         ("bench", "requirements-bench.lock"),
         ("kernels", "requirements-fidelity.lock"),
         ("fidelity", "requirements-fidelity.lock"),
+        ("serve", "requirements-serve.lock"),
     ],
 )
 def test_lock_meets_the_declared_ranges(extra: str | None, lock: str) -> None:
@@ -57,8 +58,10 @@ def test_lock_meets_the_declared_ranges(extra: str | None, lock: str) -> None:
 
 def test_what_is_installed_later_changes_no_version() -> None:
     assert not locked("requirements.lock").keys() & locked("requirements-test.lock").keys()
-    for later in ("requirements-fidelity.lock", "requirements-cluster.lock"):
+    for later in ("requirements-fidelity.lock", "requirements-cluster.lock", "requirements-serve.lock"):
         assert not locked(later).keys() & (locked("requirements.lock").keys() | locked("requirements-test.lock").keys())
+    cluster, serve = locked("requirements-cluster.lock"), locked("requirements-serve.lock")
+    assert {name: cluster[name] for name in cluster.keys() & serve.keys()}.items() <= serve.items()
 
 
 def test_one_python_version_is_named_everywhere() -> None:

@@ -90,7 +90,7 @@ LOWER = [
         "idle_seat_share",
     ),
     *("service_difference", "worst_slowdown", "overdue_share"),
-    *("mean_program_s", "median_program_s", "p99_program_s"),
+    *("mean_program_s", "median_program_s", "p99_program_s", "recomputed_tokens", "tail_s"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 
@@ -105,7 +105,8 @@ def summaries(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     columns = {"arrival_s": [0.0], "input_tokens": [9], "output_tokens": [2], "trigger": ["user"]}
     write_parquet(from_rows(pl.DataFrame(columns), "calls", "synthetic"), file)
     programs = summary(Goodput(), ("trace=mooncake", f"trace.path={file}"))
-    return [*(summary(*run) for run in RUNS), programs]
+    at_once = summary(Goodput(), ("trace=roll_out", "trace.prompts=2", "trace.samples=2"))
+    return [*(summary(*run) for run in RUNS), programs, at_once]
 
 
 @pytest.fixture(scope="module")

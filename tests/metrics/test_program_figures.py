@@ -12,6 +12,7 @@ import pytest
 
 import servelab
 from framework.metrics.service.programs import program_figures
+from framework.metrics.service.tail import tail_figures
 from tests.helpers.results import small_result
 from traces.formats.own import write_parquet
 from traces.frame import from_rows
@@ -64,6 +65,36 @@ def test_hits_are_told_apart_by_what_set_a_call_off() -> None:
     tokens = run.workload.input_tokens
     found = program_figures(run, COUNTED)
     assert [found["user_hit_rate"], found["tool_hit_rate"]] == [0.0, 8 / (tokens[3] + tokens[4])]
+
+
+def test_what_a_call_shares_with_the_one_before_and_no_cache_holds_is_computed_again() -> None:
+    """Blocks of 4 tokens: 0 has four, of which 2 has three and 3 two; 1 has two, which 4 begins with."""
+    spans = np.array([[0, 4], [8, 10], [4, 8], [10, 13], [8, 11]])
+    ids = np.array([1, 2, 3, 4, 1, 2, 3, 9, 5, 6, 1, 2, 8], np.int32)
+    run = result(hash_ids=ids, hash_spans=spans, hash_block_tokens=4)
+    assert program_figures(run, COUNTED)["recomputed_tokens"] == 12 + (8 - 3) + (8 - 5)
+    run.requests["start_s"][2] = np.nan  # never began
+    assert program_figures(run, COUNTED)["recomputed_tokens"] == (8 - 3) + (8 - 5)
+    assert program_figures(result(), COUNTED)["recomputed_tokens"] == 0
+
+
+def test_kv_waits_for_tools_as_long_as_they_run() -> None:
+    """3 and 4 wait for tools; the run takes 9 s."""
+    run = result()
+    waits = replace(run.workload, think_s=np.array([0.0, 0.0, 7.0, 6.0, 1.5]))
+    assert program_figures(replace(run, workload=waits), COUNTED)["tool_kv_tokens"] == (3 * 6.0 + 5 * 1.5) / 9.0
+
+
+def test_the_tail_begins_when_nine_tenths_have_ended() -> None:
+    run = result()
+    assert tail_figures(run) == {}
+    run.requests["arrival_s"] = 1.0
+    assert tail_figures(run) == {"tail_s": 0.0}  # of five, the last alone is past nine tenths
+    twenty = replace(run, requests=np.repeat(run.requests, 4))
+    twenty.requests["end_s"] = np.arange(20.0)
+    assert tail_figures(twenty) == {"tail_s": 19.0 - 17.0}
+    twenty.requests["state"] = 2
+    assert tail_figures(twenty) == {"tail_s": None}
 
 
 def test_a_trace_that_does_not_say_what_sets_calls_off_has_none() -> None:

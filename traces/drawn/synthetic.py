@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 from framework.checks import check_fields, require_count, require_whole, up_to
 from framework.errors import InputError
 from framework.workload import Workload
-from traces.block_ids import list_column
 from traces.drawn.distributions import Arrivals, Distribution
 from traces.drawn.names import with_names
+from traces.drawn.prefix_blocks import Trunks, prefix_blocks
 from traces.frame import Trace, to_workload
 from traces.load import Transforms
 from traces.settings import MAX_TOKENS, MOST_REQUESTS
 
 Ints = NDArray[np.int64]
-_MOST_BLOCKS = 500_000_000  # most blocks of all prompts: drawing one takes some 8 bytes
-_PIECE = 5_000  # rows whose blocks are drawn at once
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,8 @@ def independent(requests: int, lengths: Lengths, arrivals: Arrivals, seed: int) 
     frame = pl.DataFrame(
         {
             "arrival_s": arrivals.sample(requests, rng),
-            "input_tokens": _tokens(lengths.input, requests, rng),
-            "output_tokens": _tokens(lengths.output, requests, rng),
+            "input_tokens": drawn_tokens(lengths.input, requests, rng),
+            "output_tokens": drawn_tokens(lengths.output, requests, rng),
         }
     )
     return Trace(frame, "synthetic", "synthetic")
@@ -110,13 +108,13 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
     session = np.repeat(np.arange(len(turns)), turns)
     turn = np.arange(rows) - first[session]
     think_s = np.where(turn > 0, sessions.think_s.sample(rows, rng), 0.0)
-    output = _tokens(lengths.output, rows, rng)
-    added = _tokens(lengths.input, rows, rng) + np.where(turn > 0, np.roll(output, 1), sessions.prefix_tokens)
-    prompt = _within(added, first, session)
+    output = drawn_tokens(lengths.output, rows, rng)
+    added = drawn_tokens(lengths.input, rows, rng) + np.where(turn > 0, np.roll(output, 1), sessions.prefix_tokens)
+    prompt = running_sum(added, first, session)
     group = rng.integers(sessions.prefixes, size=len(turns))
     frame = pl.DataFrame(
         {
-            "arrival_s": arrivals.sample(len(turns), rng)[session] + _within(think_s, first, session),
+            "arrival_s": arrivals.sample(len(turns), rng)[session] + running_sum(think_s, first, session),
             "input_tokens": prompt,
             "output_tokens": output,
             "session_id": session,
@@ -124,10 +122,9 @@ def conversations(requests: int, lengths: Lengths, arrivals: Arrivals, sessions:
             "think_s": think_s,
         }
     )
-    ids_of = _prefix_blocks(frame, group, sessions)
+    trunks = Trunks(group, sessions.prefix_tokens, sessions.prefixes, sessions.block_tokens)
     order = frame["arrival_s"].to_numpy().argsort(kind="stable")[:requests]
-    pieces = [list_column(*ids_of(order[at : at + _PIECE])) for at in range(0, requests, _PIECE)]
-    frame = frame[order].with_columns(pl.concat(pieces, rechunk=False).alias("hash_ids"))
+    frame = frame[order].with_columns(hash_ids=prefix_blocks(prompt, session, trunks, order))
     return Trace(frame, "synthetic", "synthetic", hash_block_tokens=sessions.block_tokens)
 
 
@@ -136,8 +133,14 @@ def with_classes(trace: Trace, shares: Mapping[str, float], seed: int) -> Trace:
     return with_names(trace, "slo_class", "trace.slo_classes", shares, seed)
 
 
-def _tokens(lengths: Distribution, count: int, rng: np.random.Generator) -> Ints:
-    drawn = np.maximum(1, np.rint(lengths.sample(count, rng)))
+def drawn_tokens(lengths: Distribution, count: int, rng: np.random.Generator) -> Ints:
+    """`count` draws as whole numbers, at least 1. Raises InputError for more than a request can have."""
+    return tokens_at(lengths, rng.random(count))
+
+
+def tokens_at(lengths: Distribution, uniform: NDArray[np.float64]) -> Ints:
+    """The same at these shares of the distribution, (N,)."""
+    drawn = np.maximum(1, np.rint(lengths.quantile(uniform)))
     if drawn.max() > MAX_TOKENS:
         raise InputError(
             f"distribution {lengths.law} draws {drawn.max():g} tokens, more than any request can have; set its high"
@@ -147,45 +150,11 @@ def _tokens(lengths: Distribution, count: int, rng: np.random.Generator) -> Ints
 
 def _enough_sessions(requests: int, turns: Distribution, rng: np.random.Generator) -> Ints:
     """Turns of each session, of the fewest sessions that have `requests` turns together."""
-    drawn = _tokens(turns, requests, rng)
+    drawn = drawn_tokens(turns, requests, rng)
     return drawn[: int(np.searchsorted(np.cumsum(drawn), requests)) + 1]
 
 
-def _within(values: NDArray[Any], first: Ints, session: Ints) -> NDArray[Any]:
+def running_sum(values: NDArray[Any], first: Ints, session: Ints) -> NDArray[Any]:
     """Running sum of `values` within each session, (rows,)."""
     total = np.cumsum(values)
     return total - (total[first] - values[first])[session]
-
-
-def _prefix_blocks(
-    rows: pl.DataFrame, group: Ints, sessions: Sessions
-) -> Callable[[Ints], tuple[NDArray[np.int32], Ints]]:
-    """A function that gives the ids of some rows' prompt blocks in one array, and the offsets of these rows in it.
-
-    A block inside the system prompt belongs to its group, a further one to the session (a later turn has it again); a
-    partial last block has no id. Ids are numbered in this order: sessions, groups.
-    """
-    size = sessions.block_tokens
-    prompt, owner = rows["input_tokens"].to_numpy(), rows["session_id"].to_numpy()
-    full = prompt // size
-    if (blocks := int(full.sum())) > _MOST_BLOCKS:
-        raise InputError(
-            f"trace.sessions: the prompts have {blocks:,} prefix blocks, at most {_MOST_BLOCKS:,} are drawn; set a"
-            " larger block_tokens, or fewer or shorter prompts"
-        )
-    shared = sessions.prefix_tokens // size
-    longest, most_shared = np.zeros(len(group), np.int64), np.zeros(sessions.prefixes, np.int64)
-    np.maximum.at(longest, owner, full)
-    np.maximum.at(most_shared, group[owner], np.minimum(full, shared))
-    own = np.maximum(longest - shared, 0)
-    own_start = np.cumsum(own) - own - shared
-    group_start = own.sum() + np.cumsum(most_shared) - most_shared
-
-    def ids_of(chosen: Ints) -> tuple[NDArray[np.int32], Ints]:
-        offsets = np.concatenate(([0], np.cumsum(full[chosen])))
-        session = owner[np.repeat(chosen, full[chosen])]
-        block = np.arange(offsets[-1]) - np.repeat(offsets[:-1], full[chosen])
-        starts = np.where(block < shared, group_start[group[session]], own_start[session])
-        return (starts + block).astype(np.int32), offsets
-
-    return ids_of

@@ -69,6 +69,10 @@ class Binding:
         """The reasons for rejections, by the numbers that the engine keeps."""
         return tuple(self._answers.reasons)
 
+    def reason(self, text: str) -> int:
+        """The number of a reason, which is noted if it is new."""
+        return self._answers.number_of(text)
+
     def let_go(self) -> None:
         """Forget the hooks, which refer to this object: else the run's memory waits for the garbage collector."""
         self._kept_alive.clear()

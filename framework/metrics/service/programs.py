@@ -1,4 +1,4 @@
-"""How long programs took, and what a prefix cache held of calls that a user or a tool set off."""
+"""How long programs took, what caches held of their calls, and what they lost between calls."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.result import FINISHED, Result
+from framework.workload import Workload
 from framework.workload.programs import TRIGGERS
 
 _BY = ("user", "tool")
@@ -17,7 +18,9 @@ def program_figures(result: Result, counted: NDArray[np.bool_]) -> dict[str, Any
     """The figures of programs, if the trace says what sets calls off, else none; `counted` (N,): requests that count.
 
     A program counts if its first call does. Its time lasts from the first call sent to the end of its last, with the
-    times of users and tools; it is that of programs all of whose calls finished.
+    times of users and tools; it is that of programs all of whose calls finished. `tool_kv_tokens`: what calls found in
+    a cache behind a tool, times how long the tool ran, over the time from the first request to the last answer.
+    `recomputed_tokens`: what a call's prompt shares with that of the call before, less what it found.
     """
     workload, rows = result.workload, result.requests
     if workload.trigger is None:
@@ -37,8 +40,29 @@ def program_figures(result: Result, counted: NDArray[np.bool_]) -> dict[str, Any
         "p99_program_s": float(np.percentile(times_s, 99)) if known else None,
     }
     admitted = ~np.isnan(rows["start_s"])
+    held = admitted & (workload.trigger == TRIGGERS.index("tool"))
+    idle = 0.0 if workload.think_s is None else float(rows["cached_tokens"][held] @ workload.think_s[held])
+    run_s = float(np.nanmax(rows["end_s"]) - np.nanmin(rows["arrival_s"]))
+    lost = np.maximum(_shared_tokens(workload) - rows["cached_tokens"], 0)
+    found |= {"tool_kv_tokens": idle / run_s if run_s > 0 else None, "recomputed_tokens": int(lost[admitted].sum())}
     for name in _BY:
         own = admitted & (workload.trigger == TRIGGERS.index(name))
         asked = int(workload.input_tokens[own].sum())
         found[f"{name}_hit_rate"] = int(rows["cached_tokens"][own].sum()) / asked if asked else None
     return found
+
+
+def _shared_tokens(workload: Workload) -> NDArray[np.int64]:
+    """The tokens in full blocks with which each prompt begins as that of the call before did, (N,)."""
+    shared = np.zeros(len(workload), np.int64)
+    if workload.previous is None or workload.hash_spans is None:
+        return shared
+    later = np.flatnonzero(workload.previous >= 0)
+    own, before = workload.hash_spans[later], workload.hash_spans[workload.previous[later]]
+    blocks = np.minimum(own[:, 1] - own[:, 0], before[:, 1] - before[:, 0])
+    for k in np.flatnonzero(own[:, 0] != before[:, 0]):  # else one lies in the other
+        ids, others = (workload.hash_ids[span[k, 0] :][: blocks[k]] for span in (own, before))
+        differ = ids != others
+        blocks[k] = int(differ.argmax()) if differ.any() else blocks[k]
+    shared[later] = np.minimum(blocks * workload.hash_block_tokens, workload.input_tokens[later] - 1)
+    return shared

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.report.page.markup import text
+from framework.report.page.markup import plain, text
 from framework.report.page.scale import Scale, tick_text
+from framework.report.page.script import data_block
 
 Floats = NDArray[np.float64]
+Behind = int | str  # of a point: the row of the request in the table that the page holds, or words
 WIDTH, HEIGHT = 380.0, 232.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 20.0, 38.0
 _LETTER = 6.2  # width of a letter
@@ -21,7 +24,7 @@ _TICK_ROOM = 30.0  # between two labels of the axis below
 @dataclass
 class Chart:
     """One plot, whose parts are drawn in the order in which they are added. `title` is read out to readers who cannot
-    see it.
+    see it; the horizontal axes of charts with the same `link` show one range.
     """
 
     title: str
@@ -29,10 +32,17 @@ class Chart:
     y: Scale
     x_label: str
     y_label: str
+    link: str = ""
     _parts: list[str] = field(default_factory=list)
+    _series: list[dict[str, Any]] = field(default_factory=list)
+    _limits: list[dict[str, Any]] = field(default_factory=list)
 
-    def line(self, xs: Floats, ys: Floats, kind: str) -> None:
-        """Add points joined in order; the line breaks where one is not finite."""
+    def line(self, xs: Floats, ys: Floats, kind: str, behind: Sequence[Behind] = ()) -> None:
+        """Add points joined in order; the line breaks where one is not finite. `behind`: of each point."""
+        self._joined(xs, ys, kind)
+        self._hold("line", kind, xs, ys, behind)
+
+    def _joined(self, xs: Floats, ys: Floats, kind: str) -> None:
         pieces, pen = [], "M"
         for at, up in zip(self._across(xs), self._up(ys), strict=True):
             if not np.isfinite(at + up):
@@ -44,17 +54,28 @@ class Chart:
 
     def steps(self, edges: Floats, ys: Floats, kind: str) -> None:
         """Add a level from each edge to the next, shape (N + 1,) and (N,)."""
-        self.line(np.repeat(edges, 2)[1:-1], np.repeat(ys, 2), kind)
+        self._joined(np.repeat(edges, 2)[1:-1], np.repeat(ys, 2), kind)
+        self._hold("steps", kind, edges, np.append(ys, ys[-1:]), ())
 
-    def dots(self, xs: Floats, ys: Floats, kind: str) -> None:
-        """Add a dot for each finite point."""
+    def dots(self, xs: Floats, ys: Floats, kind: str, behind: Sequence[Behind] = ()) -> None:
+        """Add a dot for each finite point. `behind`: of each point."""
+        self._spread(xs, ys, kind)
+        self._hold("dots", kind, xs, ys, behind)
+
+    def _spread(self, xs: Floats, ys: Floats, kind: str) -> None:
         places = np.unique(np.round(np.stack([self._across(xs), self._up(ys)], axis=1), 1), axis=0)
         self._path("dots", kind, [f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up)])
 
     def rings(self, xs: Floats, ys: Floats, kind: str) -> None:
         """Add a ring around each finite point."""
-        self.dots(xs, ys, f"ring {kind}")
-        self.dots(xs, ys, "hole")
+        self._spread(xs, ys, f"ring {kind}")
+        self._spread(xs, ys, "hole")
+        self._hold("rings", kind, xs, ys, ())
+
+    def _hold(self, shape: str, kind: str, xs: Floats, ys: Floats, behind: Sequence[Behind]) -> None:
+        """Keep points for the script."""
+        own = {"shape": shape, "kind": kind, "x": _short(xs), "y": _short(ys), "behind": list(behind)}
+        self._series.append(own)
 
     def _path(self, shape: str, kind: str, pieces: list[str]) -> None:
         if pieces:
@@ -62,6 +83,7 @@ class Chart:
 
     def upright_limit(self, value: float, label: str) -> None:
         """Add a dashed line at a value of the horizontal axis; none if that lies outside it."""
+        self._limits.append({"axis": "x", "at": value, "label": plain(label)})
         place = float(self.x([value])[0])
         if not 0 <= place <= 1:
             return
@@ -75,6 +97,7 @@ class Chart:
 
     def level_limit(self, value: float, label: str) -> None:
         """Add a dashed line at a value of the vertical axis."""
+        self._limits.append({"axis": "y", "at": value, "label": plain(label)})
         place = float(self.y([value])[0])
         if not 0 <= place <= 1:
             return
@@ -83,6 +106,11 @@ class Chart:
             f'<path class="limit" d="M{_LEFT} {up:.1f}H{WIDTH - _RIGHT}"/>'
             f'<text class="limit" x="{WIDTH - _RIGHT}" y="{max(up - 4, 10):.1f}" text-anchor="end">{text(label)}</text>'
         )
+
+    def html(self) -> str:
+        """The picture, and its points for the script that stands in for it."""
+        held = {"x": _axis(self.x, self.x_label), "y": _axis(self.y, self.y_label), "link": self.link}
+        return self.svg() + data_block("chart", {**held, "series": self._series, "limits": self._limits})
 
     def svg(self) -> str:
         return (
@@ -125,6 +153,15 @@ class Chart:
             f"{text(self.y_label)}</text>"
         )
         return "".join([*parts, label])
+
+
+def _axis(scale: Scale, label: str) -> dict[str, Any]:
+    return {"label": plain(label), "low": scale.low, "high": scale.high, "log": scale.log}
+
+
+def _short(values: Floats) -> list[float | None]:
+    """Five significant digits, which no screen distinguishes from more; None for what is not finite."""
+    return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
 
 
 def stacked_bars(title: str, names: Sequence[str], shares: Floats, kinds: Sequence[str]) -> str:

@@ -180,4 +180,4 @@ def _difference_picture(name: str, own: Sequence[Difference], runs: Sequence[Run
         chart.line(np.where(within, shown, np.nan), SHARES * 100, kinds[label])
     legend = Legend([(label, kinds[label]) for label in groups])
     note = f"less that of {first}, the same request"
-    return figure(f"{name} difference", note, chart.svg(), legend, percentiles(groups, unit))
+    return figure(f"{name} difference", note, chart.html(), legend, percentiles(groups, unit))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from framework.metrics.slo import Slo
 from framework.metrics.token_gaps import gap_shares
+from framework.report.page.carried import sample
 from framework.report.page.chart import Chart
 from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale, fitting
@@ -21,7 +22,6 @@ Floats = NDArray[np.float64]
 SHARES = np.concatenate([np.linspace(0, 0.98, 99), np.linspace(0.981, 0.999, 19), [1.0]])
 SHOWN = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _CLASSES = 4  # the most classes with their own curve
-_DOTS = 1_500
 _BINS = 6
 
 
@@ -92,7 +92,7 @@ def share_curves(
     for limit_s, label in limits_s.items():
         chart.upright_limit(limit_s * quantity.per_s, f"{label} {limit_s * quantity.per_s:g} {unit}")
     legend = Legend([(label, f"s{number}") for number, label in enumerate(shown)])
-    return figure(name, quantity.caption, chart.svg(), legend, percentiles(groups, unit))
+    return figure(name, quantity.caption, chart.html(), legend, percentiles(groups, unit))
 
 
 def percentiles(groups: Mapping[str, Floats], unit: str) -> Sheet:
@@ -132,7 +132,7 @@ def _gaps(result: Result, requests: pl.DataFrame) -> str | None:
     rows: list[list[Cell]] = [
         [f"P{100 * at:g}", float(1e3 * value_s)] for at, value_s in zip(SHOWN, upto_s[shown_at], strict=True)
     ]
-    return figure("TBT", note, chart.svg(), Legend(()), Sheet(["percentile", "ms"], rows))
+    return figure("TBT", note, chart.html(), Legend(()), Sheet(["percentile", "ms"], rows))
 
 
 def _shares(title: str, scale: Scale, label: str) -> Chart:
@@ -173,26 +173,21 @@ def _against(requests: pl.DataFrame, quantity: Quantity, column: str, label: str
     values = quantity.values * quantity.per_s
     known = np.flatnonzero(np.isfinite(values))
     good = requests["good"].to_numpy()
-    chosen = _spread_out(known, _DOTS)
+    rows = sample(len(requests))
+    rows_of = {kept: np.flatnonzero(np.isfinite(values[rows]) & (good[rows] == kept)) for kept in (True, False)}
     x, y = fitting(lengths[known]), fitting(values[known])
     chart = Chart(f"{quantity.name} of requests by {label}", x, y, label, f"{quantity.name} ({quantity.unit})")
     for kept, kind in ((True, "kept"), (False, "missed")):
-        own = chosen[good[chosen] == kept]
-        chart.dots(lengths[own], values[own], kind)
+        own = rows[rows_of[kept]]
+        chart.dots(lengths[own], values[own], kind, rows_of[kept].tolist())
     for limit_s in _limits_s(slo, quantity.limit, list(slo.classes or ())):
         chart.level_limit(limit_s * quantity.per_s, f"SLO {limit_s * quantity.per_s:g} {quantity.unit}")
-    sample = f"{len(chosen):,} of {len(known):,} requests" if len(chosen) < len(known) else f"{len(known):,} requests"
+    shown = sum(map(len, rows_of.values()))
+    note = f"{shown:,} of {len(known):,} requests" if shown < len(known) else f"{len(known):,} requests"
     legend = Legend((("kept the SLO", "kept"), ("missed it", "missed")))
     columns = [label, "requests", *(f"{at} ({quantity.unit})" for at in ("P50", "P90", "P99")), "SLO kept (%)"]
     sheet = Sheet(columns, _by_length(lengths[known], values[known], good[known]))
-    return figure(f"{quantity.name} against {label.split()[0]}", sample, chart.svg(), legend, sheet)
-
-
-def _spread_out(indices: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """At most `most` of them, evenly spread."""
-    if len(indices) <= most:
-        return indices
-    return indices[np.linspace(0, len(indices) - 1, most).astype(np.int64)]
+    return figure(f"{quantity.name} against {label.split()[0]}", note, chart.html(), legend, sheet)
 
 
 def _by_length(lengths: Floats, values: Floats, good: NDArray[np.bool_]) -> list[list[Cell]]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from framework.cli.safe_text import masked, printable
+from framework.report.page.script import MISSING, allowed, embedded, is_interactive, scripts
 from framework.report.page.style import STYLE
 
 Cell = str | int | float | bool | None
 
 
+def plain(value: object) -> str:
+    """Any value without secrets, control characters shown."""
+    return printable(masked(str(value)))
+
+
 def text(value: object) -> str:
     """Any value as text of a page: markup in it stays text, and control characters are shown."""
-    return html.escape(printable(masked(str(value))), quote=True).replace(" %", "\u00a0%")
+    return html.escape(plain(value), quote=True).replace(" %", "\u00a0%")
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,10 @@ class Legend:
     entries: Sequence[tuple[str, str]]
 
     def html(self) -> str:
-        items = "".join(f'<li><i class="{text(kind)}"></i>{text(label)}</li>' for label, kind in self.entries)
+        items = "".join(
+            f'<li data-kind="{text(kind)}"><i class="{text(kind)}"></i>{text(label)}</li>'
+            for label, kind in self.entries
+        )
         return f'<ul class="legend">{items}</ul>' if items else ""
 
 
@@ -104,12 +112,15 @@ def page(title: str, head: str, chapters: Sequence[Chapter], data: tuple[str, ob
     shown = [chapter for chapter in chapters if chapter.content is not None]
     links = "".join(f'<a href="#{text(one.anchor)}">{text(one.title)}</a>' for one in shown)
     body = f"{head}<nav>{links}</nav>{first}{''.join(chapter.html() for chapter in shown)}"
-    held = json.dumps(data[1], allow_nan=False).replace("<", "\\u003c")
-    body = f'<main>{body}</main><script type="application/json" id="{data[0]}">{held}</script>'
+    body += "" if is_interactive() else f'<p class="note offer">{text(MISSING)}</p>'
+    body = f'<main>{body}</main><script type="application/json" id="{data[0]}">{embedded(data[1])}</script>'
+    sources = scripts()
+    body += "".join(f"<script>{source}</script>" for source in sources)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta http-equiv="Content-Security-Policy" content="'
+        f"default-src 'none'; style-src 'unsafe-inline'{allowed(sources)}\">"
         f"<title>{text(title)}</title><style>{STYLE}</style></head><body>{body}</body></html>\n"
     )

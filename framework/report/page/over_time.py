@@ -79,7 +79,7 @@ def _drawn(panel: _Panel, series: pl.DataFrame, pools: Sequence[str]) -> str:
             curves[label or "all pools"] = _values(whole, column, panel)
     every = np.concatenate(list(curves.values()))
     y = Scale(0.0, 103.0) if panel.share else from_zero(every)
-    chart = Chart(f"{panel.title} over time", Scale(0.0, float(edges_s[-1])), y, "time (s)", panel.label)
+    chart = Chart(f"{panel.title} over time", Scale(0.0, float(edges_s[-1])), y, "time (s)", panel.label, "time")
     for number, values in enumerate(curves.values()):
         chart.steps(edges_s, values, f"s{number}")
     entries = [(name, f"s{number}") for number, name in enumerate(curves)]
@@ -90,7 +90,7 @@ def _drawn(panel: _Panel, series: pl.DataFrame, pools: Sequence[str]) -> str:
         for index, at in enumerate(edges_s[:-1])
     ]
     columns = ["from (s)", *(f"{name}: {panel.label}" for name in curves)]
-    return figure(panel.title, note, chart.svg(), shown, Sheet(columns, rows))
+    return figure(panel.title, note, chart.html(), shown, Sheet(columns, rows))
 
 
 def _values(rows: pl.DataFrame, column: str, panel: _Panel) -> Floats:

@@ -28,4 +28,4 @@ def positions(result: Result, clock: DecodeClock | None = None) -> list[str]:
         [f"{one['from_token']:,} to {one['to_token'] - 1:,}", one["gaps"], one["mean_itl_ms"]] for one in found
     ]
     sheet = Sheet(["gap after token", "gaps", "mean (ms)"], rows)
-    return [figure("TBT by position", "mean gap, the further an output has come", chart.svg(), Legend(()), sheet)]
+    return [figure("TBT by position", "mean gap, the further an output has come", chart.html(), Legend(()), sheet)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -15,6 +15,7 @@ from framework.metrics.summary import counted
 from framework.objective.goodput import Measurement
 from framework.report.load_words import load_state, overload, short_window
 from framework.report.numbers import number, percent
+from framework.report.page.carried import carried
 from framework.report.page.latency import against_lengths, distributions
 from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
 from framework.report.page.over_time import over_time
@@ -39,12 +40,13 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     pictures, window_s = over_time(result, requests["good"].to_numpy())
     latency = [*distributions(result, requests, slo), *against_lengths(requests, slo)]
     latency += positions(result, diagnosis.losses.clock)
+    behind = carried(result, requests, diagnosis.losses)
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
         Chapter("limits", "What limits goodput", limits, _TRIED),
         Chapter("latency", "Latency", grid(latency)),
-        Chapter("time", "Over time", grid(pictures) if pictures else None, f"in windows of {window_s:g} s"),
+        Chapter("time", "Over time", _over_time(pictures, behind), f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
         Chapter("pools", "Pools", _pools(measurement)),
         Chapter("classes", "Classes of requests", _parts("class", summary.get("classes"))),
@@ -55,6 +57,10 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     ]
     title = f"{summary['policy']} on {summary['trace']}"
     return page(title, _head(summary), chapters, ("summary", summary), _tiles(summary, settings, counted(requests)))
+
+
+def _over_time(pictures: Sequence[str], behind: str) -> str | None:
+    return grid(pictures) + behind if pictures else None
 
 
 def _head(summary: Summary) -> str:

@@ -32,11 +32,20 @@ figure.wide{max-width:none}
 figcaption{font-size:.92rem;line-height:1.35}
 figcaption span{font-size:.85rem}
 svg{display:block;width:100%;height:auto;font:11px system-ui,"Segoe UI",Roboto,Arial,"DejaVu Sans",sans-serif}
-svg text{fill:var(--soft)}
-svg .label{fill:var(--ink)}
+figure>svg text{fill:var(--soft)}
+figure>svg .label{fill:var(--ink)}
 .axis{stroke:var(--line);fill:none}.gridline{stroke:var(--grid);fill:none}
+.drawn{width:100%;touch-action:pan-y;cursor:crosshair}.drawn svg{overflow:visible}
+button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-align:inherit}
+.legend button[aria-pressed=false]{opacity:.4;text-decoration:line-through}
+.whole{margin-left:.6em;color:var(--c0);text-decoration:underline;font-size:.85rem}
+#tip{position:fixed;z-index:9;pointer-events:none;max-width:20rem;background:var(--paper);border:1px solid var(--line);
+border-radius:.3rem;padding:.3rem .6rem;font-size:.82rem;box-shadow:0 2px 10px #0003}
+#tip table{margin:0;font-size:inherit}#tip th{font-weight:400;color:var(--soft)}
+#tip td,#tip th{border:0;padding:0 .8rem 0 0}
+#tip p{margin:0}h3{font-size:1rem;margin:1.2rem 0 .2rem}
 .limit{stroke:var(--limit);stroke-width:1.4;stroke-dasharray:5 3;fill:none}
-svg text.limit{fill:var(--limit);stroke:none}
+figure>svg text.limit{fill:var(--limit);stroke:none}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .dots{fill:none;stroke-width:3.4;stroke-linecap:round;stroke-opacity:.55}
 .ring{stroke-width:7;stroke-opacity:1;stroke-dasharray:none}.hole{stroke:var(--paper);stroke-width:3.6;stroke-opacity:1}
@@ -77,6 +86,7 @@ pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:p
 @media (max-width:32rem){.bar{grid-template-columns:1fr}.bar>span{text-align:left}
 .scroll table{width:max-content}td{max-width:14rem}
 th,th.n{max-width:8.5rem;white-space:normal;overflow-wrap:anywhere;vertical-align:bottom}}
-@media print{body{max-width:none;padding:0;font-size:10pt}nav,summary{display:none}.scroll{overflow:visible}
+@media print{body{max-width:none;padding:0;font-size:10pt}
+nav,summary,#tip,.whole,.offer{display:none}.scroll{overflow:visible}
 h2{break-after:avoid}.tile,.finding{break-inside:avoid}.grid{grid-template-columns:1fr 1fr}}
 """

@@ -139,7 +139,9 @@ def _curve(axis: str, lines: Mapping[str, list[Point]], shown: Metric, left: int
     ]
     explained = [(MEANS[OVERLOADED], "ring")] if overloaded.any() else []
     legend = Legend([*((line, f"s{number}") for number, line in enumerate(lines)), *explained])
-    return figure(name, note, chart.svg(), legend, Sheet([axis, *(f"{line}: {shown.on_page}" for line in lines)], rows))
+    return figure(
+        name, note, chart.html(), legend, Sheet([axis, *(f"{line}: {shown.on_page}" for line in lines)], rows)
+    )
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ def _pareto(points: Sequence[Point], axes: Sequence[str]) -> str | None:
     rows: list[list[Cell]] = [[_label(known[i], axes), float(costs[i]), float(goodputs[i])] for i in chosen]
     legend = Legend((("a run", "kept"), ("none is cheaper and better", "s1")))
     sheet = Sheet(["none is cheaper and better", x, y], rows)
-    drawn = figure("Cost", "of the GPUs, while they are on", chart.svg(), legend, sheet)
+    drawn = figure("Cost", "of the GPUs, while they are on", chart.html(), legend, sheet)
     return grid([drawn, f"<div>{sheet.html()}</div>"])
 
 

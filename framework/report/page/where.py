@@ -36,7 +36,7 @@ _KINDS = {
     "displaced_s": "f4",
 }
 _WORST = 20
-_WHY = {
+CAUSE_WORDS = {
     "unserved": "not served",
     "queue": "queue before prefill",
     "prefill": "prefill itself",
@@ -98,12 +98,12 @@ def worst_requests(result: Result, requests: pl.DataFrame, slo: Slo, diagnosis: 
         row = requests.row(int(index), named=True)
         cause = CAUSES[losses.cause[index]]
         own: list[Cell] = [classes[index]] if classes is not None else []
-        tpot_s = row["tpot_s"]
+        tpot_s, why = row["tpot_s"], CAUSE_WORDS[cause]
         rows.append(
             [
                 *(row["request_id"], row["arrival_s"], *own, row["input_tokens"], row["output_tokens"]),
                 *(row["ttft_s"], None if tpot_s is None else 1e3 * tpot_s, row["queue_s"], row["prefill_s"]),
-                *(row["preemptions"], _WHY[cause] if row["reason"] is None else f"{_WHY[cause]}: {row['reason']}"),
+                *(row["preemptions"], why if row["reason"] is None else f"{why}: {row['reason']}"),
             ]
         )
     columns = ["request", "arrival (s)", *(["class"] if classes is not None else []), "prompt", "output"]
