@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,10 @@ class Study:
         found = []
         for model, gpu, gpus, factor in list(itertools.product(*axes))[1:]:
             name = f"{_SHORT.get(model, model)}, {gpus} {gpu.upper()}" + ("" if factor == 1 else f", SLO × {factor:g}")
-            found.append(Cell(load, self._setup(name, load, model, gpu, gpus, factor), load.requests))
+            setup = self._setup(name, load, model, gpu, gpus, factor)
+            if gpus > self.core["gpus"]:
+                setup = replace(setup, overrides=(*setup.overrides, *self.others["large"]))
+            found.append(Cell(load, setup, load.requests))
         return found
 
     def _scenario(self, load: Load, name: str) -> Cell:
