@@ -1,5 +1,6 @@
-"""How Sphinx makes a site of these pages: `make docs`. Its first page is the README."""
+"""How Sphinx makes a site of these pages: `make docs`. Nothing of it is loaded from a network."""
 
+import re
 import sys
 import sysconfig
 from importlib import import_module
@@ -12,11 +13,13 @@ sys.path.append(sysconfig.get_path("purelib", vars={"base": str(_INSTALLED), "pl
 
 project = "servelab"
 author = "the servelab authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "servelab"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # links to headings, as GitHub has them
-myst_fence_as_directive = ["mermaid"]
 default_role = "py:obj"  # of `name` in a docstring
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # types are in the signature
@@ -34,17 +37,35 @@ _CONSTANTS = {"servelab.Action": "framework.policy.actions", "servelab.VERSION":
 
 
 def setup(app):
-    """Put the README before the contents of the first page, and docstrings of constants into the reference."""
+    """Let one page be the README, put docstrings of constants into the reference, and look for a network at the end."""
     app.connect("source-read", _complete)
     app.connect("autodoc-process-docstring", _describe, priority=1)  # before napoleon, which reads it
+    app.connect("build-finished", _refuse_network)
 
 
 def _complete(app, name, source):
-    if name == "index":
+    if name == "overview":
         text = _README.read_text(encoding="utf-8")
         for link, place in _PLACES.items():
             text = text.replace(link, place)
-        source[0] = f"{text}\n{source[0]}"
+        source[0] = text
+
+
+def _refuse_network(app, error):
+    """Warn of each page that loads something from elsewhere; `make docs` then fails."""
+    from sphinx.util import logging
+
+    for page in sorted(Path(app.outdir).rglob("*.html")) if error is None else ():
+        for found in loaded(page.read_text(encoding="utf-8")):
+            logging.getLogger(__name__).warning("%s loads %s from a network", page.name, found)
+
+
+def loaded(html):
+    """The addresses of a network from which a page loads a script, a style, a font, a picture or a frame."""
+    tags = re.findall(r"<(?:script|img|link|iframe|source|video|audio|embed|object|use)\b[^>]*>", html)
+    own = [tag for tag in tags if not re.search(r'\brel="(?:canonical|next|prev|search|index|author)"', tag)]
+    found = [address for tag in own for address in re.findall(r'(?:src|href|data)="((?:https?:)?//[^"]+)"', tag)]
+    return found + re.findall(r"""(?:@import\s+|url\()["']?((?:https?:)?//[^"')\s]+)""", html)
 
 
 def _describe(app, what, name, obj, options, lines):

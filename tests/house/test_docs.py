@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.helpers import first_page
 from tests.house.test_floors import FLOORS
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -64,7 +65,7 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def test_each_page_is_in_the_contents_of_the_site() -> None:
-    entries = re.findall(r"^([\w/*]+)$", SITE["index.md"].read_text(), re.MULTILINE)
+    entries = re.findall(r"^(?:\w+ <)?([\w/*]+)>?$", SITE["index.md"].read_text(), re.MULTILINE)
     contents = {path for entry in entries for path in (ROOT / "docs").glob(f"{entry}.md")}
     assert contents == {path for name, path in SITE.items() if name != "index.md"}
 
@@ -91,6 +92,34 @@ def test_the_first_page_of_the_site_links_to_pages_of_the_site() -> None:
     assert linked <= set(SITE)
 
 
+def test_the_site_loads_nothing_from_a_network() -> None:
+    """`make docs` looks through its pages with this."""
+    loaded = runpy.run_path(str(ROOT / "docs" / "conf.py"))["loaded"]
+    page = '<a href="https://a.b/c">c</a><link rel="canonical" href="https://a.b/"><img src="_images/run.svg">'
+    assert not loaded(page)
+    assert loaded(f'{page}<script src="https://cdn.b/x.js"></script>') == ["https://cdn.b/x.js"]
+    assert loaded("<style>@import url(//b.c/x.css);</style>") == ["//b.c/x.css"]
+    assert loaded('<link rel="stylesheet" href="https://b.c/x.css">') == ["https://b.c/x.css"]
+
+
+_MOST_WORDS = 2_500
+_TABLES = ("columns", "fitted_traces", "claims", "guide")  # tables, or written by a command
+
+
+def test_pages_are_short_enough_to_read() -> None:
+    """But for the law and the pages of tables."""
+    words = {name: len(_CODE.sub("", path.read_text()).split()) for name, path in SITE.items()}
+    long = {name: count for name, count in words.items() if count > _MOST_WORDS}
+    assert {name.removesuffix(".md") for name in long} <= set(_TABLES), long
+
+
+def test_pictures_of_the_first_page_are_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", SITE["index.md"].read_text())
+    assert len(shown) == 4
+    assert {Path(name).name for name in shown} == {path.name for path in first_page.PLACE.iterdir()}
+    assert all((ROOT / "docs" / name).stat().st_size <= first_page.MOST_BYTES for name in shown)
+
+
 def anchors(page: Path) -> set[str]:
     """The names by which the headings of a page are linked to."""
     titles = re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text()), re.MULTILINE)
@@ -105,7 +134,7 @@ def test_versions_of_the_generator_are_pinned() -> None:
 
 
 def test_the_figures_of_trust_in_the_readme_are_those_of_their_page() -> None:
-    readme, trust = (ROOT / "README.md").read_text(), (ROOT / "docs" / "trust.md").read_text()
+    readme, trust = (ROOT / "README.md").read_text(), (ROOT / "docs" / "silicon.md").read_text()
     ttft, tpot = re.search(r"cross-validated: TTFT off by ([\d.]+) %, TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]
     assert re.search(rf"^\| dense, aggregated \| 970 \|[^|]*\| \*\*{ttft} / {tpot}\*\* \|", trust, re.MULTILINE)
     ttft, tpot = re.search(r"median TTFT off by ([\d.]+) %, mean TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]

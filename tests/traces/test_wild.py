@@ -82,6 +82,7 @@ def test_what_is_read_of_files_at_hand() -> None:
     names = {"arrival_us": "arrival_time_us", "input_tokens": "input_tokens", "output_tokens": "output_tokens"}
     assert load(path=wild("session-column.csv"), columns=names).previous is None
     ticks = load(path=wild("ns-arrivals.csv"), columns=named("arrival", "input", "output"))
+    assert load(path=wild("nested-requests.json")).input_tokens.tolist() == [200, 260]
     assert "as ns it would be 2 requests/s: name it as arrival_ns" in "; ".join(ticks.notes)
 
 
@@ -91,7 +92,6 @@ def test_what_is_read_of_files_at_hand() -> None:
     [
         ("vllm-appended.json", "holds 2 results (--append-result); choose one by trace.result=1 to 2"),
         ("ns-arrivals.csv", "arrival_ns: arrival, input_tokens: input, output_tokens: output"),
-        ("nested-requests.json", "nested sessions are not read"),
     ],
 )
 def test_what_is_refused_of_files_at_hand(name: str, words: str) -> None:

@@ -317,7 +317,7 @@ AGENTS = (
     Case(
         "weka", "ai-dynamo/dynamo, tests of its loader of Weka traces",
         lines({"id": "t", "block_size": 64, "requests": [{"t": 0.0, "type": "n", "in": 9, "out": 2, "hash_ids": [1]}]}),
-        refused="nested sessions are not read",
+        {}, ((0.0, 9, 2),),
     ),
     Case(
         "tracelab", "uw-syfi/TraceLab, rounds of coding agents",
@@ -327,7 +327,7 @@ AGENTS = (
     ),
     Case(
         "otel", "inference-sim/inference-sim issue 1477, spans of OpenTelemetry",
-        lines({"resourceSpans": [{"scopeSpans": []}]}), refused="spans of OpenTelemetry are not read",
+        lines({"resourceSpans": [{"scopeSpans": []}]}), refused="no record is a request",
     ),
     Case(
         "claude-code", "logs of Claude Code: a line for each part of a message, all with its usage",

@@ -198,7 +198,7 @@ TOOLS = (
                dynamo(1500, 1600, (11, 4))),
          {}, TWO, note="1 of 2 requests have no hash ids: their prompts are taken as unrelated"),
     Case("dynamo-otel", "ai-dynamo/dynamo, its otel sink", lines({"resourceLogs": [{"scopeLogs": []}]}),
-         refused="spans of OpenTelemetry are not read"),
+         refused="logs of OpenTelemetry are not read"),
     Case("sessions-later", "ai-dynamo/dynamo, docs/dynosim/trace-formats.md: single rows before those of a session",
          lines({"timestamp": 0, "input_length": 10, "output_length": 4},
                {"timestamp": 1500, "session_id": "a", "input_length": 11, "output_length": 4}), {}, TWO),

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
 from framework.errors import InputError
+
+_SLACK_S = 1e-6  # clocks that are written as floats
 
 
 @dataclass(frozen=True)
@@ -125,3 +129,43 @@ def _programs(calls: Sequence[Call], awaited: Sequence[Sequence[int]]) -> list[i
         for other in (*awaited[k], lanes.setdefault(call.lane, k)):
             parent[root(k)] = root(other)
     return [root(k) for k in range(len(calls))]
+
+
+def awaited_by_time(times: Sequence[tuple[float, float]]) -> list[list[int]]:
+    """What each call waits for if only (start, end) in s are known, in order of start: the last calls before it.
+
+    A call comes after all that had ended when it was sent. Of these it names those after whose end no other of them
+    began (the transitive reduction of an interval order).
+    """
+    found: list[list[int]] = []
+    running: list[int] = []
+    last: list[int] = []  # those that have ended and that no other one follows
+    for k, (start_s, _) in enumerate(times):
+        over = [other for other in running if times[other][1] <= start_s + _SLACK_S]
+        running = [other for other in running if other not in over]
+        if over:
+            begun_s = max(times[other][0] for other in over)
+            last = [other for other in last if times[other][1] > begun_s + _SLACK_S] + over
+            newest = max(times[other][0] for other in last)
+            last = [other for other in last if times[other][1] > newest + _SLACK_S or times[other][0] == newest]
+        found.append(sorted(last))
+        running.append(k)
+    return found
+
+
+def program_frame(calls: Sequence[Call]) -> pl.DataFrame:
+    """The rows of programs as a frame, with `hash_ids` if the calls have some."""
+    rows = program_rows(calls)
+    schema = {
+        "arrival_s": pl.Float64(),
+        "input_tokens": pl.Int64(),
+        "output_tokens": pl.Int64(),
+        "session_id": pl.Int64(),
+        "turn": pl.Int64(),
+        "wait_for": pl.List(pl.Int64()),
+        "think_s": pl.Float64(),
+        "trigger": pl.String(),
+    }
+    if any(row.get("hash_ids") is not None for row in rows):
+        schema["hash_ids"] = pl.List(pl.Int64())
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)

@@ -12,6 +12,7 @@ from traces.formats.agents import SCHEMA, read_dynamo
 from traces.formats.aiperf import read_aiperf
 from traces.formats.api_logs import body, read_openai
 from traces.formats.benchmarks import read_guidellm, read_inference_perf, read_llmperf, read_vllm
+from traces.formats.otel import read_otel
 from traces.formats.own import read_parquet
 from traces.formats.published import (
     AZURE_COLUMNS,
@@ -26,6 +27,7 @@ from traces.formats.published import (
 from traces.formats.rounds import read_tracelab
 from traces.formats.tables import column_names
 from traces.formats.texts import CONVERSATIONS, read_sharegpt, read_wildchat
+from traces.formats.weka import read_weka
 from traces.frame import Trace
 from traces.parsing.csv_rows import header_names
 from traces.parsing.how import How
@@ -67,6 +69,8 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "openai": Format(read_openai),
         "dynamo": Format(read_dynamo),
         "tracelab": Format(read_tracelab, 512),
+        "weka": Format(read_weka),
+        "otel": Format(read_otel),
         "sharegpt": Format(read_sharegpt),
         "wildchat": Format(read_wildchat),
     }
@@ -106,6 +110,10 @@ def _of_record(record: Mapping[str, Any]) -> str | None:
         "llmperf": "number_input_tokens" in names,
         "dynamo": str(event.get("schema", "")).startswith(SCHEMA),
         "tracelab": names.issuperset(("timing_events", "input_tokens_total")),
+        "weka": _has_calls(record.get("requests")),
+        "otel": isinstance(record.get("spans"), list)
+        or "resourceSpans" in names
+        or ("attributes" in names and bool(names & {"start_time", "startTimeUnixNano", "start_time_unix_nano"})),
         "sharegpt": any(_has_turns(record.get(key)) for key in CONVERSATIONS),
         "wildchat": isinstance(record.get("conversation"), list),
         "bailian": names.issuperset(("timestamp", "input_length", "output_length", "chat_id")),
@@ -118,6 +126,10 @@ def _of_record(record: Mapping[str, Any]) -> str | None:
 
 def _has_turns(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(turn, dict) and {"from", "role"} & set(turn) for turn in value)
+
+
+def _has_calls(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(one, dict) and {"in", "out"} <= set(one) for one in value)
 
 
 _NO_TEXT: Mapping[bytes, str] = MappingProxyType(
@@ -150,8 +162,8 @@ def refusal(data: bytes) -> str | None:
         )
     if "captureData" in names:
         return "captures of SageMaker are not read; write one request a line, with its time and its usage"
-    if "resourceSpans" in names or "resourceLogs" in names:
-        return "spans of OpenTelemetry are not read; write one request a line"
+    if "resourceLogs" in names:
+        return "logs of OpenTelemetry are not read; export spans, or write one request a line"
     if data.startswith((b"metadata:", b"args:", b"benchmarks:")):
         return "YAML is not read; have GuideLLM write its report as JSON"
     return _SUMMARY if _is_summary(record, data) else None
