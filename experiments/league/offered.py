@@ -12,7 +12,6 @@ import numpy as np
 from framework.checks import Share, check_fields, is_number, up_to
 from framework.diagnosis.losses import CAUSES, losses_of
 from framework.errors import InputError, shown
-from framework.load import Open
 from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, Objective, Progress, judged
@@ -83,9 +82,9 @@ class Offered(Objective):
         """Offer the rates. Raises InputError without rates, and as `Experiment.at_rate` does."""
         if self.rates_rps is None:
             raise InputError("objective=offered needs rates: objective.rates_rps=[20,30,40]")
-        if not isinstance(experiment.load, Open):
+        if experiment.load.clients is not None:
             raise InputError("objective=offered sets the rate of arrivals, and load=closed has none; set load=open")
-        plays = self._played(experiment, self.rates_rps, experiment.load)
+        plays = self._played(experiment, self.rates_rps)
         capacity_rps = read_off({one.rate_rps: one.attainment for one in plays}, self.attainment)
         kept = [one for one in plays if one.attainment >= self.attainment]
         shown_play = kept[-1] if kept else plays[0]
@@ -94,19 +93,20 @@ class Offered(Objective):
         evaluation = replace(shown_play.evaluation, summary=summary)
         return Measurement(capacity_rps, shown_play.result, evaluation, experiment.slo)
 
-    def _played(self, experiment: Experiment, rates_rps: Sequence[float], load: Open) -> list[Play]:
+    def _played(self, experiment: Experiment, rates_rps: Sequence[float]) -> list[Play]:
         """The runs that were needed, by rate."""
         plays: dict[int, Play] = {}
         at = self.first
         while at in range(len(rates_rps)) and at not in plays:
-            plays[at] = self._play(experiment, rates_rps[at], load)
+            plays[at] = self._play(experiment, rates_rps[at])
             at += 1 if plays[at].attainment >= self.attainment else -1
         return [plays[at] for at in sorted(plays)]
 
-    def _play(self, experiment: Experiment, rate_rps: float, load: Open) -> Play:
+    def _play(self, experiment: Experiment, rate_rps: float) -> Play:
         tried = experiment.at_rate(rate_rps)
         before_s = (self.passes - 1) * len(tried.workload) / rate_rps
         tried = tried.on(repeated(tried.workload, self.passes))
+        load: Any = tried.load  # open: see `measure`
         tried = replace(tried, load=replace(load, warmup_s=before_s))
         begin_s = time.process_time()
         result = tried.run()

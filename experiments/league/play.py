@@ -151,7 +151,7 @@ class Player:
         given = [word.partition("=")[0] for word in (*entrant.fixed, *cell.setup.overrides, *self._terms.further)]
         space = read_space(entrant.space, {**base.choices, **base.settings}, given, {"gpus": str(cell.setup.gpus)})
         if space.size > LARGEST_POOL:
-            raise InputError(f"space={space.name}: the league tries neighbours, and it has too many points; give another")
+            raise InputError(f"space={space.name} has too many points for the league; give another one")
         feasible = self._feasible.setdefault((entrant.name, cell.setup.name), Feasibility(space, base))
         try:
             return _Runs(self._sweep, with_demand(space, base), feasible)
