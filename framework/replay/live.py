@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import CANCEL, DECIDES, FUTURE, LOG_FULL, MARKED, TICK, YIELDED
+from framework.codes import CANCEL, DECIDES, FUTURE, LOG_FULL, MARKED, SCALE, TICK, YIELDED
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
 from framework.engine.setup.config import Setting
@@ -25,7 +25,7 @@ from framework.policy.view import Cluster
 from framework.reference.loop import first_tick
 from framework.replay.compiled import CompiledEngine, FaultLog, run_on
 
-_KEPT_S = 60.0  # seconds for which the names of an ended request stay: a step under way may still read them
+_KEPT_S = 10.0  # seconds for which the names of an ended request stay: a step under way may still read them
 
 
 class Sent(NamedTuple):
@@ -112,16 +112,24 @@ class LiveEngine(CompiledEngine):
 
         False: it has not passed the front end yet, where nothing can be cancelled.
         """
-        memory, binding = self._memory, self._policy_binding
-        if memory.requests["state"][r] == FUTURE:
+        if self._memory.requests["state"][r] == FUTURE:
             return False
-        memory.actions[0] = (CANCEL, r, -1, binding.reason(reason), 0, 0, 0)
+        self._carry_out(CANCEL, r, -1, self._policy_binding.reason(reason))
+        return True
+
+    def scale(self, pool: int, instances: int) -> None:
+        """Order now that so many instances of a pool be on, as `Scale` of a policy does."""
+        self._carry_out(SCALE, -1, pool, instances)
+
+    def _carry_out(self, kind: int, r: int, instance: int, value: int) -> None:
+        """Carry out an action now, as if a tick had answered with it."""
+        memory, binding = self._memory, self._policy_binding
+        memory.actions[0] = (kind, r, instance, value, 0, 0, 0)
         self._sim["kind"], self._sim["first_action"], self._sim["actions"] = TICK, 0, 1
         status = decide(memory, binding.view, binding.params, binding.numbers)
         if status != YIELDED:
             raise binding.error()
         self.run_to(self.now_s)
-        return True
 
     def run_to(self, time_s: float) -> None:
         """Let everything happen up to `time_s`. Raises what a hook raised."""
@@ -186,7 +194,11 @@ class Active:
 
 
 class Names:
-    """Places of lists of names in one array, in stretches of powers of two that are used again."""
+    """Places of lists of names in one array, in stretches of powers of two that are used again.
+
+    The engine's lists of held blocks have the same lengths (`engine/kv/held_blocks.py`), and each is open only while
+    its request has a place here. So they fit into as much room, for which the memory is laid out.
+    """
 
     def __init__(self, size: int) -> None:
         self._size, self._used = size, 0

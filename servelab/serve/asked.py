@@ -126,6 +126,20 @@ def _asked(body: Mapping[str, Any], model: str, prompts: Sequence[bytes], most: 
     )
 
 
+def switched(body: Mapping[str, Any], pools: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """The number of a pool, and how many of its instances are to be on. `pools`: number and size of each, by name.
+
+    Raises ApiError for another pool, or for more instances than it has.
+    """
+    pool = body.get("pool", next(iter(pools)) if len(pools) == 1 else None)
+    if not isinstance(pool, str) or pool not in pools:
+        raise ApiError(f"pool must be one of {', '.join(pools)}, got {_shown(pool)}", "pool")
+    (number, size), instances = pools[pool], body.get("instances")
+    if type(instances) is not int or not 0 <= instances <= size:
+        raise ApiError(f"instances must be from 0 to {size}, got {_shown(instances)}", "instances")
+    return number, instances
+
+
 def require_model(name: Any, served: str) -> None:
     """Raise ApiError for the name of another model; None is the one that is served."""
     if name is not None and not isinstance(name, str):

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import PREFILL
+from framework.codes import OFF, PREFILL
 from framework.engine.setup.config import Setting, require_whole_instances
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
@@ -16,7 +16,7 @@ from framework.policy.base import Policy
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.request_view import Limits, Request
 from framework.policy.view import Cluster
-from framework.replay.live import LiveEngine
+from framework.replay.live import LiveEngine, Sent
 from framework.workload import Workload
 
 
@@ -35,10 +35,33 @@ class Simulated:
 
     @property
     def entrances(self) -> list[int]:
-        """The instances that take new prompts."""
-        return np.flatnonzero(self.engine.inspection.instances["role"] & PREFILL).tolist()
+        """The instances that take prompts while they are on."""
+        return np.flatnonzero(self.engine.inspection.instances["pool_role"] & PREFILL).tolist()
+
+    def takes_prompts(self, instance: int) -> bool:
+        """Whether an instance takes prompts now; -1: whether any does."""
+        roles = self.engine.inspection.instances["role"]
+        return bool((roles & PREFILL).any() if instance < 0 else roles[instance] & PREFILL)
+
+    @property
+    def scalable(self) -> dict[str, tuple[int, int]]:
+        """The number and the size of each pool whose instances go on and off one by one."""
+        pools = enumerate(self.setting.cluster.pools)
+        return {pool.name: (number, pool.instances) for number, pool in pools if pool.group == 1 and pool.role != "off"}
+
+    @property
+    def pools(self) -> list[dict[str, str | int]]:
+        """Each pool: its name, its instances, those that are on or start, and those that have started."""
+        rows, found = self.engine.inspection.instances, list[dict[str, str | int]]()
+        for number, pool in enumerate(self.setting.cluster.pools):
+            own = rows[rows["pool"] == number]
+            counts = {name: int((own[role] != OFF).sum()) for name, role in (("on", "next_role"), ("ready", "role"))}
+            found.append({"pool": pool.name, "instances": len(own), **counts})
+        return found
 
 
+_TRIED, _TRIED_S = 1024, 60.0  # requests for which a trial has room, and its longest time
+_PROMPT_TOKENS, _OUTPUT_TOKENS = 300, 40
 Doors = Literal["one", "each"]  # the policy chooses the instance that prefills, or the client does, by its port
 
 
@@ -52,6 +75,7 @@ def simulated(experiment: Experiment, most: int, caches: object, doors: Doors = 
         raise InputError(f"load={experiment.load.name}: clients of the server send as they like; choose load=open")
     policy, pins = experiment.policy, np.full(most, -1, np.int64)
     setting = _setting(experiment, caches)
+    vars(policy)["changes_roles"] = True  # instances may be switched on and off from outside
     if doors == "each":
         vars(policy)["route_prefill"] = _Chosen(pins).route_prefill
     engine = LiveEngine(setting, most)
@@ -62,6 +86,19 @@ def simulated(experiment: Experiment, most: int, caches: object, doors: Doors = 
     policy.prepare(view)
     engine.begin(policy, view)
     return Simulated(engine, setting, policy, drawn[1], pins)
+
+
+def warm(experiment: Experiment, caches: object) -> None:
+    """Serve two requests on a cluster of its own, so that the first ones of clients compile and load nothing."""
+    policy, predictor = experiment.renew()
+    engine = simulated(replace(experiment, policy=policy, predictor=predictor), _TRIED, caches).engine
+    for _ in range(2):
+        engine.send(Sent(_PROMPT_TOKENS, _OUTPUT_TOKENS, np.zeros(0, np.int32)), 0.0)
+    left = False
+    while engine.next_s < _TRIED_S and not (left and engine.inspection.finished.size):
+        engine.run_to(engine.next_s)
+        engine.news()
+        left = left or engine.cancel(1, "left")
 
 
 class _Chosen:

@@ -10,6 +10,8 @@ import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -64,6 +66,16 @@ def unread(stream: Stream, text: bytes) -> None:
 Take = Callable[[Stream, bytes], None]
 
 
+class Watch(Protocol):
+    """What is counted of tokens and answers."""
+
+    def tokens(self, stream: Stream, count: int, due_s: float, lag_s: float, instance: int) -> None:
+        """Tokens that were due at `due_s` have been written, `lag_s` of the wall clock later."""
+
+    def ended(self, stream: Stream, row: np.void, end: str) -> None:
+        """An answer has ended: by stop, length, abort or error. `row`: its record."""
+
+
 class Fleet:
     """The cluster, its clock and the answers under way. `scale`: seconds of the run in a second of the wall clock."""
 
@@ -72,12 +84,13 @@ class Fleet:
         self.cluster, self.engine, self.scale, self.watch = cluster, engine, scale, watch
         self.record = record
         self.events: KvEvents | None = None  # publishes what instances cache
-        self.blocks = tokens.Blocks(engine.inspection.block_tokens)
+        keys = int(engine.memory.options["tier_keys"][0])  # stores have a list of so many names
+        self.blocks = tokens.Blocks(engine.inspection.block_tokens, keys or tokens.MOST_NAMES)
         self.streams: dict[int, Stream] = {}
         self.failed: BaseException | None = None
         self._seed = seed
         self._outputs_count = cluster.setting.engine.shares_blocks  # blocks of outputs have names, too
-        self._leaving: list[tuple[int, str]] = []
+        self._orders: list[Callable[[], bool]] = []  # each is carried out now, or returns False
         self._kick: asyncio.Future[None] | None = None
         self._has_news = False
         self._down = engine.inspection.instances["down"].copy()
@@ -133,8 +146,23 @@ class Fleet:
         """The client of an answer has gone: what it holds is freed."""
         if self.streams.get(stream.number) is stream:
             stream.take = unread
-            self._leaving.append((stream.number, reason))
-            self._wake()
+            self._order(partial(self._cancel, stream.number, reason))
+
+    def switch(self, pool: int, instances: int) -> None:
+        """Order that so many instances of a pool be on."""
+
+        def order() -> bool:
+            self.engine.scale(pool, instances)
+            return True
+
+        self._order(order)
+
+    def _order(self, order: Callable[[], bool]) -> None:
+        self._orders.append(order)
+        self._wake()
+
+    def _cancel(self, number: int, reason: str) -> bool:
+        return number not in self.streams or self.engine.cancel(number, reason)
 
     def _wake(self) -> None:
         self._has_news = True
@@ -145,7 +173,7 @@ class Fleet:
         try:
             while True:
                 await self._catch_up()
-                self._cancel_leaving()
+                self._carry_out_orders()
                 await self._sleep()
         except BaseException as error:
             self.failed = error
@@ -197,15 +225,12 @@ class Fleet:
         kind = "" if status < 429 else "rate_limit_error" if status == 429 else "service_unavailable"
         return ApiError(f"the request was rejected: {reason}", status=status, code=code, type=kind)
 
-    def _cancel_leaving(self) -> None:
-        """Cancel those that have arrived; the others once they have."""
-        leaving, self._leaving = self._leaving, []
-        for number, reason in leaving:
-            if number in self.streams:
-                self.engine.run_to(max(min(self.now_s, self.engine.next_s), self.engine.now_s))
-                if not self.engine.cancel(number, reason):
-                    self._leaving.append((number, reason))
-        if leaving:
+    def _carry_out_orders(self) -> None:
+        """Carry out what was ordered, now; what must wait, such as the end of a request on its way, is kept."""
+        orders, self._orders = self._orders, []
+        if orders:
+            self.engine.run_to(max(min(self.now_s, self.engine.next_s), self.engine.now_s))
+            self._orders += [order for order in orders if not order()]
             self._hand_out(self.engine.now_s)
 
     def _note_crashes(self) -> None:
@@ -226,13 +251,3 @@ class Fleet:
             await self._kick
         self._has_news = False
         timer.cancel()
-
-
-class Watch:
-    """What is counted of tokens and answers; this one counts nothing."""
-
-    def tokens(self, stream: Stream, count: int, due_s: float, lag_s: float, instance: int) -> None:
-        """Tokens that were due at `due_s` have been written, `lag_s` of the wall clock later."""
-
-    def ended(self, stream: Stream, row: np.void, end: str) -> None:
-        """An answer has ended: by stop, length, abort or error. `row`: its record."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,11 +17,12 @@ from aiohttp import HttpVersion11, web
 from framework.version import VERSION
 from servelab.serve import tokens
 from servelab.serve.answers import DONE, Form, event, usage
-from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model
+from servelab.serve.asked import ApiError, Asked, chat, completion, decoded, require_model, switched
 from servelab.serve.fleet import CRASHED, Fleet, Stream, unread
 from servelab.serve.metrics import CONTENT_TYPE, Exposed
 
 MOST_BODY_BYTES = 16 << 20
+_LINE = b"\r\n"
 _MOST_UNREAD = 1 << 14  # chunks of an answer whose client does not read; it is closed then
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Parse = Callable[[Any, str], Asked]
@@ -40,28 +42,37 @@ class Door:
         app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_in_the_words_of_the_api])
         app.router.add_post("/v1/completions", partial(self._answer, completion))
         app.router.add_post("/v1/chat/completions", partial(self._answer, chat))
+        app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{name:.+}", self._model)
         for path in ("/health", "/ping"):
             app.router.add_get(path, self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/load", self._load)
+        app.router.add_get("/pools", self._pools)
+        app.router.add_post("/pools", self._switch)
         app.router.add_get("/metrics", self._metrics)
         return app
 
     @property
     def is_up(self) -> bool:
-        """Whether a prompt would be taken: the simulation runs, and an instance behind this port is not down."""
-        down = self.fleet.engine.inspection.instances["down"]
-        return self.fleet.failed is None and not (down.all() if self.instance < 0 else down[self.instance])
+        """Whether the simulation runs, and an instance behind this port takes prompts."""
+        return self.fleet.failed is None and self.fleet.cluster.takes_prompts(self.instance)
 
     async def _answer(self, parse: Parse, request: web.Request) -> web.StreamResponse:
         asked = parse(decoded(await request.read()), self.model)
-        if not self.is_up:
+        if not self.is_up and (self.instance >= 0 or self.fleet.failed is not None):  # else it waits for an instance
             raise ApiError("the instance is down", status=503, code="instance_down", type="service_unavailable")
         id = f"{'chatcmpl' if asked.is_chat else 'cmpl'}-{self.fleet.engine.sent}-{uuid.uuid4().hex[:16]}"
         form = Form(id, int(time.time()), self.model, asked.is_chat, asked.token_ids)
         return await Answering(self, asked, form, request).answer()
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = decoded(await request.read())
+        asked = (completion if "messages" not in body else chat)(body, self.model)
+        ids = tokens.ids_of(asked.prompts[0])
+        context = self.fleet.cluster.setting.model.max_context
+        return _json({"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": None})
 
     async def _models(self, _: web.Request) -> web.Response:
         return _json({"object": "list", "data": [self._card()]})
@@ -84,6 +95,13 @@ class Door:
         mine = [one for one in self.fleet.streams.values() if self.instance in (-1, one.pin)]
         return _json({"server_load": len(mine)})
 
+    async def _pools(self, _: web.Request) -> web.Response:
+        return _json({"pools": self.fleet.cluster.pools})
+
+    async def _switch(self, request: web.Request) -> web.Response:
+        self.fleet.switch(*switched(decoded(await request.read()), self.fleet.cluster.scalable))
+        return _json({"pools": self.fleet.cluster.pools}, 202)
+
     async def _metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=self.exposed.text(), headers={"Content-Type": CONTENT_TYPE})
 
@@ -100,7 +118,8 @@ class Answering:
         self._door, self._asked, self._form, self._request = door, asked, form, request
         self._response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         self._choices: dict[int, int] = {}  # by the number of the stream
-        self._around = (b"", b"")  # what stands around a single token, as a chunk of HTTP
+        self._heads: list[tuple[bytes, bytes]] = []  # what stands around the text of each choice
+        self._before_one = self._after = b""  # what stands around a single token, as a chunk of HTTP
         self._opened: set[int] = set()
         self._unread: list[bytes] = []
         self._changed = asyncio.Event()  # something waits, or an answer has ended
@@ -108,8 +127,9 @@ class Answering:
 
     async def answer(self) -> web.StreamResponse:
         """The response. Raises ApiError if the cluster refuses the request before its first token."""
-        streams = self._send()
+        streams: list[Stream] = []
         try:
+            self._send(streams)
             if self._asked.stream:
                 return await self._stream(streams)
             for stream in streams:
@@ -121,10 +141,10 @@ class Answering:
             for stream in streams:
                 self._door.fleet.leave(stream)
 
-    def _send(self) -> list[Stream]:
+    def _send(self, streams: list[Stream]) -> None:
+        """Send all that is asked for, and note it in `streams`."""
         fleet, asked = self._door.fleet, self._asked
         context = fleet.cluster.setting.model.max_context
-        streams: list[Stream] = []
         take = self._take if asked.stream else unread
         for prompt in asked.prompts:
             asked.limits(1, prompt, context)  # all are refused if one is
@@ -132,27 +152,34 @@ class Answering:
             for _ in range(asked.n):
                 length = partial(asked.limits, prompt=prompt, max_context=context)
                 stream = fleet.send(prompt, length, take, self._door.instance, -asked.priority)
+                self._heads.append(self._form.head(len(streams)))
                 self._choices[stream.number] = len(streams)
                 streams.append(stream)
-        return streams
 
     def _take(self, stream: Stream, text: bytes) -> None:
         """Write the tokens that are due without waiting for the client."""
         transport = self._transport
         if transport is not None and transport.is_closing():
             return
-        if transport is None or len(text) > tokens.BYTES or self._unread or transport.get_write_buffer_size():
-            self._unread.append(self._chunk(stream, text))
-            self._changed.set()
-            if transport is not None and len(self._unread) > _MOST_UNREAD:
-                transport.abort()
+        if transport is None or self._unread or transport.get_write_buffer_size():
+            self._keep(self._chunk(stream, text))
+        elif len(text) == tokens.BYTES:
+            transport.write(self._before_one + text + self._after)
         else:
-            before, after = self._around
-            transport.write(before + text + after)
+            before, _ = self._heads[0]
+            size = len(before) + len(text) + len(self._after) - len(_LINE)
+            transport.write(b"%x%b%b%b%b" % (size, _LINE, before, text, self._after))
+
+    def _keep(self, chunk: bytes) -> None:
+        """Let a chunk wait until the request's own task writes it; break off if the client reads none of many."""
+        self._unread.append(chunk)
+        self._changed.set()
+        if len(self._unread) > _MOST_UNREAD and self._request.transport is not None:
+            self._request.transport.abort()
 
     def _chunk(self, stream: Stream, text: bytes) -> bytes:
         index = self._choices[stream.number]
-        before, after = self._form.head(index)
+        before, after = self._heads[index]
         opening = b"" if index in self._opened else self._form.opening(index)
         self._opened.add(index)
         return opening + (self._form.words(index, text) if self._form.token_ids else before + text + after)
@@ -189,9 +216,9 @@ class Answering:
         """From now on the tokens of a single choice go to the connection directly, if that has chunks."""
         if self._request.version < HttpVersion11 or self._form.token_ids or len(streams) > 1:
             return
-        before, after = self._form.head(0)
-        size = len(before) + tokens.BYTES + len(after)
-        self._around = b"%x\r\n" % size + before, after + b"\r\n"
+        before, after = self._heads[0]
+        self._before_one = b"%x%b%b" % (len(before) + tokens.BYTES + len(after), _LINE, before)
+        self._after = after + _LINE
         self._transport = self._request.transport
 
     async def _read_to_the_end(self, stream: Stream) -> ApiError | None:
@@ -240,6 +267,7 @@ async def _in_the_words_of_the_api(request: web.Request, handler: Handler) -> we
     except (asyncio.CancelledError, ConnectionError):
         raise
     except Exception as error:
+        traceback.print_exc()
         return _refusal(ApiError(f"the server has failed: {type(error).__name__}: {error}", status=500))
 
 

@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from servelab.serve.fleet import Fleet, Stream, Watch
+from servelab.serve.fleet import Fleet, Stream
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _LABELS = ("model_name", "engine")
@@ -105,6 +105,11 @@ class Histogram:
         self._sum_s += float(np.sum(self._values))
         self._values = []
 
+    def quantile(self, share: float) -> float:
+        """The bound of the bucket up to which that share of the values lies."""
+        rows, _ = self.rows
+        return next(float(bound) for bound, count in rows if count >= share * rows[-1][1])
+
     @property
     def rows(self) -> tuple[list[tuple[str, float]], float]:
         """(upper bound, values up to it) of each bucket, and the sum of all values."""
@@ -113,7 +118,7 @@ class Histogram:
         return [*zip(bounds, np.cumsum(self._counts).astype(float).tolist(), strict=True)], self._sum_s
 
 
-class Counted(Watch):
+class Counted:
     """What /metrics counts of each instance."""
 
     def __init__(self, instances: int) -> None:
@@ -123,6 +128,17 @@ class Counted(Watch):
         self.counters = [dict.fromkeys(_COUNTERS, 0) for _ in range(instances)]
         self.ends = [dict.fromkeys(_ENDS, 0) for _ in range(instances)]
         self.lag = Histogram(LAG_S)
+
+    def summary(self) -> str:
+        """What was served, in a line; empty: nothing."""
+        count, tokens = (
+            sum(sum(ends.values()) for ends in self.ends),
+            sum(one["generation_tokens"] for one in self.counters),
+        )
+        if not tokens:
+            return ""
+        lag_ms = self.lag.quantile(0.99) * 1e3
+        return f"{count:,} requests, {tokens:,} tokens; 99 % of the tokens were written at most {lag_ms:g} ms late"
 
     def tokens(self, stream: Stream, count: int, due_s: float, lag_s: float, instance: int) -> None:
         self.lag.add(lag_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from framework.cli.conf import CONF
 from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.run.compose import compose
-from servelab.serve.cluster import Doors, Simulated, simulated
+from servelab.serve.cluster import Doors, Simulated, simulated, warm
 from servelab.serve.fleet import Fleet
 from servelab.serve.http import Door
 from servelab.serve.kv_events import KvEvents
@@ -50,7 +51,8 @@ def run(arguments: Arguments, settings: Sequence[str]) -> None:
         config = compose_config("config", overrides=list(settings))
         experiment = compose(config)
     place = _place(arguments, experiment)
-    cluster = simulated(experiment, place.most, config.engine.prefix_cache, place.doors)
+    warm(experiment, config.engine.prefix_cache)
+    cluster = simulated(experiment, place.most + 1, config.engine.prefix_cache, place.doors)
     uvloop.run(_serve(cluster, place, experiment.seed))
 
 
@@ -70,6 +72,14 @@ def _place(arguments: Arguments, experiment: Experiment) -> Place:
     return Place(host, port, scale, doors[ports], model, most, arguments.path("record"), kv_events)
 
 
+def _unheard() -> logging.Logger:
+    """A logger without a reader: aiohttp has a traceback for each client that does not speak HTTP."""
+    logger = logging.getLogger("servelab.serve")
+    logger.propagate = False
+    logger.handlers = [logging.NullHandler()]
+    return logger
+
+
 async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -85,7 +95,9 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     doors = cluster.entrances if place.doors == "each" else [-1]
     for k, instance in enumerate(doors):
         door = Door(fleet, instance, place.model, Exposed(fleet, counted, instance, place.model))
-        runner = web.AppRunner(door.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            door.application(), access_log=None, logger=_unheard(), handler_cancellation=True, shutdown_timeout=1.0
+        )
         await runner.setup()
         runners.append(runner)
         site = web.TCPSite(runner, place.host, place.port + k if place.port else 0, backlog=4096)
@@ -101,6 +113,8 @@ async def _serve(cluster: Simulated, place: Place, seed: int) -> None:
     await stopped.wait()
     for runner in runners:
         await runner.cleanup()
+    if summary := counted.summary():
+        print(summary)
     if record is not None:
         record.write(cluster.engine)
     if running.done():

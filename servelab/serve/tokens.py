@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 BYTES = 4  # of a token
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
 _WORDS = np.array([f" {a}{b}{c}".encode() for a, b, c in product(_CONSONANTS, _VOWELS, _CONSONANTS)], "S4")
-_MOST_NAMES = 1 << 21  # names that are remembered, about 400 MB
+_REMEMBERED = 1 << 21  # names that are remembered, about 400 MB
+MOST_NAMES = 2**31 - 1
 
 
 def of_text(text: str) -> bytes:
@@ -55,10 +56,13 @@ def _head(role: str) -> bytes:
 
 
 class Blocks:
-    """Names of the blocks of prompts: equal if all tokens up to the end of the block are equal."""
+    """Names of the blocks of prompts: equal if all tokens up to the end of the block are equal.
 
-    def __init__(self, block_tokens: int) -> None:
-        self._bytes = block_tokens * BYTES
+    There are `most` names; blocks that come later have none, and are not shared.
+    """
+
+    def __init__(self, block_tokens: int, most: int = MOST_NAMES) -> None:
+        self._bytes, self._most = block_tokens * BYTES, most
         self._names: dict[tuple[int, bytes], int] = {}
         self._blocks: dict[int, tuple[int, bytes]] = {}
         self._given = 0
@@ -68,8 +72,8 @@ class Blocks:
         return self._blocks.get(name, (-1, b""))
 
     def names(self, prompt: bytes) -> NDArray[np.int32]:
-        """The names of a prompt's full blocks."""
-        if len(self._names) > _MOST_NAMES:
+        """The names of a prompt's full blocks, from the first one on."""
+        if len(self._names) > _REMEMBERED:
             self._names.clear()  # what was said long ago is a new prefix then
             self._blocks.clear()
         known, size, before = self._names, self._bytes, -1
@@ -78,8 +82,10 @@ class Blocks:
             key = before, prompt[k * size : (k + 1) * size]
             name = known.get(key)
             if name is None:
+                if self._given == self._most:
+                    return found[:k]
                 name = known[key] = self._given
                 self._blocks[name] = key
-                self._given = (self._given + 1) & 0x7FFFFFFF
+                self._given += 1
             found[k] = before = name
         return found

@@ -46,7 +46,7 @@ def fed(cluster: Simulated, workload: Workload) -> LiveEngine:
     return engine
 
 
-@pytest.mark.parametrize("policy", quick.one_in(3, ["ares", "chunked", "dynamo", "vllm_v1", "llumnix", "mooncake"]))
+@pytest.mark.parametrize("policy", quick.one_in(6, ["ares", "chunked", "dynamo", "vllm_v1", "llumnix", "mooncake"]))
 def test_a_run_that_is_fed_equals_that_of_its_trace(policy: str) -> None:
     experiment = experiment_of(
         {"policy": policy, "trace": "azure_conv", "limit": 100, "cluster__instances": 4, "rate": 4}

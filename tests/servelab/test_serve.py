@@ -87,6 +87,7 @@ def test_a_stream_has_each_token_once_in_order(port: int) -> None:
     assert end["choices"][0]["finish_reason"] == "length"
     assert usage["usage"]["prompt_tokens"] == 3
     assert usage["choices"] == []
+    assert asked(port, "/tokenize", {"prompt": "eight bytes"})[1]["count"] == 3
 
 
 def test_the_next_turn_of_a_chat_finds_the_turn_before_in_the_cache(port: int) -> None:
@@ -158,6 +159,9 @@ def test_hostile_requests_get_the_errors_of_the_api(port: int) -> None:
     assert asked(port, "/v1/completions", None, "GET")[0] == 405
     assert asked(port, "/v1/models/gpt-7", None, "GET")[1]["error"]["code"] == "model_not_found"
     assert asked(port, "/health", None, "GET") == (200, b"")
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"GARBAGE\r\n\r\n")
+        assert client.recv(100).startswith(b"HTTP/1.0 400 ")
 
 
 def metric(port: int, name: str) -> float:
@@ -182,6 +186,18 @@ def test_a_client_that_leaves_frees_what_it_held(port: int) -> None:
     assert {name: metric(port, name) for name in waiting} == waiting
     lines = asked(port, "/metrics", None, "GET")[1].decode().splitlines()
     assert sum(float(one.split()[-1]) for one in lines if 'finished_reason="abort"' in one) == 1
+
+
+def test_instances_go_off_and_come_back(port: int) -> None:
+    assert asked(port, "/pools", {"instances": 3})[1]["error"]["param"] == "instances"
+    assert asked(port, "/pools", {"pool": "x", "instances": 1})[1]["error"]["param"] == "pool"
+    for count in (1, 2):
+        assert asked(port, "/pools", {"instances": count})[0] == 202
+        until_s = time.monotonic() + 5
+        while (pool := asked(port, "/pools", None, "GET")[1]["pools"][0])["ready"] != count:
+            assert time.monotonic() < until_s
+        assert pool == {"pool": "mixed", "instances": 2, "on": count, "ready": count}
+        assert asked(port, "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
 
 
 def test_without_its_packages_it_says_what_to_install() -> None:

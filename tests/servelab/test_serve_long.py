@@ -7,13 +7,16 @@ import http.client
 import json
 import os
 import re
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
+import zmq
 
 import servelab
 from servelab.serve import tokens
@@ -117,6 +120,32 @@ def test_a_port_breaks_off_and_comes_back_with_its_instance() -> None:
     while asked(ports[0], "/health", None, "GET")[0] != 200 and time.monotonic() < until_s:
         time.sleep(0.1)
     assert len(events(asked(ports[0], "/v1/completions", body | {"max_tokens": 9})[1])) == 10
+    stopped(process)
+
+
+def test_kv_events_name_the_blocks_that_an_instance_caches() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        kv_port = free.getsockname()[1]
+    process, (port,) = started("cluster.instances=1", f"kv_events={kv_port}", "engine.kv_tokens=1600", "scale=10")
+    subscriber: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
+    subscriber.connect(f"tcp://127.0.0.1:{kv_port}")
+    subscriber.subscribe(b"")
+    cached: dict[int, list[int]] = {}
+    numbers = []
+    for k in range(40):
+        asked(port, "/v1/completions", {"prompt": [k] * 160, "max_tokens": 2})
+        while subscriber.poll(200):
+            _, number, content = subscriber.recv_multipart()
+            numbers.append(int.from_bytes(number, "big"))
+            for change in msgspec.msgpack.decode(content)[1]:
+                if change["type"] == "BlockStored":
+                    cached |= dict.fromkeys(change["block_hashes"], change["token_ids"])
+                else:
+                    for name in change["block_hashes"]:
+                        cached.pop(name, None)
+    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+    assert 50 <= len(cached) <= 100  # of 400 blocks that were stored, 100 fit
+    assert {tuple(ids) for ids in cached.values()} >= {(k,) * 160 for k in range(35, 40)}
     stopped(process)
 
 

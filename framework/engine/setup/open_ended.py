@@ -10,39 +10,38 @@ from numpy.typing import NDArray
 from framework.engine.memory.state import Memory
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.config import Setting
-from framework.errors import InputError
-from framework.workload import Workload, read_only
+from framework.workload import Workload, consecutive, read_only
 
 FAR_S = 1e9  # when requests arrive that nobody has sent
 _NAMES = 1 << 22  # blocks with names, of all requests under way
+_STORED = 1 << 20  # the same with stores, which have a list by names; names are below that number then
 _LONGEST = 1 << 12  # blocks of one request in the layout of memory
 
 
 def allocate_open(setting: Setting, most: int) -> tuple[Memory, NDArray[np.int32]]:
     """The memory of a run of at most `most` requests, none of which has been sent, and its `names`, to be written.
 
-    The workload of the setting does not count. Raises InputError as `allocate` does, and for stores of prefixes, which
-    need to know all names.
+    The workload of the setting does not count. With stores of prefixes names are below `options.tier_keys`. Raises
+    InputError as `allocate` does.
     """
-    if setting.engine.prefix_stores.tiers:
-        raise InputError("engine.prefix_stores need the blocks of all requests before the run; choose none")
-    memory, names = allocate(replace(setting, workload=_room(setting, most))), np.zeros(_NAMES, np.int32)
+    room = _room(setting, most)
+    memory, names = allocate(replace(setting, workload=room)), np.zeros(len(room.hash_ids), np.int32)
     memory.requests["input_tokens"], memory.requests["hash_at"], memory.requests["hash_count"] = 1, 0, 0
     memory.instances["off_since_s"] = 0.0  # the run begins at 0
     return memory._replace(names=read_only(names)), names
 
 
 def _room(setting: Setting, most: int) -> Workload:
-    """A workload whose layout has room for `most` requests, and for lists of blocks of as many as fit `_NAMES`."""
-    engine, long = setting.engine, min(most, _NAMES // _LONGEST)
+    """A workload whose layout has room for `most` requests, and for the blocks of those that are under way at once."""
+    engine = setting.engine
+    long = min(most, (_STORED if engine.prefix_stores.tiers else _NAMES) // _LONGEST)
     input_tokens = np.ones(most, np.int64)
     input_tokens[:long] = _LONGEST * engine.block_tokens
-    counts = np.where(np.arange(most) < long, _LONGEST, 0)
     return Workload(
         arrival_s=np.full(most, FAR_S),
         input_tokens=input_tokens,
         output_tokens=np.ones(most, np.int64),
-        hash_ids=np.arange(_LONGEST, dtype=np.int32),
-        hash_spans=np.stack([np.zeros_like(counts), counts], axis=1),
+        hash_ids=np.arange(long * _LONGEST, dtype=np.int32),
+        hash_spans=consecutive(np.where(np.arange(most) < long, _LONGEST, 0)),
         hash_block_tokens=engine.block_tokens,
     )
