@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from framework.checks import Positive, check_fields, up_to
-from framework.compiler.user_cache import user_directory
+from framework.cli.files import user_cache
 
 _REFUSED = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system", "os.kill")
 _CHANGES = (
@@ -76,15 +76,14 @@ def confine(limits: Limits) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    compiled = user_directory("compiled")
-    cache = os.path.realpath(compiled.parent) if compiled is not None else os.devnull
+    caches = [os.path.realpath(place) for place in (user_cache(), os.environ.get("NUMBA_CACHE_DIR")) if place]
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_REFUSED):
             raise RefusedError(f"{event} is not allowed")
-        if event == "open" and _writes(arguments) and not _is_below(arguments[0], cache):
+        if event == "open" and _writes(arguments) and not _is_below(arguments[0], caches):
             raise RefusedError(f"{arguments[0]} is not written by a policy")
-        if event.startswith(_CHANGES) and not _is_below(arguments[0] if arguments else None, cache):
+        if event.startswith(_CHANGES) and not _is_below(arguments[0] if arguments else None, caches):
             raise RefusedError(f"{event} is not allowed")
 
     sys.addaudithook(audit)
@@ -105,9 +104,10 @@ def _writes(arguments: tuple[Any, ...]) -> bool:
     return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC))
 
 
-def _is_below(path: Any, folder: str) -> bool:
+def _is_below(path: Any, folders: Sequence[str]) -> bool:
     if isinstance(path, int):
         return True  # a file that is open already, which has been asked about
     if not isinstance(path, str | bytes | Path):
         return False
-    return os.path.realpath(os.fsdecode(path)).startswith(folder + os.sep)
+    real = os.path.realpath(os.fsdecode(path))
+    return any(real.startswith(folder + os.sep) for folder in folders)

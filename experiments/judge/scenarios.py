@@ -40,7 +40,7 @@ class Judging:
         for load, of in own["loads"].items():
             for _ in range(own["samples"]):
                 one = next(seeds)
-                words = (f"+league={load}", f"trace.requests={of['requests']}", f"trace.rate={of['rate']}")
+                words = (f"+league={load}", f"trace.limit={of['requests']}", f"trace.rate={of['rate']}")
                 found.append(Scenario(load, one, (*words, f"trace.seed={one}", *self.shared)))
         return found
 

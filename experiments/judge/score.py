@@ -88,6 +88,9 @@ def judge(
         seed: Of the samples; drawn anew by default, and told in the verdict.
         limits: CPU time and memory of the policy; by default the time of the tier, and 2 GiB.
 
+    Returns:
+        The verdict, with a score from 0 to 1.
+
     Raises:
         InputError: For an unknown tier or a seed that is none.
 
