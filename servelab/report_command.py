@@ -24,15 +24,16 @@ def main(arguments: Arguments) -> None:
     from framework.report.arms import Arm, unlike
     from framework.report.page.compare_page import compare_page
     from framework.report.page.sweep_page import sweep_page
-    from framework.run.finished import finished_runs, is_sweep, sweep_points
+    from framework.run.finished import finished_runs, is_sweep, setup_of_sweep, sweep_points
 
     out = arguments.path("out") or Path("comparison.html")
     directories = [Path(word) for word in arguments.operands]
     if len(directories) == 1 and is_sweep(directories[0]):
-        points, unfinished = sweep_points(directories[0])
-        page = sweep_page(points, f"Sweep of {len(points) + unfinished:,} runs", unfinished)
+        points, unfinished = sweep_points(directories[0], out.parent)
+        title = f"Sweep of {len(points) + unfinished:,} runs"
+        page = sweep_page(points, title, unfinished, setup_of_sweep(directories[0], points))
     else:
-        runs = finished_runs(directories)
+        runs = finished_runs(directories, out.parent)
         page = compare_page(runs)
         print(unlike([Arm(run.label, run.settings) for run in runs]) or "The runs have the same settings.")
     write_whole(out, page.encode())

@@ -48,7 +48,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is reported of one run: docs/results.md has every key and column.
+    """What is reported of one run: docs/columns.md has every key and column.
 
     Attributes:
         requests: One row a request, (N rows); times in seconds, null if undefined.

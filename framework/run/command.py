@@ -90,7 +90,7 @@ def why(measurement: Measurement) -> RenderableType | None:
 def _tell_of_hooks(result: Result) -> None:
     if result.hooks_s > max(_LONG_S, 0.5 * result.replay_s):
         share = min(1.0, result.hooks_s / result.replay_s)
-        print(f"note: hooks in Python took {share:.0%} of the simulation; docs/policies.md says why", file=sys.stderr)
+        print(f"note: hooks in Python took {share:.0%} of the simulation; docs/hooks.md says why", file=sys.stderr)
 
 
 def _tell_of_cuts(result: Result) -> None:

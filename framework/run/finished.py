@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import polars as pl
 
 from framework.cli.reading import parquet_of, parsed_json, parsed_yaml, read_file, read_text
 from framework.errors import InputError
 from framework.report.page.compared import MOST, Run
-from framework.report.page.sweep_page import CURVES, Point
+from framework.report.page.sweep_curves import CURVES, Point
+from framework.report.page.words import setup
 from framework.run.arms import decided, ran_settings
 
 _MOST_ROWS = 100_000_000
@@ -22,8 +25,9 @@ _SAID = 2  # the most settings in a label
 _OF_A_SUMMARY = ("policy", "trace", "gpus", "duration", *CURVES)  # keys that pages need
 
 
-def finished_runs(directories: Sequence[Path]) -> list[Run]:
+def finished_runs(directories: Sequence[Path], beside: Path = Path()) -> list[Run]:
     """The runs whose files lie in these directories, each labelled by a letter and by its distinguishing settings.
+    Links are for a page in the directory `beside`.
 
     Raises InputError for a directory without a run, for fewer than two runs, and for more than a page can show.
     """
@@ -36,7 +40,14 @@ def finished_runs(directories: Sequence[Path]) -> list[Run]:
     settings, summaries = [decided(own, summary) for own, summary in runs], [summary for _, summary in runs]
     labels = _labels([str(summary["policy"]) for summary in summaries], settings)
     return [
-        Run(label, str(directory), summary, table_of(directory / "requests.parquet", _NEEDED), own)
+        Run(
+            label,
+            str(directory),
+            summary,
+            table_of(directory / "requests.parquet", _NEEDED),
+            own,
+            _link(directory, beside),
+        )
         for label, directory, summary, own in zip(labels, directories, summaries, settings, strict=True)
     ]
 
@@ -46,14 +57,34 @@ def is_sweep(directory: Path) -> bool:
     return not (directory / "summary.json").is_file() and any(directory.glob(f"*/{_WORDS}"))
 
 
-def sweep_points(directory: Path) -> tuple[list[Point], int]:
-    """The runs of a sweep in the order of their numbers, and how many left no summary.
+def sweep_points(directory: Path, beside: Path = Path()) -> tuple[list[Point], int]:
+    """The runs of a sweep in the order of their numbers, and how many left no summary. Links are for a page in the
+    directory `beside`.
 
     Raises InputError for a summary, or overrides of a run, that cannot be read.
     """
     ended = runs_of_sweep(directory)
-    points = [Point(_words(own / _WORDS), summary_of(own / "summary.json")) for own in ended]
+    points = [
+        Point(_words(own / _WORDS), summary_of(own / "summary.json"), _link(own, beside), own.name) for own in ended
+    ]
     return points, len(list(directory.glob(f"*/{_WORDS}"))) - len(ended)
+
+
+def _link(directory: Path, beside: Path) -> str:
+    """The address of the page of a run, or of its summary, from a page in the directory `beside`."""
+    name = "report.html" if (directory / "report.html").is_file() else "summary.json"
+    return quote(Path(os.path.relpath(directory / name, beside)).as_posix())
+
+
+def setup_of_sweep(directory: Path, points: Sequence[Point]) -> str:
+    """Model, GPUs and server of a sweep but for those that it varies; "" if its runs do not say."""
+    try:
+        settings = ran_settings(runs_of_sweep(directory)[0])
+    except InputError:
+        return ""
+    swept = {name.split(".")[0] for one in points for name in one.settings}
+    kept = {name: value for name, value in settings.items() if name.split(".")[0] not in swept}
+    return setup([kept], [int(one.summary["gpus"]) for one in points])
 
 
 def runs_of_sweep(directory: Path) -> list[Path]:

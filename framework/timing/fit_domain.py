@@ -2,7 +2,7 @@
 
 A fit holds for its measurements, and some way beyond. Fitted to the less, or the more, loaded half of the closed loops
 of `make fidelity`, or to the shorter or the longer prompts, it predicted the other half better than no fit
-(docs/trust.md). It does not hold for another kind of work. A fit to closed loops without caching predicted open loops
+(docs/silicon.md). It does not hold for another kind of work. A fit to closed loops without caching predicted open loops
 worse than no fit if their prompts were cached except for a block, since almost no prompt tokens are computed there. So
 the kind of requests counts, and not their number: step times that depended on their number would make a search for the
 largest load compare two servers.

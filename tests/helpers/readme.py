@@ -27,14 +27,24 @@ README = ROOT / "README.md"
 _NAMES = (
     "settings",
     "policies",
+    "hooks",
+    "decisions",
     "traces",
+    "formats",
     "step_times",
     "timing",
     "results",
+    "columns",
+    "clock",
     "experiments",
+    "papers",
+    "predictors",
+    "defaults",
     "guide",
     "engine",
     "trust",
+    "silicon",
+    "given_rows",
     "speed",
 )
 PAGES = (README, *(ROOT / "docs" / f"{name}.md" for name in _NAMES))
@@ -58,7 +68,7 @@ def blocks(language: str) -> list[str]:
 
 def example_files() -> dict[str, str]:
     """The files that a page has its reader write, by path: each fence after a paragraph that names its file."""
-    text = (ROOT / "docs" / "policies.md").read_text()
+    text = "".join((ROOT / "docs" / f"{name}.md").read_text() for name in ("hooks", "decisions"))
     files = {}
     for fence in _FENCE.finditer(text):
         paragraph = text[: fence.start()].rstrip().rpartition("\n\n")[2]

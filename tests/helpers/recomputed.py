@@ -1,6 +1,6 @@
 """The summary of a run computed a second time, in plain Python, from the files that the run has written.
 
-Definitions are those of docs/results.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What
+Definitions are those of docs/columns.md, `framework.metrics` (docstrings) and `framework/engine/SEMANTICS.md`. What
 follows takes no number from `framework.metrics`, and from the engine only what `Unreported` holds.
 """
 

@@ -1,4 +1,4 @@
-"""The seconds that figures are over, computed a second time by docs/results.md (The clock)."""
+"""The seconds that figures are over, computed a second time by docs/clock.md."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _window_of_load(run: Run) -> tuple[float, float] | None:
 
 
 def _headline(run: Run, numbers: list[int]) -> tuple[float, str]:
-    """The rows of the table of docs/results.md, one after another."""
+    """The rows of the table of docs/clock.md, one after another."""
     window, allowed_s, is_open = _window_of_load(run), allowed_latency_s(run), isinstance(run.scenario.load, Open)
     counts = [k in numbers for k in range(len(run.requests))]
     if window is not None and is_open and math.isfinite(allowed_s):

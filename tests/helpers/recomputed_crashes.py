@@ -1,4 +1,4 @@
-"""What crashes cost, computed a second time by docs/results.md, from what the reference engine does and token times."""
+"""What crashes cost, computed a second time by docs/columns.md, from what the reference engine does and token times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run kept up with its load, computed a second time by docs/results.md (The load)."""
+"""Whether a run kept up with its load, computed a second time by docs/clock.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/claims.md and docs/claims/ agree with the rows and with their own counts; so do README and experiments.md."""
+"""docs/claims.md and docs/claims/ agree with the rows and with their own counts; so do README and papers.md."""
 
 from __future__ import annotations
 
@@ -121,9 +121,9 @@ def test_the_readme_counts_alike() -> None:
     assert f"{counted(signs)} more have the right sign, and so have {OTHERS[2]} of {OTHERS[0]} others" in text
 
 
-def test_the_page_on_experiments_counts_alike() -> None:
+def test_the_page_on_papers_counts_alike() -> None:
     rows, passing, signs, neither = PUBLISHED
-    text = plain((ROOT / "docs/experiments.md").read_text())
+    text = plain((ROOT / "docs/papers.md").read_text())
     assert f"{passing} of the {rows} published rows pass over ten replicates." in text
     assert f"{counted(signs)} more have the right sign" in text
     assert f"{counted(neither)} {'has' if neither == 1 else 'have'} the wrong sign" in text

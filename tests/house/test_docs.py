@@ -102,6 +102,17 @@ def test_the_site_loads_nothing_from_a_network() -> None:
     assert loaded('<link rel="stylesheet" href="https://b.c/x.css">') == ["https://b.c/x.css"]
 
 
+_MOST_WORDS = 2_500
+_TABLES = ("columns", "fitted_traces", "claims", "guide")  # tables, or written by a command
+
+
+def test_pages_are_short_enough_to_read() -> None:
+    """But for the law and the pages of tables."""
+    words = {name: len(_CODE.sub("", path.read_text()).split()) for name, path in SITE.items()}
+    long = {name: count for name, count in words.items() if count > _MOST_WORDS}
+    assert {name.removesuffix(".md") for name in long} <= set(_TABLES), long
+
+
 def test_pictures_of_the_first_page_are_small() -> None:
     shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", SITE["index.md"].read_text())
     assert len(shown) == 4
@@ -123,7 +134,7 @@ def test_versions_of_the_generator_are_pinned() -> None:
 
 
 def test_the_figures_of_trust_in_the_readme_are_those_of_their_page() -> None:
-    readme, trust = (ROOT / "README.md").read_text(), (ROOT / "docs" / "trust.md").read_text()
+    readme, trust = (ROOT / "README.md").read_text(), (ROOT / "docs" / "silicon.md").read_text()
     ttft, tpot = re.search(r"cross-validated: TTFT off by ([\d.]+) %, TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]
     assert re.search(rf"^\| dense, aggregated \| 970 \|[^|]*\| \*\*{ttft} / {tpot}\*\* \|", trust, re.MULTILINE)
     ttft, tpot = re.search(r"median TTFT off by ([\d.]+) %, mean TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]

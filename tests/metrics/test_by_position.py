@@ -15,7 +15,7 @@ from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.summary import evaluate
 from framework.policy import Aggregated
 from framework.policy.base import Policy
-from framework.report.page.positions import positions
+from framework.report.page.latency import positions
 from framework.result import FINISHED, Result
 from framework.simulate import simulate
 from framework.system.cluster import disaggregated, mixed

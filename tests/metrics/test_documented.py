@@ -1,4 +1,4 @@
-"""docs/results.md has a row for every key and every column that a run can write, and for nothing else."""
+"""docs/columns.md has a row for every key and every column that a run can write, and for nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framework.run.output import gap_table, step_table
 from tests.conftest import ROOT
 from tests.helpers.results import HandMade, small_result
 
-PAGE = (ROOT / "docs" / "results.md").read_text()
+PAGE = (ROOT / "docs" / "columns.md").read_text()
 
 
 def explained(file: str) -> list[str]:

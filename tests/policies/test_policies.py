@@ -43,7 +43,7 @@ for _name in NAMES:
 
 @pytest.fixture(scope="class")
 def written_example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The files that docs/policies.md has its reader write, where Python and Hydra find them."""
+    """The files that docs/hooks.md has its reader write, where Python and Hydra find them."""
     directory = tmp_path_factory.mktemp("readme")
     for name, text in example_files().items():
         path = directory / name

@@ -8,20 +8,26 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from framework.metrics.summary import evaluate
+from framework.objective.goodput import Measurement
+from framework.objective.stability import MISSED, SUSTAINED
 from framework.report.page.carried import MOST, sample
+from framework.report.page.markup import Sheet
 from framework.report.page.run_page import run_page
 from framework.report.page.script import MISSING
+from framework.report.page.words import axis_words, in_words, setup
 from framework.run.job import perform
 from tests.helpers.browser import Tab, program, tab
 from tests.helpers.composing import configured
-from tests.report.test_run_page import Page, page_of
+from tests.helpers.results import small_result
+from tests.report.test_run_page import SLO, Page, page_of
 
 
 def blocks(content: str, kind: str) -> list[Any]:
@@ -78,6 +84,50 @@ def test_a_sample_is_even_and_has_an_end() -> None:
     assert set((chosen[1:] - chosen[:-1]).tolist()) <= {10, 11}
 
 
+def test_columns_of_numbers_have_their_points_below_each_other() -> None:
+    sheet = Sheet(["name", "value"], [["a", 4.1], ["b", 45.123], ["c", 0.6071], ["d", 12], ["e", None]])
+    cells = re.findall(r'<td class="n"(?: data-pad="(.*?)")?>(?:<data value="[^"]*">)?([^<]*)<', sheet.html())
+    assert cells == [("0", "4.10"), ("00", "45.1"), ("", "0.607"), (".000", "12"), ("", "–")]
+    whole = Sheet(["value"], [[5.0], [1000.0]]).html()
+    assert [">5<" in whole, ">1,000<" in whole, "data-pad" in whole] == [True, True, False]
+
+
+def test_settings_are_in_words() -> None:
+    assert axis_words("trace.rate") == "request rate (requests/s)"
+    assert axis_words("policy.period_s") == "policy period (s)"
+    assert axis_words("cluster.ep") == "cluster ep"
+    settings = {"policy._target_": "policies.chunked.Chunked", "policy.order": "fcfs", "gpu._convert_": "all"}
+    assert in_words(settings) == {"policy": "Chunked", "policy.order": "fcfs"}
+    runs = [{"model.name": "m", "gpu.name": gpu, "server.name": "s"} for gpu in ("a", "b")]
+    assert setup(runs, [4, 8]) == "m on 4 to 8 a or b, server s"
+    assert setup(runs[:1], [4]) == "m on 4 a, server s"
+    assert setup([{}], [4]) == ""
+
+
+def test_the_page_of_a_capacity_begins_with_it_and_has_its_search() -> None:
+    rates, shares = [1.0, 2.0, 3.0], [1.0, 0.925, 0.5]
+    probes = pl.DataFrame(
+        {"sample": [0, 0, 0], "rate_rps": rates, "attainment_first_half": [1.0] * 3, "attainment": shares}
+        | {"growth": [0.0] * 3, "requests": [5] * 3, "simulated_s": [9.0] * 3}
+        | {"verdict": [SUSTAINED, SUSTAINED, MISSED]}
+    )
+    result = small_result()
+    evaluation = evaluate(result, SLO)
+    found = {"capacity": 2.125, "capacity_attainment": 0.9, "capacity_share_of_bound": 0.25}
+    evaluation = replace(evaluation, summary={**evaluation.summary, **found})
+    settings = {"model.name": "m", "gpu.name": "g"}
+    content = run_page(Measurement(2.125, result, evaluation, SLO, probes=probes), settings, "")
+    page = Page(content)
+    tile = content[content.index('class="tile"') :]
+    assert '<data value="2.125">' in tile[: tile.index("</div>")]
+    assert content.index('class="tile"') < content.index('id="search"') < content.index('id="why"')
+    assert "m on 3 g" in page.text
+    (chart,) = [one for one in blocks(content, "chart") if one["x"]["label"] == "request rate (requests/s)"]
+    drawn = [pair for one in chart["series"] for pair in zip(one["x"], one["y"], strict=True)]
+    assert drawn == [*zip(rates, [100 * share for share in shares], strict=True)]
+    assert {2.125, 92.5} <= {float(one["value"] or "nan") for one in page.every("data")}
+
+
 # --- in a browser -----------------------------------------------------------------------------------------------------
 
 
@@ -112,6 +162,13 @@ class Shown:
         )
 
 
+def require_calm(shown: Tab, width: int) -> None:
+    """The page is no wider than its window, has loaded nothing, and has written nothing to the console."""
+    assert shown.ask("document.documentElement.scrollWidth") <= width
+    assert shown.ask("performance.getEntriesByType('resource').length") == 0
+    assert shown.troubles == []
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pl.DataFrame]:
     home = tmp_path_factory.mktemp("run")
@@ -130,9 +187,7 @@ def opened(request: pytest.FixtureRequest, page: tuple[Path, pl.DataFrame], tmp_
         shown.open(page[0].as_uri())
         shown.wait_for("document.querySelector('#behind td')")
         yield Shown(shown, page[1])
-        assert shown.ask("document.documentElement.scrollWidth") <= request.param
-        assert shown.ask("performance.getEntriesByType('resource').length") == 0
-        assert shown.troubles == []
+        require_calm(shown, request.param)
 
 
 @pytest.mark.slow

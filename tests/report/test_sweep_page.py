@@ -13,11 +13,14 @@ import pytest
 
 from framework.errors import InputError
 from framework.metrics.summary import evaluate
-from framework.report.page.sweep_page import Point, frontier, sweep_page
+from framework.report.page.sweep_curves import Point
+from framework.report.page.sweep_page import frontier, sweep_page
 from framework.run.finished import is_sweep, sweep_points
 from servelab.report_command import main
+from tests.helpers.browser import program, tab
 from tests.helpers.results import small_result
 from tests.report.test_compare_page import shown_in_a_browser
+from tests.report.test_page_script import blocks, require_calm
 from tests.report.test_run_page import _HOSTILE, SLO, Page, without_scripts
 
 SUMMARY = evaluate(small_result(), SLO).summary
@@ -64,6 +67,23 @@ def test_runs_with_a_window_that_is_too_short_have_a_mark() -> None:
     assert "§" not in sweep_page(calm, "Sweep", 0)
 
 
+def test_points_say_their_runs_and_their_range() -> None:
+    seeds = [
+        replace(point(goodput, trace__rate=f"{rate}", seed=f"{goodput}"), place=f"a b/{rate}.html", name=f"{rate}")
+        for rate in (1, 2, 3)
+        for goodput in (1.0, 3.0)
+    ]
+    content = sweep_page(seeds, "Sweep", 0, "m on 8 g")
+    chart = next(one for one in blocks(content, "chart") if one["y"]["label"] == "goodput (requests/s)")
+    (line,) = chart["series"]
+    assert (line["y"], line["low"], line["high"]) == ([2.0] * 3, [1.0] * 3, [3.0] * 3)
+    assert line["behind"][0] == "runs 1, 1, 1.00 to 3.00"
+    assert chart["x"]["label"] == "request rate (requests/s)"
+    page = Page(content)
+    assert [one["href"] for one in page.every("a")].count("a b/2.html") == 2
+    assert "m on 8 g" in page.text
+
+
 def test_a_map_has_the_best_goodput_of_each_pair() -> None:
     content = sweep_page([*POINTS, point(9.0, 4.0, policy="two", trace__rate="4", extra="1")], "Sweep", 0)
     table = re.findall(r'<table class="map">(.*?)</table>', content)[0]
@@ -107,6 +127,27 @@ def test_a_browser_shows_it_without_a_bar_to_scroll_aside(tmp_path: Path, width:
     wide, pictures = shown_in_a_browser(tmp_path, sweep_page(POINTS, "Sweep", 0), width)
     assert wide <= width
     assert pictures >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_click_on_the_legend_hides_a_policy_in_all_pictures(tmp_path: Path, width: int) -> None:
+    browser = program()
+    if browser is None:
+        pytest.skip("no Chromium")
+    (tmp_path / "page.html").write_text(sweep_page(POINTS, "Sweep", 0))
+    with tab(browser, tmp_path) as shown:
+        shown.resize(width, 900)
+        shown.open((tmp_path / "page.html").as_uri())
+        shown.wait_for("document.querySelector('#curves figure .drawn svg')")
+        shown.resize(width, 4000)
+        shown.wait_for("document.querySelectorAll('#curves .drawn svg').length == 4")
+        lines = "document.querySelectorAll('#curves .mark-line path').length"
+        shown.wait_for(f"{lines} == 8")
+        shown.ask("document.querySelector('#curves .legend button').click()")
+        shown.wait_for(f"{lines} == 4")
+        assert shown.ask("document.querySelectorAll('#curves [aria-pressed=false]').length") == 4
+        require_calm(shown, width)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

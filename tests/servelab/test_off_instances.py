@@ -1,4 +1,4 @@
-"""The policy of docs/policies.md that starts and stops instances."""
+"""The policy of docs/decisions.md that starts and stops instances."""
 
 from __future__ import annotations
 

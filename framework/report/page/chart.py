@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from framework.report.page.markup import plain, text
 from framework.report.page.scale import Scale, tick_text
 from framework.report.page.script import data_block
+from framework.report.page.trend import MARKS, Trend, radius, width
 
 Floats = NDArray[np.float64]
 Behind = int | str  # of a point: the row of the request in the table that the page holds, or words
@@ -42,7 +43,7 @@ class Chart:
         self._joined(xs, ys, kind)
         self._hold("line", kind, xs, ys, behind)
 
-    def _joined(self, xs: Floats, ys: Floats, kind: str) -> None:
+    def _joined(self, xs: Floats, ys: Floats, kind: str, style: str = "") -> None:
         pieces, pen = [], "M"
         for at, up in zip(self._across(xs), self._up(ys), strict=True):
             if not np.isfinite(at + up):
@@ -50,7 +51,7 @@ class Chart:
                 continue
             pieces.append(f"{pen}{at:.1f} {up:.1f}")
             pen = "L"
-        self._path("line", kind, pieces)
+        self._path("line", kind, pieces, style)
 
     def steps(self, edges: Floats, ys: Floats, kind: str) -> None:
         """Add a level from each edge to the next, shape (N + 1,) and (N,)."""
@@ -59,27 +60,40 @@ class Chart:
 
     def dots(self, xs: Floats, ys: Floats, kind: str, behind: Sequence[Behind] = ()) -> None:
         """Add a dot for each finite point. `behind`: of each point."""
-        self._spread(xs, ys, kind)
-        self._hold("dots", kind, xs, ys, behind)
-
-    def _spread(self, xs: Floats, ys: Floats, kind: str) -> None:
         places = np.unique(np.round(np.stack([self._across(xs), self._up(ys)], axis=1), 1), axis=0)
         self._path("dots", kind, [f"M{at:.1f} {up:.1f}h0" for at, up in places if np.isfinite(at + up)])
+        self._hold("dots", kind, xs, ys, behind)
 
-    def rings(self, xs: Floats, ys: Floats, kind: str) -> None:
-        """Add a ring around each finite point."""
-        self._spread(xs, ys, f"ring {kind}")
-        self._spread(xs, ys, "hole")
-        self._hold("rings", kind, xs, ys, ())
+    def trends(self, trends: Sequence[Trend]) -> None:
+        """Add lines with marks and ranges, the kinds s0, s1 and so on in turn."""
+        for number, one in enumerate(trends):
+            wide, size, kind = width(number, len(trends)), radius(number, len(trends)), f"s{number}"
+            self._joined(one.xs, one.ys, kind, f"stroke-width:{wide:.1f}px")
+            self._ranges(one, number)
+            for at, up, is_hollow in zip(self._across(one.xs), self._up(one.ys), one.hollow, strict=True):
+                fill = "var(--paper)" if is_hollow else f"var(--c{number})"
+                self._parts.append(
+                    f'<path class="marker" transform="translate({at:.1f} {up:.1f}) scale({size:.2f})" '
+                    f'style="fill:{fill};stroke:var(--c{number})" d="{MARKS[number]}"/>'
+                )
+            self._hold("trend", kind, one.xs, one.ys, one.behind)
+            more = {"low": _short(one.low), "high": _short(one.high), "hollow": one.hollow.tolist()}
+            self._series[-1] |= more | {"mark": MARKS[number], "width": round(wide, 2), "size": round(4 * size**2, 1)}
+
+    def _ranges(self, trend: Trend, number: int) -> None:
+        ends = zip(self._across(trend.xs), self._up(trend.low), self._up(trend.high), strict=True)
+        pieces = [f"M{at:.1f} {low:.1f}V{high:.1f}" for at, low, high in ends if low > high]
+        self._path("range", f"s{number} whole", pieces)
 
     def _hold(self, shape: str, kind: str, xs: Floats, ys: Floats, behind: Sequence[Behind]) -> None:
         """Keep points for the script."""
         own = {"shape": shape, "kind": kind, "x": _short(xs), "y": _short(ys), "behind": list(behind)}
         self._series.append(own)
 
-    def _path(self, shape: str, kind: str, pieces: list[str]) -> None:
+    def _path(self, shape: str, kind: str, pieces: list[str], style: str = "") -> None:
         if pieces:
-            self._parts.append(f'<path class="{shape} {text(kind)}" d="{"".join(pieces)}"/>')
+            styled = f' style="{style}"' if style else ""
+            self._parts.append(f'<path class="{shape} {text(kind)}"{styled} d="{"".join(pieces)}"/>')
 
     def upright_limit(self, value: float, label: str) -> None:
         """Add a dashed line at a value of the horizontal axis; none if that lies outside it."""

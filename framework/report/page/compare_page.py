@@ -24,6 +24,7 @@ from framework.report.page.compared import (
     figures,
 )
 from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
+from framework.report.page.words import setup
 
 _UNLIKE = "The runs have different requests, which cannot be paired: only their distributions can be compared."
 _SOURCE = ("trace", "trace_source", "trace_sha256", "timing_source", "seed", "versions", "git_revision")
@@ -44,7 +45,8 @@ def compare_page(runs: Sequence[Run]) -> str:
     ]
     title = " and ".join(dict.fromkeys(run.label for run in runs)) if len(runs) <= 3 else f"{len(runs)} runs"
     differences = unlike([Arm(run.label, run.settings) for run in runs])
-    said = "".join(f'<p class="sub">{text(line)}</p>' for line in (_requests(runs), differences) if line)
+    setups = setup([run.settings for run in runs], [run.summary["gpus"] for run in runs])
+    said = "".join(f'<p class="sub">{text(line)}</p>' for line in (setups, _requests(runs), differences) if line)
     head = f"<h1>{text(title)}</h1>{said}{_warnings(runs)}"
     return page(f"{len(runs)} runs compared", head, chapters, ("summaries", [dict(run.summary) for run in runs]))
 

@@ -15,8 +15,9 @@ from framework.metrics.paired import Paired, paired
 from framework.report.load_words import load_state, mark
 from framework.report.page.chart import Chart
 from framework.report.page.latency import SHARES, Quantity, percentiles, quantile, quantities, share_curves
-from framework.report.page.markup import Cell, Legend, Sheet, figure
+from framework.report.page.markup import Cell, Legend, Links, Sheet, figure
 from framework.report.page.scale import Scale
+from framework.report.page.words import in_words
 
 Floats = NDArray[np.float64]
 MOST = 8  # runs on a page, one colour each
@@ -26,21 +27,27 @@ _SAME = ("input_tokens", "output_tokens")  # columns in which paired requests mu
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: `label` distinguishes it from the others, `place` is its directory; `settings` are flat."""
+    """A finished run: `label` distinguishes it from the others, `place` is its directory, `link` leads from the page
+    to its own; `settings` are flat.
+    """
 
     label: str
     place: str
     summary: Mapping[str, Any]
     requests: pl.DataFrame
     settings: Mapping[str, Any]
+    link: str = ""
 
 
 def changed(runs: Sequence[Run]) -> Sheet:
     """The settings in which the runs differ, one column each; an absent setting equals null."""
-    names = dict.fromkeys(name for run in runs for name in run.settings)
-    rows: list[list[Cell]] = [["directory", *(run.place for run in runs)]]
+    every = [in_words(run.settings) for run in runs]
+    names = dict.fromkeys(name for own in every for name in own)
+    rows: list[list[Cell]] = [
+        ["directory", *(Links([(run.place, run.link)]) if run.link else run.place for run in runs)]
+    ]
     for name in names:
-        values = [_setting(run.settings, name) for run in runs]
+        values = [_setting(own, name) for own in every]
         if len(set(values) - {_ABSENT, "null"}) + bool({_ABSENT, "null"} & set(values)) > 1:
             rows.append([name, *values])
     return Sheet(["setting", *(run.label for run in runs)], rows)
@@ -66,12 +73,18 @@ def figures(runs: Sequence[Run]) -> Sheet:
     """The headline figures, one column for each run."""
     rows: list[list[Cell]] = []
     for key in _FIGURES:
-        values = [metric(key).of(run.summary) for run in runs]
+        values = [_figure(key, run.summary) for run in runs]
         if any(value is not None for value in values):
             rows.append([metric(key).on_page, *values])
     if any(states := [load_state([run.summary]) for run in runs]):
         rows.insert(2, [metric("load_state").on_page, *states])
     return Sheet(["figure", *(run.label for run in runs)], rows)
+
+
+def _figure(key: str, summary: Mapping[str, Any]) -> Cell:
+    """A count stays one."""
+    shown, value = metric(key), summary.get(key)
+    return value if isinstance(value, int) and shown.scale == 1 else shown.of(summary)
 
 
 def distributions(runs: Sequence[Run]) -> list[str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from framework.report.numbers import number
 from framework.report.page.markup import text
 
-_LIGHT, _DARK = 6, 66  # percent of the colour, from the lowest value to the highest: text stays legible on both
+_LIGHT, _DARK = 6, 50  # percent of the colour, from the lowest value to the highest: text stays legible on both
 
 
 def heat_map(

@@ -10,7 +10,18 @@ from framework.cli.safe_text import masked, printable
 from framework.report.page.script import MISSING, allowed, embedded, is_interactive, scripts
 from framework.report.page.style import STYLE
 
-Cell = str | int | float | bool | None
+
+@dataclass(frozen=True)
+class Links:
+    """A cell with links: (text, address)."""
+
+    entries: Sequence[tuple[str, str]]
+
+    def html(self) -> str:
+        return ", ".join(f'<a href="{text(address)}">{text(label)}</a>' for label, address in self.entries)
+
+
+Cell = str | int | float | bool | Links | None
 
 
 def plain(value: object) -> str:
@@ -33,11 +44,12 @@ class Sheet:
 
     def html(self) -> str:
         first = self.rows[0] if self.rows else [""] * len(self.columns)
-        marks = ["" if isinstance(cell, str) else ' class="n"' for cell in first]
+        marks = ["" if isinstance(cell, (str, Links)) else ' class="n"' for cell in first]
         head = "".join(
             f'<th scope="col"{mark}>{text(column)}</th>' for column, mark in zip(self.columns, marks, strict=True)
         )
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
+        columns = [_column([row[place] for row in self.rows]) for place in range(len(self.columns))]
+        body = "".join(f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True))
         caption = f"<caption>{text(self.caption)}</caption>" if self.caption else ""
         return (
             f'<div class="scroll" tabindex="0"><table>{caption}'
@@ -45,22 +57,41 @@ class Sheet:
         )
 
 
-def _cell(value: Cell) -> str:
+def _column(cells: Sequence[Cell]) -> list[str]:
+    """The cells below each other; numbers have their points below each other, by what is not shown behind them."""
+    floats = [cell for cell in cells if isinstance(cell, float)]
+    form = _short if any(cell != round(cell) for cell in floats) else "{:,.0f}".format
+    shown = [form(cell) if isinstance(cell, float) else f"{cell:,}" if _is_count(cell) else "" for cell in cells]
+    behind = [one[one.index(".") :] if "." in one else "" for one in shown]
+    most = max(map(len, behind), default=0)
+    return [
+        _cell(cell, one, f".{'0' * (most - 1)}"[len(rest) : most])
+        for cell, one, rest in zip(cells, shown, behind, strict=True)
+    ]
+
+
+def _is_count(cell: Cell) -> bool:
+    return isinstance(cell, int) and not isinstance(cell, bool)
+
+
+def _cell(value: Cell, shown: str, padding: str) -> str:
+    padded = f' data-pad="{padding}"' if padding and shown else ""
     if value is None:
         return '<td class="n">–</td>'
     if isinstance(value, bool):
         return f"<td>{'yes' if value else 'no'}</td>"
     if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
+        return f'<td class="n"{padded}>{shown}</td>'
     if isinstance(value, float):
-        return f'<td class="n"><data value="{value!r}">{_short(value)}</data></td>'
-    return f"<td>{text(value)}</td>"
+        return f'<td class="n"{padded}><data value="{value!r}">{shown}</data></td>'
+    return f"<td>{value.html() if isinstance(value, Links) else text(value)}</td>"
 
 
 def _short(value: float) -> str:
+    """Three significant digits, more only before the point."""
     if value == 0 or abs(value) >= 999.5:
         return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return f"{value:#.3g}".removesuffix(".")
 
 
 @dataclass(frozen=True)
@@ -71,7 +102,7 @@ class Legend:
 
     def html(self) -> str:
         items = "".join(
-            f'<li data-kind="{text(kind)}"><i class="{text(kind)}"></i>{text(label)}</li>'
+            f'<li data-kind="{text(kind.split()[0])}"><i class="{text(kind)}"></i>{text(label)}</li>'
             for label, kind in self.entries
         )
         return f'<ul class="legend">{items}</ul>' if items else ""

@@ -1,7 +1,4 @@
 // The layer between the pictures of a page and Vega: a picture that comes into view is drawn again from its points.
-"use strict";
-(() => {
-const INK = {kept: "var(--c0)", missed: "var(--c1)"};
 const ROWS = 20; // of the table of requests
 const charts = []; // {figure, data, names, view, low, high}
 const off = {}; // names of series that are not shown
@@ -25,121 +22,18 @@ function element(tag, content, parent) {
   return made;
 }
 
-// --- a picture ------------------------------------------------------------------------------------------------------
-
-const ink = (kind) => INK[kind] || `var(--c${kind.slice(1)})`;
-
-function dash(figure, kind) {
-  const drawn = figure.querySelector(`path.line.${kind}`);
-  const found = drawn ? getComputedStyle(drawn).strokeDasharray : "none";
-  return found === "none" ? [1, 0] : found.split(",").map(parseFloat);
-}
-
-function scale(axis, letter) {
-  const domain = [{expr: `${letter}0`}, {expr: `${letter}1`}];
-  return axis.log ? {type: "log", domain, nice: false} : {type: "linear", domain, nice: false, zero: false};
-}
-
-const LABEL = "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + 'M' : datum.value >= 1e3 ? " +
-  "format(datum.value / 1e3, '~g') + 'k' : format(datum.value, '~g')";
-
-// Whether a tick of a logarithmic axis is none of 1, 3, 10 ...; of 1, 2, 5, 10 ... on a short axis, where all count if
-// it is shorter still.
-function lacks(letter) {
-  const decades = `log(${letter}1 / ${letter}0) / LN10`;
-  const lead = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))";
-  return `(${decades} > 3.5 ? ${lead} !== 1 : ${decades} > 2 ? ${lead} !== 1 && ${lead} !== 3 : ` +
-    `${decades} > 0.6 ? ${lead} !== 1 && ${lead} !== 2 && ${lead} !== 5 : false)`;
-}
-
-function channel(axis, letter) {
-  const test = axis.log ? lacks(letter) : "false";
-  const labelExpr = `${test} ? '' : ${LABEL}`;
-  const gridOpacity = {condition: {test, value: 0}, value: 1};
-  const ticks = {title: axis.label, labelExpr, gridOpacity, ticks: false, tickCount: axis.log ? 20 : 5, labelOverlap: "greedy"};
-  return {field: letter, type: "quantitative", scale: scale(axis, letter), axis: ticks};
-}
-
-function limit(one) {
-  const other = one.axis === "x" ? "y" : "x";
-  const near = {expr: `scale('${one.axis}', ${one.at}) > 0.6 * width ? 'right' : 'left'`};
-  const place = one.axis === "x" ? {align: near, dx: {expr: `scale('x', ${one.at}) > 0.6 * width ? -4 : 4`}, dy: 9}
-    : {align: "right", dy: -6, dx: -2};
-  const end = {[other]: {value: one.axis === "x" ? 0 : "width"}};
-  const at = {[one.axis]: {datum: one.at, type: "quantitative"}};
-  const data = {values: [{}]};
-  return [
-    {data, mark: {type: "rule", color: "var(--limit)", strokeDash: [5, 3], strokeWidth: 1.4, clip: true}, encoding: at},
-    {data, mark: {type: "text", text: one.label, color: "var(--limit)", clip: true, ...place}, encoding: {...at, ...end}},
-  ];
-}
-
-function points(chart) {
-  return chart.data.series.flatMap((one) => one.x.map((x, place) => {
-    const behind = one.behind[place];
-    const arrival = typeof behind === "number" && requests ? arrivals[behind] : null;
-    return {x, y: one.y[place], shape: one.shape, kind: one.kind, name: chart.names[one.kind] || "", behind, arrival, place};
-  }));
-}
-
-function layers(chart) {
-  const kinds = [...new Set(chart.data.series.map((one) => one.kind))];
-  const shapes = new Set(chart.data.series.map((one) => one.shape));
-  const xy = {x: channel(chart.data.x, "x"), y: channel(chart.data.y, "y")};
-  const color = {field: "kind", type: "nominal", legend: null, scale: {domain: kinds, range: kinds.map(ink)}};
-  const dashes = kinds.map((kind) => dash(chart.figure, kind));
-  const strokeDash = {field: "kind", type: "nominal", legend: null, scale: {domain: kinds, range: dashes}};
-  const only = (shape) => ({transform: [{filter: `datum.shape === '${shape}' && !off[datum.name]`}]});
-  const near = {name: "near", select: {type: "point", nearest: true, on: "pointermove", clear: "pointerout", toggle: false}};
-  const line = {type: "line", clip: true, strokeWidth: 1.8, strokeJoin: "round"};
-  const made = [];
-  if (shapes.has("line")) made.push({...only("line"), mark: line, encoding: {...xy, color, strokeDash}});
-  if (shapes.has("steps"))
-    made.push({...only("steps"), mark: {...line, interpolate: "step-after"}, encoding: {...xy, color, strokeDash}});
-  if (shapes.has("rings"))
-    made.push({...only("rings"), mark: {type: "point", size: 45, filled: true, fill: "var(--paper)", opacity: 1, clip: true},
-      encoding: {...xy, stroke: color}});
-  if (shapes.has("dots"))
-    made.push({transform: [{filter: "datum.shape === 'dots' && !off[datum.name] && (datum.arrival === null || " +
-      "(datum.arrival >= from && datum.arrival <= to))"}],
-      mark: {type: "point", filled: true, size: 14, clip: true, tooltip: {content: "data"}},
-      params: shapes.has("line") ? [] : [near], encoding: {...xy, color, opacity: {value: 0.6},
-        size: shapes.has("line") ? {value: 14} : {condition: {param: "near", empty: false, value: 90}, value: 14}}});
-  if (shapes.has("line") || shapes.has("steps"))
-    made.push({transform: [{filter: "datum.shape !== 'rings' && isValid(datum.y) && !off[datum.name]"}],
-      mark: {type: "point", size: 60, strokeWidth: 2, filled: false, clip: true, tooltip: {content: "data"}}, params: [near],
-      encoding: {...xy, color, opacity: {condition: {param: "near", empty: false, value: 1}, value: 0}}});
-  made.push(...chart.data.limits.flatMap(limit));
-  const brush = {name: "brush", select: {type: "interval", encodings: chart.data.link ? ["x"] : ["x", "y"],
-    mark: {fill: "var(--ink)", fillOpacity: 0.12, stroke: "var(--ink)", strokeOpacity: 0.5}, zoom: false, translate: false}};
-  made[0].params = [...(made[0].params || []), brush];
-  return made;
-}
-
-function specification(chart) {
-  const soft = {labelColor: "var(--soft)", titleColor: "var(--ink)", gridColor: "var(--grid)", domainColor: "var(--line)",
-    tickColor: "var(--line)", titleFontWeight: "normal", titleFontSize: 11, labelFontSize: 11, titlePadding: 6};
-  const ends = Object.entries(chart.ends).map(([name, value]) => ({name, value}));
-  return {
-    $schema: "https://vega.github.io/schema/vega-lite/v6.json",
-    width: "container", height: 176, autosize: {type: "fit-x", contains: "padding"}, background: null,
-    params: [...ends, {name: "off", value: off}, {name: "from", value: -1e300}, {name: "to", value: 1e300}],
-    data: {values: points(chart)},
-    layer: layers(chart),
-    config: {aria: false, font: getComputedStyle(document.body).fontFamily, view: {stroke: null}, axis: soft, mark: {invalid: "break-paths-show-domains"}},
-  };
-}
-
 async function draw(chart) {
   const old = chart.figure.querySelector("svg");
   const place = element("div", "", null);
   place.className = "drawn";
-  place.setAttribute("role", "img");
-  place.setAttribute("aria-label", old.getAttribute("aria-label"));
   old.after(place);
   const options = {ast: true, actions: false, renderer: "svg", tooltip: (_, event, item) => tell(chart, event, item)};
   const made = await vegaEmbed(place, specification(chart), options);
   chart.view = made.view;
+  place.setAttribute("role", "img");
+  place.setAttribute("aria-label", old.getAttribute("aria-label"));
+  place.removeAttribute("aria-roledescription");
+  place.querySelector("svg").setAttribute("aria-hidden", "true");
   old.remove();
   let box = null;
   const keep = (_, value) => { if (value && Object.keys(value).length) box = value; };
@@ -239,16 +133,28 @@ function list() {
   if (!requests) return;
   const rows = selected();
   const chosen = charts.some((one) => !one.button.hidden);
-  const of = requests.offered > arrivals.length ? ` of an even sample of ${arrivals.length.toLocaleString("en")}` : "";
-  said.textContent = `${rows.length.toLocaleString("en")} requests${of} ${chosen ? "are selected" : "in all"}` +
+  const sampled = requests.offered > arrivals.length;
+  const all = sampled ? `${arrivals.length.toLocaleString("en")} that stand for ${requests.offered.toLocaleString("en")}` : "all";
+  said.textContent = `${rows.length.toLocaleString("en")} requests ${chosen ? `selected of ${all}` : sampled ? `of ${
+    requests.offered.toLocaleString("en")}, evenly spread` : "in all"}` +
     (rows.length > ROWS ? `, the first ${ROWS} shown` : "") + (order ? ". " : ", those that missed the SLO first. ") +
     "Drag over a picture to select a range, click twice to return; click a column to sort.";
+  const longest = {};
+  for (const one of requests.columns) {
+    const ends = rows.slice(0, ROWS).map((row) => typeof one.values[row] === "number" ? shown(one.values[row]) : "")
+      .map((text) => text.includes(".") ? text.slice(text.indexOf(".")) : "");
+    longest[one.name] = ends.reduce((long, end) => end.length > long.length ? end : long, "");
+  }
   body.replaceChildren();
   for (const row of rows.slice(0, ROWS)) {
     const line = element("tr", "", body);
     for (const one of requests.columns) {
       const value = one.values[row];
-      element("td", value === null ? "–" : shown(value), line).className = typeof value === "string" ? "" : "n";
+      const text = value === null ? "–" : shown(value);
+      const cell = element("td", text, line);
+      cell.className = typeof value === "string" ? "" : "n";
+      const behind = text.includes(".") ? text.slice(text.indexOf(".")) : "";
+      if (value !== null && longest[one.name].length > behind.length) cell.dataset.pad = longest[one.name].slice(behind.length).replace(/\d/g, "0");
     }
   }
 }
@@ -322,4 +228,3 @@ function begin(source) {
 if (requests) table();
 document.querySelectorAll("figure script.chart").forEach(begin);
 list();
-})();

@@ -16,11 +16,12 @@ from framework.objective.goodput import Measurement
 from framework.report.load_words import load_state, overload, short_window
 from framework.report.numbers import number, percent
 from framework.report.page.carried import carried
-from framework.report.page.latency import against_lengths, distributions
+from framework.report.page.latency import against_lengths, distributions, positions
 from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
 from framework.report.page.over_time import over_time
-from framework.report.page.positions import positions
+from framework.report.page.search import search
 from framework.report.page.where import where_time_went, worst_requests
+from framework.report.page.words import in_words, setup
 from framework.report.split_line import split_line
 
 Summary = Mapping[str, Any]
@@ -43,6 +44,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     behind = carried(result, requests, diagnosis.losses)
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
+        Chapter("search", "Search of the capacity", search(summary, measurement.probes)),
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
         Chapter("limits", "What limits goodput", limits, _TRIED),
         Chapter("latency", "Latency", grid(latency)),
@@ -56,24 +58,27 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
         Chapter("source", "Configuration", _source(summary, settings, command)),
     ]
     title = f"{summary['policy']} on {summary['trace']}"
-    return page(title, _head(summary), chapters, ("summary", summary), _tiles(summary, settings, counted(requests)))
+    return page(
+        title, _head(summary, settings), chapters, ("summary", summary), _tiles(summary, settings, counted(requests))
+    )
 
 
 def _over_time(pictures: Sequence[str], behind: str) -> str | None:
     return grid(pictures) + behind if pictures else None
 
 
-def _head(summary: Summary) -> str:
+def _head(summary: Summary, settings: Summary) -> str:
     fitted = ' <span class="mark">fitted trace, not a recording</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
     parts = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
-    lines = [f"{summary['offered']:,} requests in {', '.join(filter(None, parts))}"]
+    lines = [setup([settings], [summary["gpus"]])]
+    lines += [f"{summary['offered']:,} requests in {', '.join(filter(None, parts))}"]
     if "split" in summary:
         lines.append(split_line(summary["split"]))
     if summary["extrapolated"]:
         share = percent(summary["extrapolated"])
         lines.append(f"{share} of the busy time rests on step times beyond what was measured")
-    said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines)
+    said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines if line)
     warned = filter(None, (overload(summary), short_window(summary)))
     said += "".join(f'<p><span class="mark">{text(line)}</span></p>' for line in warned)
     return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{fitted}</h1>{said}"
@@ -84,6 +89,7 @@ def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame
     of_bound = f"{percent(bound)} of what any schedule could reach" if bound is not None else ""
     good = f"{int(requests['good'].sum()):,} of {summary['offered']:,} requests"
     tiles = [
+        *_capacity(summary),
         _tile("Goodput", summary[HEADLINE], number(summary[HEADLINE]), "requests/s", of_bound),
         _tile("SLO kept", summary["slo_attainment"], percent(summary["slo_attainment"]), "", good),
         _limited("p99_ttft_ms", summary["p99_ttft_ms"], settings.get("slo.ttft_s"), requests["ttft_ok"]),
@@ -94,6 +100,19 @@ def _tiles(summary: Summary, settings: Mapping[str, Any], requests: pl.DataFrame
               f"{percent(summary['mbu'])} of peak bandwidth"),
     ]  # fmt: skip
     return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def _capacity(summary: Summary) -> list[str]:
+    """The capacity that was searched for, if one was."""
+    rate = summary.get("capacity")
+    if rate is None:
+        return []
+    width = summary.get("capacity_half_width")
+    below = [f"± {number(width)} (95 %)"] if summary.get("capacity_replicates") and width is not None else []
+    bound = summary.get("capacity_share_of_bound")
+    below += [f"{percent(bound)} of the bound"] if bound is not None else []
+    kept = f"{100 * summary['capacity_attainment']:g} % keep the SLO"
+    return [_tile("Capacity", rate, number(rate), "requests/s", ", ".join([kept, *below]))]
 
 
 def _tile(name: str, value: float | None, shown: str, unit: str, below: str, kind: str = "") -> str:
@@ -175,10 +194,14 @@ def _figures(summary: Summary) -> str:
     return f"<details><summary>{len(rows)} figures</summary>{table}</details>"
 
 
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
 def _source(summary: Summary, settings: Mapping[str, Any], command: str) -> str:
     rows = [[key, json.dumps(value) if isinstance(value, dict) else str(value)]
             for key, value in ((key, summary[key]) for key in _SOURCE)]  # fmt: skip
-    chosen = [[key, json.dumps(value, default=str)] for key, value in settings.items()]
+    chosen = [[key, _written(value)] for key, value in in_words(settings).items()]
     settings_table = Sheet(["setting", "value"], chosen).html()
     return (
         f"<pre><code>{text(command)}</code></pre>{Sheet(['provenance', ''], rows).html()}"

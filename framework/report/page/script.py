@@ -20,6 +20,7 @@ from framework.errors import InputError
 
 PACKAGE = "vl-convert-python"
 MISSING = "Tooltips, zoom and the requests behind a point need a package: pip install 'servelab[pages]'."
+_PARTS = ("drawing.js", "page.js")
 _EXPORT = "window.vegaEmbed = vegaEmbed;"
 
 
@@ -53,7 +54,8 @@ def embedded(content: object) -> str:
 
 @functools.cache
 def _own() -> str:
-    return resources.files(__package__).joinpath("page.js").read_text()
+    parts = "\n".join(resources.files(__package__).joinpath(name).read_text() for name in _PARTS)
+    return f'"use strict";(() => {{\n{parts}}})();'
 
 
 @functools.cache

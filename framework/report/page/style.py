@@ -16,7 +16,7 @@ font:15px/1.5 system-ui,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu Sans",s
 h1{font-size:1.55rem;line-height:1.2;margin:0 0 .2rem;overflow-wrap:anywhere}
 h2{font-size:1.15rem;margin:2.2rem 0 .5rem;padding-top:.6rem;border-top:1px solid var(--line)}
 p{margin:.3rem 0 .6rem;max-width:72ch;overflow-wrap:anywhere}
-.sub,.note,figcaption span,.tile small{color:var(--soft)}
+.sub{margin:.1rem 0}.sub,.note,figcaption span,.tile small{color:var(--soft)}
 .mark{background:#f2c200;color:#111;padding:.05rem .45rem;border-radius:.2rem;font-weight:600}
 nav{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.8rem 0;font-size:.9rem}
 a{color:var(--c0)}
@@ -38,7 +38,7 @@ figure>svg .label{fill:var(--ink)}
 .drawn{width:100%;touch-action:pan-y;cursor:crosshair}.drawn svg{overflow:visible}
 button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer;text-align:inherit}
 .legend button[aria-pressed=false]{opacity:.4;text-decoration:line-through}
-.whole{margin-left:.6em;color:var(--c0);text-decoration:underline;font-size:.85rem}
+button.whole{margin-left:.6em;color:var(--c0);text-decoration:underline;font-size:.85rem}
 #tip{position:fixed;z-index:9;pointer-events:none;max-width:20rem;background:var(--paper);border:1px solid var(--line);
 border-radius:.3rem;padding:.3rem .6rem;font-size:.82rem;box-shadow:0 2px 10px #0003}
 #tip table{margin:0;font-size:inherit}#tip th{font-weight:400;color:var(--soft)}
@@ -48,9 +48,9 @@ border-radius:.3rem;padding:.3rem .6rem;font-size:.82rem;box-shadow:0 2px 10px #
 figure>svg text.limit{fill:var(--limit);stroke:none}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round}
 .dots{fill:none;stroke-width:3.4;stroke-linecap:round;stroke-opacity:.55}
-.ring{stroke-width:7;stroke-opacity:1;stroke-dasharray:none}.hole{stroke:var(--paper);stroke-width:3.6;stroke-opacity:1}
-.s0{stroke:var(--c0)}.s1{stroke:var(--c1);stroke-dasharray:7 2}.s2{stroke:var(--c2);stroke-dasharray:7 2 2 2}
-.s3{stroke:var(--c3);stroke-dasharray:2 2}.s4{stroke:var(--c4)}.s5{stroke:var(--c5);stroke-dasharray:7 2}
+.marker{stroke-width:1.4;vector-effect:non-scaling-stroke}.range{stroke-width:1.2}.whole{stroke-dasharray:none}
+.s0{stroke:var(--c0)}.s1{stroke:var(--c1);stroke-dasharray:9 4}.s2{stroke:var(--c2);stroke-dasharray:3 4}
+.s3{stroke:var(--c3);stroke-dasharray:9 3 2 3}.s4{stroke:var(--c4)}.s5{stroke:var(--c5);stroke-dasharray:9 4}
 .s6{stroke:var(--c6)}.s7{stroke:var(--c7)}
 .kept{stroke:var(--c0)}.missed{stroke:var(--c1);stroke-opacity:.9}
 .f0{background:var(--c0)}.f1{background:var(--c1)}.f2{background:var(--c2)}.f3{background:var(--c3)}
@@ -62,10 +62,16 @@ font-size:.86rem;line-height:1.2}
 .bar i{display:block;height:100%;print-color-adjust:exact;-webkit-print-color-adjust:exact}
 .legend{display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:.15rem 0;padding:0;list-style:none;font-size:.82rem}
 .legend i{display:inline-block;width:1.3em;height:0;margin-right:.35em;vertical-align:middle;border-top:3px solid}
-.legend i.s0,.legend i.kept{color:var(--c0)}.legend i.s1,.legend i.missed{color:var(--c1);border-top-style:dashed}
-.legend i.s2{color:var(--c2);border-top-style:dashed}.legend i.s3{color:var(--c3);border-top-style:dotted}
+.legend i.s0,.legend i.kept{color:var(--c0)}.legend i.s1{color:var(--c1);border-top-style:dashed}
+.legend i.kept,.legend i.missed{width:.6em;height:.6em;border:0;border-radius:50%;background:currentcolor}
+.legend i.missed{color:var(--c1)}
+.legend i.s2{color:var(--c2);border-top-style:dotted}.legend i.s3{color:var(--c3);border-top-style:dashed}
 .legend i.s4{color:var(--c4)}.legend i.s5{color:var(--c5);border-top-style:dashed}.legend i.s6{color:var(--c6)}
 .legend i.s7{color:var(--c7)}
+.legend i[class*=" m"]{position:relative;width:2em}
+.legend i[class*=" m"]::after{position:absolute;top:-.85em;left:.55em;font-style:normal;line-height:1.5}
+.m0::after{content:"●"}.m1::after{content:"■"}.m2::after{content:"▲"}.m3::after{content:"◆"}.m4::after{content:"▼"}
+.m5::after{content:"⬟"}.m6::after{content:"⬢"}.m7::after{content:"★"}
 .legend i.limit{color:var(--limit);border-top:2px dashed}
 .legend i.ring{width:.7em;height:.7em;border:2px solid var(--soft);border-radius:50%}
 .legend i[class^="f"]{width:.8em;height:.8em;border:0;border-radius:.15em}
@@ -75,8 +81,9 @@ font-size:.86rem;line-height:1.2}
 table{border-collapse:collapse;font-size:.84rem;margin:.3rem 0;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--soft)}
 th,td{padding:.18rem .6rem .18rem 0;text-align:left;border-bottom:1px solid var(--grid);vertical-align:top}
-th{font-weight:600;white-space:nowrap}
-td.n,th.n{text-align:right;white-space:nowrap}
+th{font-weight:600;max-width:9.5rem;vertical-align:bottom}
+td.n,th.n{text-align:right}td.n,td a{white-space:nowrap}
+td[data-pad]::after{content:attr(data-pad);visibility:hidden}
 td{max-width:34rem;overflow-wrap:break-word}
 .map th{white-space:normal;vertical-align:bottom}
 .map td{padding:.3rem .6rem}.map td.best{outline:2px solid var(--c1);outline-offset:-2px;font-weight:600}

@@ -3,7 +3,7 @@
 `steps` is relative to the time of a step; `ttft` is a factor on the time to first token of a server that keeps up with
 its load. If it hardly does, the error of TTFT is many times that of its steps; replays with longer and shorter steps
 show this. Widths come from closed loops of `make fidelity` (every second deployment of vLLM with a dense model, every
-sixth with experts) whose terms had not seen them: those of another GPU's fit, or none. docs/trust.md has counts.
+sixth with experts) whose terms had not seen them: those of another GPU's fit, or none. docs/given_rows.md has counts.
 """
 
 from __future__ import annotations
