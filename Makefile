@@ -51,8 +51,9 @@ bench: $(INSTALLED) $(PEER)/.installed
 fidelity: $(MEASUREMENTS)
 	@$(PY) -m experiments.validation.fidelity $(ARGS)
 
-# A site of docs/ and the README; a link between pages that leads nowhere ends it.
-docs: $(SITE)/.installed
+# A site of docs/ and the README. A link between pages that leads nowhere ends it, and so does anything from a network.
+# Its reference imports all that has a docstring, which pytest is needed for.
+docs: $(SITE)/.installed $(TESTED)
 	@$(SITE)/bin/python -m sphinx -q -W --keep-going -b html docs outputs/docs $(ARGS)
 	@echo 'the site begins at outputs/docs/index.html'
 

@@ -132,6 +132,20 @@ class Policy:
     A policy object serves one run; `servelab.run` copies the one that it gets. Arguments of `__init__` with defaults
     are settings of the policy.
 
+    Attributes:
+        roles: Roles of instances that it can use.
+        suggested_cluster: The cluster of `servelab.run` if none is given.
+        batching_mode: Batching mode of its pools; None: the engine's.
+        tick_s: Period of `on_tick`, seconds; None: never.
+        changes_roles: `on_tick` and `decide` may return `SetRole` and `Scale`.
+        shares_gpus: A `Plan` may be concurrent.
+        dynamic_keys: `prioritize` gets the whole queue whenever it is read after a change.
+        compiled_params: What compiled rules get, read after `prepare`; an array of float64 is shared, not copied.
+        route_prefill: (request, cluster) -> the instance that prefills; a method, or a rule made with `decision`. By
+            default the one with the fewest tokens to prefill.
+        route_decode: (request, cluster) -> the instance that decodes, asked when the prefill has ended. A method may
+            return a string, for which the request is then rejected. By default the one with the least KV.
+
     Raises:
         InputError: By the run, if the policy cannot use the cluster.
         PolicyError: By the run, for a method with nearly a hook's name, other arguments, or an unusable answer.
@@ -146,14 +160,14 @@ class Policy:
         True
     """
 
-    roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")  # roles of instances that it can use
+    roles: ClassVar[tuple[str, ...]] = ("mixed", "prefill", "decode")
     suggested_cluster: ClassVar[str] = "mixed"
-    batching_mode: ClassVar[Batching | None] = None  # batching mode of its pools; None: the engine's
-    tick_s: float | None = None  # period of on_tick, None: never
-    changes_roles: bool = False  # on_tick and decide may return SetRole and Scale
-    shares_gpus: ClassVar[bool] = False  # a Plan may be concurrent
-    dynamic_keys: ClassVar[bool] = False  # prioritize gets the whole queue whenever it is read after a change
-    compiled_params: Sequence[float] | Floats = ()  # read after `prepare`; an array of float64 is shared, not copied
+    batching_mode: ClassVar[Batching | None] = None
+    tick_s: float | None = None
+    changes_roles: bool = False
+    shares_gpus: ClassVar[bool] = False
+    dynamic_keys: ClassVar[bool] = False
+    compiled_params: Sequence[float] | Floats = ()
 
     @property
     def name(self) -> str:
@@ -188,9 +202,7 @@ class Policy:
         return -1
 
     # Any, because a subclass may put a method or another compiled rule here.
-    route_prefill: Any = prefill_least_queued  # (request, cluster) -> instance that prefills
-    # (request, cluster) -> instance that decodes, asked when the prefill has ended; a method may return a string, for
-    # which the request is then rejected
+    route_prefill: Any = prefill_least_queued
     route_decode: Any = decode_least_kv
 
     def split_at(self, request: Request, cluster: Cluster) -> int:

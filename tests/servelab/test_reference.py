@@ -6,7 +6,6 @@ import ast
 import doctest
 import inspect
 import re
-from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -59,11 +58,9 @@ def lacking(name: str) -> list[str]:
         signature = inspect.signature(value)
         missing += [one for one in signature.parameters if one not in entries(name, "Args")]
         missing += ["Returns"] if signature.return_annotation != "None" and "Returns" not in has else []
-    elif is_dataclass(value):
-        missing += [one.name for one in fields(value) if one.name not in entries(name, "Attributes")]
-    elif issubclass(value, tuple) if inspect.isclass(value) else False:
-        missing += [one for one in value._fields if one not in entries(name, "Attributes")]
     if inspect.isclass(value):
+        stated = [one for one in inspect.get_annotations(value) if not hasattr(value.__base__, one)]
+        missing += [one for one in stated if not one.startswith("_") and one not in entries(name, "Attributes")]
         own = inspect.getmembers(value, lambda one: inspect.isfunction(one) or isinstance(one, property))
         missing += [one for one, member in own if not one.startswith("_") and not inspect.getdoc(member)]
     return missing
