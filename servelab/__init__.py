@@ -22,6 +22,7 @@ from typing import Any  # noqa: E402
 _ROOMS = {
     "servelab.run_one": ("Run", "run"),
     "servelab.run_many": ("capacity", "sweep"),
+    "experiments.judge.score": ("judge",),
     "framework.policy": (
         *("Action", "Aggregated", "Cancel", "Cluster", "Decision", "Disaggregated", "Migrate", "Plan", "Policy"),
         *("Preempt", "Request", "Requeue", "Resume", "Scale", "SetMaxBatch", "SetRole", "SetTokenBudget", "View"),

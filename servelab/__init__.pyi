@@ -1,3 +1,4 @@
+from experiments.judge.score import judge
 from framework.errors import InputError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, evaluate
@@ -61,6 +62,7 @@ __all__ = [
     "capacity",
     "decision",
     "evaluate",
+    "judge",
     "load_trace",
     "run",
     "simulate",

@@ -21,6 +21,7 @@ COMMANDS = {
     "placement": ("experiments.placement.command", "which parallelism and how many instances serve a rate"),
     "guide": ("experiments.guide.command", "which architecture serves a load best, and where that flips"),
     "league": ("experiments.league.command", "which system wins on which load, and by how much"),
+    "judge": ("experiments.judge.command", "a score for a policy that is given as text, for programs that search"),
     "ablation": ("experiments.ablation.command", "a policy without each of its mechanisms in turn"),
     "predictors": ("experiments.predictors.command", "how right each predictor of output lengths is, on each trace"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),

@@ -27,10 +27,10 @@ from experiments.tune.report import command_line, report
 from experiments.tune.result import Findings, findings
 from experiments.tune.sampler import DEFAULT, SAMPLERS, SamplerKind
 from experiments.tune.space import Space
-from experiments.tune.space_file import read_space, space_names
+from experiments.tune.space_file import of_directories, read_space, space_names
 from experiments.tune.storage import Presence, only_study, open_storage, open_study
 from experiments.tune.study import Search
-from framework.cli.arguments import ANY, program, whole
+from framework.cli.arguments import ANY, config_dirs, program, whole
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.outside import as_typed
@@ -167,7 +167,8 @@ def _space(own: Mapping[str, str], constants: Mapping[str, str], base: Configura
     if "space" not in own:
         raise InputError(f"space=NAME is missing; there are {', '.join(space_names())}")
     given = [word.partition("=")[0].lstrip("+") for word in base.overrides]
-    return read_space(own["space"], {**base.choices, **base.settings}, given, constants)
+    name = of_directories(own["space"], config_dirs(base.overrides))
+    return read_space(name, {**base.choices, **base.settings}, given, constants)
 
 
 def _study(own: Mapping[str, str], base: Configuration, space: Space, goals: Sequence[Goal]) -> optuna.Study:

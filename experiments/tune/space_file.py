@@ -67,13 +67,19 @@ def space_names(folder: Path = _FOLDER) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
+def of_directories(name: str, directories: Sequence[Path]) -> str:
+    """A space's name; for one of a user's own in DIR/space, its path. The first directory that has it counts."""
+    found = [path for path in (one / "space" / f"{name}.yaml" for one in directories) if path.is_file()]
+    return name if not found or found[0].parent == _FOLDER else str(found[0])
+
+
 def _file(name: str, folder: Path) -> Path:
     if name.endswith(".yaml") and Path(name).is_file():
         return Path(name)
     if name not in space_names(folder):
         raise InputError(
             f"space={name}: there is no space of that name; choose one of {', '.join(space_names(folder))}, or write"
-            " one of your own: space=PATH.yaml"
+            " one of your own: space=PATH.yaml, or DIR/space/NAME.yaml with --config-dir DIR"
         )
     return folder / f"{name}.yaml"
 

@@ -45,7 +45,7 @@ def read_file(path: Path, what: str = "file") -> bytes:
     require_regular(path, what)
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES)
+            data = file.read(max(os.fstat(file.fileno()).st_size, _CHUNK) + 1)  # which allocates as much
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
     return unpacked(data, path).removeprefix(_BOM)

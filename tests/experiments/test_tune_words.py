@@ -25,7 +25,8 @@ from experiments.tune.report import command_line, report
 from experiments.tune.result import Findings, Row
 from experiments.tune.sampler import SamplerKind
 from experiments.tune.space import Dimension, Space
-from experiments.tune.space_file import read_space, space_names
+from experiments.tune.space_file import of_directories, read_space, space_names
+from framework.cli.conf import CONF
 from framework.errors import InputError
 
 LONG = "longest_prefill_first_come"
@@ -382,6 +383,10 @@ def test_a_space_is_what_its_file_says(tmp_path: Path) -> None:
         {"log2 cluster.tp": 0, "policy.order": "fcfs", "engine.token_budget": 128, "weight": 1.0},
     ]
     assert read_space(str(tmp_path / "own.yaml"), SETTINGS).name == "own"
+    (tmp_path / "space").mkdir()
+    (tmp_path / "space" / "mine.yaml").write_text((tmp_path / "own.yaml").read_text())
+    assert read_space(of_directories("mine", (CONF, tmp_path)), SETTINGS).name == "mine"
+    assert [of_directories(name, (CONF, tmp_path)) for name in ("pd", "none")] == ["pd", "none"]
     (tmp_path / "another.yaml").write_text("")
     assert space_names(tmp_path) == ["another", "own"]
 

@@ -7,10 +7,12 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import servelab
+from experiments.judge.source import checked_source
 from framework.cli.outside import class_of
 from tests.conftest import ROOT
 
@@ -36,10 +38,21 @@ def test_each_file_is_tried_here() -> None:
         "batch_and_chat.py",
         "herding.py",
         "diurnal.py",
+        "evolve.py",
         "failover.py",
         "first_look.ipynb",
         NOTEBOOK,
     }
+
+
+def test_what_a_search_proposes_is_a_policy() -> None:
+    """Each proposal is another text, which the judge takes."""
+    evolve = runpy.run_path(str(EXAMPLES / "evolve.py"))
+    rng, text = np.random.default_rng(0), evolve["FIRST"]
+    for _ in range(40):
+        text, before = evolve["changed"](text, rng), text
+        assert checked_source(text)[1] == "Router"
+        assert text != before or "0.0" in text
 
 
 def test_a_router_by_old_reports_herds() -> None:
