@@ -103,7 +103,7 @@ def test_the_site_loads_nothing_from_a_network() -> None:
 
 
 _MOST_WORDS = 2_500
-_TABLES = ("columns", "fitted_traces", "claims", "guide")  # tables, or written by a command
+_TABLES = ("columns", "fitted_traces", "claims", "guide", "league")  # tables, or written by a command
 
 
 def test_pages_are_short_enough_to_read() -> None:
