@@ -108,7 +108,9 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("latency_growth", "s/s: growth over the window of the time that requests spend in the system",
          "growth of latency", "s/s"),
     row("duration", "s: first request sent to last answer of any kind, rejections included", "duration", "s"),
-    row("offered", "requests of the trace", "offered"),
+    row("offered", "requests of the trace; with objective=offered: a row for each offered rate, what the lowest rate"
+         " that failed lost requests to, and the measured CPU time of the runs and of the policy's Python hooks",
+         "offered"),
     row("completed", "requests that emitted all their tokens", "completed", "", _UP),
     row("rejected", "requests refused on arrival", "rejected", "", _DOWN),
     row("failed", "requests that could not be completed", "failed", "", _DOWN),
@@ -235,8 +237,6 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("capacity_bound_limit", "what limits capacity_bound"),
     row("offered_capacity", "requests/s at which a share of the requests keeps its SLO, read off a few offered rates",
          "capacity (read off)", "req/s", _UP),
-    row("offered", "with objective=offered: a row for each offered rate, what the lowest rate that failed lost requests"
-         " to, and the measured CPU time of the runs and of the policy's Python hooks"),
     row("slo_tightness", "factor by which all limits could be divided while a share of the requests still keeps them",
          "tightness of the SLO", "×", _UP),
     row("policy", "the scheduling policy"),

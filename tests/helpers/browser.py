@@ -97,6 +97,12 @@ class Tab:
             self._mouse("mouseMoved", *at, button="left", buttons=1)
         self._mouse("mouseReleased", *end, button="left", clickCount=1)
 
+    def tap(self, x: float, y: float) -> None:
+        """Put a finger down and lift it."""
+        self._call("Emulation.setTouchEmulationEnabled", enabled=True)
+        self._call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self._call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
     def _mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -191,9 +191,10 @@ def opened(request: pytest.FixtureRequest, page: tuple[Path, pl.DataFrame], tmp_
 
 
 @pytest.mark.slow
-def test_a_pointer_shows_the_request_behind_a_point(opened: Shown) -> None:
+@pytest.mark.parametrize("point", [Tab.move, Tab.tap])
+def test_a_pointer_shows_the_request_behind_a_point(opened: Shown, point: Callable[[Tab, float, float], None]) -> None:
     left, top, width, height = opened.picture("TTFT against prompt")
-    opened.tab.move(left + 0.6 * width, top + 0.6 * height)
+    point(opened.tab, left + 0.6 * width, top + 0.6 * height)
     opened.tab.wait_for("!document.getElementById('tip').hidden")
     told = dict(line.split("\t") for line in opened.tip.splitlines() if "\t" in line)
     (row,) = opened.requests.filter(pl.col("request_id").cast(pl.String) == told["request"]).iter_rows(named=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from tests.conftest import ROOT
 SERVE = (sys.executable, "-m", "servelab", "serve", "port=0", "policy=chunked", "trace=azure_conv", "trace.limit=100")
 
 
-def started(*arguments: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A server and the ports that it says."""
+@contextmanager
+def serving(*arguments: str) -> Iterator[list[int]]:
+    """The ports of a server, which ends well when it is interrupted, and in any case."""
     process = subprocess.Popen([*SERVE, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     ports = []
@@ -29,19 +31,18 @@ def started(*arguments: str) -> tuple[subprocess.Popen[str], list[int]]:
         ports.append(int(line.split("/v1")[0].rpartition(":")[2]))
         if " of " not in line or f"port {len(ports)} of {len(ports)}" in line:
             break
-    return process, ports
-
-
-def stopped(process: subprocess.Popen[str]) -> None:
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 0
+    try:
+        yield ports
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
 
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    process, (port,) = started("cluster.instances=2", "scale=20")
-    yield port
-    stopped(process)
+    with serving("cluster.instances=2", "scale=20") as (port,):
+        yield port
 
 
 def asked(port: int, path: str, body: Any = None, method: str = "POST") -> tuple[int, Any]:

@@ -20,7 +20,7 @@ import zmq
 
 import servelab
 from servelab.serve import tokens
-from tests.servelab.test_serve import asked, events, started, stopped
+from tests.servelab.test_serve import asked, events, serving
 
 pytestmark = pytest.mark.slow
 
@@ -81,19 +81,17 @@ def lag_s(port: int, share: float) -> float:
 
 def test_two_thousand_streams_get_every_token_in_order() -> None:
     is_idle = os.getloadavg()[0] < 1.0  # else the server waits for its core
-    process, (port,) = started("cluster.instances=8", "scale=0.1")
-    found = asyncio.run(streamed(port, 2000, 8.0))
-    assert all(text == tokens.answer(0, number, length) for number, length, text in found)
-    assert len({number for number, _, _ in found}) == 2000
-    if is_idle:
-        assert lag_s(port, 0.99) <= 0.02
-    stopped(process)
+    with serving("cluster.instances=8", "scale=0.1") as (port,):
+        found = asyncio.run(streamed(port, 2000, 8.0))
+        assert all(text == tokens.answer(0, number, length) for number, length, text in found)
+        assert len({number for number, _, _ in found}) == 2000
+        if is_idle:
+            assert lag_s(port, 0.99) <= 0.02
 
 
 def test_what_was_served_equals_the_offline_run_of_its_record(tmp_path: Path) -> None:
-    process, (port,) = started("cluster.instances=2", "scale=4", f"record={tmp_path}")
-    asyncio.run(streamed(port, 150, 2.0))
-    stopped(process)
+    with serving("cluster.instances=2", "scale=4", f"record={tmp_path}") as (port,):
+        asyncio.run(streamed(port, 150, 2.0))
     served = pl.read_parquet(tmp_path / "served.parquet")
     assert served["state"].unique().to_list() == ["finished"]
     offline = servelab.run("chunked", tmp_path / "trace.parquet", cluster__instances=2).result
@@ -106,53 +104,52 @@ def test_what_was_served_equals_the_offline_run_of_its_record(tmp_path: Path) ->
 
 def test_a_port_breaks_off_and_comes_back_with_its_instance() -> None:
     crash = "engine.faults.crashes=[{instance: 0, at_s: 3.0, down_s: 3.0}]"
-    process, ports = started("cluster.instances=2", "ports=each", "engine/faults=crash", crash)
-    assert len(ports) == 2
-    body = {"prompt": "abcd", "max_tokens": 2000, "ignore_eos": True, "stream": True}
-    with pytest.raises((http.client.IncompleteRead, ConnectionError)):
-        asked(ports[0], "/v1/completions", body)
-    assert asked(ports[0], "/health", None, "GET")[0] == 503
-    status, content = asked(ports[0], "/v1/completions", body)
-    assert (status, content["error"]["code"]) == (503, "instance_down")
-    assert asked(ports[1], "/health", None, "GET")[0] == 200
-    assert len(events(asked(ports[1], "/v1/completions", body | {"max_tokens": 9})[1])) == 10
-    until_s = time.monotonic() + 10
-    while asked(ports[0], "/health", None, "GET")[0] != 200 and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert len(events(asked(ports[0], "/v1/completions", body | {"max_tokens": 9})[1])) == 10
-    stopped(process)
+    with serving("cluster.instances=2", "ports=each", "engine/faults=crash", crash) as ports:
+        assert len(ports) == 2
+        body = {"prompt": "abcd", "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            asked(ports[0], "/v1/completions", body)
+        assert asked(ports[0], "/health", None, "GET")[0] == 503
+        status, content = asked(ports[0], "/v1/completions", body)
+        assert (status, content["error"]["code"]) == (503, "instance_down")
+        assert asked(ports[1], "/health", None, "GET")[0] == 200
+        assert len(events(asked(ports[1], "/v1/completions", body | {"max_tokens": 9})[1])) == 10
+        until_s = time.monotonic() + 10
+        while asked(ports[0], "/health", None, "GET")[0] != 200 and time.monotonic() < until_s:
+            time.sleep(0.1)
+        assert len(events(asked(ports[0], "/v1/completions", body | {"max_tokens": 9})[1])) == 10
 
 
 def test_kv_events_name_the_blocks_that_an_instance_caches() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         kv_port = free.getsockname()[1]
-    process, (port,) = started("cluster.instances=1", f"kv_events={kv_port}", "engine.kv_tokens=1600", "scale=10")
-    subscriber: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
-    subscriber.connect(f"tcp://127.0.0.1:{kv_port}")
-    subscriber.subscribe(b"")
-    cached: dict[int, list[int]] = {}
-    numbers = []
-    for k in range(40):
-        asked(port, "/v1/completions", {"prompt": [k] * 160, "max_tokens": 2})
-        while subscriber.poll(200):
-            _, number, content = subscriber.recv_multipart()
-            numbers.append(int.from_bytes(number, "big"))
-            for change in msgspec.msgpack.decode(content)[1]:
-                if change["type"] == "BlockStored":
-                    cached |= dict.fromkeys(change["block_hashes"], change["token_ids"])
-                else:
-                    for name in change["block_hashes"]:
-                        cached.pop(name, None)
-    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
-    assert 50 <= len(cached) <= 100  # of 400 blocks that were stored, 100 fit
-    assert {tuple(ids) for ids in cached.values()} >= {(k,) * 160 for k in range(35, 40)}
-    stopped(process)
+    with serving("cluster.instances=1", f"kv_events={kv_port}", "engine.kv_tokens=1600", "scale=10") as (port,):
+        subscriber: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
+        subscriber.connect(f"tcp://127.0.0.1:{kv_port}")
+        subscriber.subscribe(b"")
+        cached: dict[int, list[int]] = {}
+        numbers = []
+        for k in range(40):
+            asked(port, "/v1/completions", {"prompt": [k] * 160, "max_tokens": 2})
+            while subscriber.poll(200):
+                _, number, content = subscriber.recv_multipart()
+                numbers.append(int.from_bytes(number, "big"))
+                for change in msgspec.msgpack.decode(content)[1]:
+                    if change["type"] == "BlockStored":
+                        cached |= dict.fromkeys(change["block_hashes"], change["token_ids"])
+                    else:
+                        for name in change["block_hashes"]:
+                            cached.pop(name, None)
+        assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+        assert 50 <= len(cached) <= 100  # of 400 blocks that were stored, 100 fit
+        assert {tuple(ids) for ids in cached.values()} >= {(k,) * 160 for k in range(35, 40)}
 
 
 def test_disaggregation_reports_and_a_gateway_serve_too() -> None:
     settings = ("policy=distserve", "cluster.prefill=1", "cluster.decode=1", "gateway=flow_control", "scale=10")
-    process, (port,) = started(*settings)
-    for _ in range(3):
-        status, answer = asked(port, "/v1/completions", {"prompt": "abcd" * 500, "max_tokens": 50, "ignore_eos": True})
-        assert (status, answer["usage"]["completion_tokens"]) == (200, 50)
-    stopped(process)
+    with serving(*settings) as (port,):
+        for _ in range(3):
+            status, answer = asked(
+                port, "/v1/completions", {"prompt": "abcd" * 500, "max_tokens": 50, "ignore_eos": True}
+            )
+            assert (status, answer["usage"]["completion_tokens"]) == (200, 50)

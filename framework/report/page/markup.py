@@ -64,17 +64,16 @@ def _column(cells: Sequence[Cell]) -> list[str]:
     shown = [form(cell) if isinstance(cell, float) else f"{cell:,}" if _is_count(cell) else "" for cell in cells]
     behind = [one[one.index(".") :] if "." in one else "" for one in shown]
     most = max(map(len, behind), default=0)
-    return [
-        _cell(cell, one, f".{'0' * (most - 1)}"[len(rest) : most])
-        for cell, one, rest in zip(cells, shown, behind, strict=True)
-    ]
+    mark = "" if isinstance(next(iter(cells), ""), str | Links) else ' class="n"'
+    padding = [f".{'0' * (most - 1)}"[len(rest) : most] for rest in behind]
+    return [_cell(*one, mark) for one in zip(cells, shown, padding, strict=True)]
 
 
 def _is_count(cell: Cell) -> bool:
     return isinstance(cell, int) and not isinstance(cell, bool)
 
 
-def _cell(value: Cell, shown: str, padding: str) -> str:
+def _cell(value: Cell, shown: str, padding: str, mark: str) -> str:
     padded = f' data-pad="{padding}"' if padding and shown else ""
     if value is None:
         return '<td class="n">–</td>'
@@ -84,7 +83,7 @@ def _cell(value: Cell, shown: str, padding: str) -> str:
         return f'<td class="n"{padded}>{shown}</td>'
     if isinstance(value, float):
         return f'<td class="n"{padded}><data value="{value!r}">{shown}</data></td>'
-    return f"<td>{value.html() if isinstance(value, Links) else text(value)}</td>"
+    return f"<td{mark}>{value.html() if isinstance(value, Links) else text(value)}</td>"
 
 
 def _short(value: float) -> str:

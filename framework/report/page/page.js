@@ -1,6 +1,6 @@
 // The layer between the pictures of a page and Vega: a picture that comes into view is drawn again from its points.
 const ROWS = 20; // of the table of requests
-const charts = []; // {figure, data, names, view, low, high}
+const charts = []; // {figure, data, names, view, ends, box, button}
 const off = {}; // names of series that are not shown
 const block = document.querySelector("script.requests");
 const requests = block && JSON.parse(block.textContent);
@@ -12,7 +12,7 @@ const arrivals = requests && column("arrival (s)").map((one) => one - requests.b
 
 function shown(value) {
   if (typeof value !== "number") return String(value);
-  return Math.abs(value) >= 999.5 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(4)));
+  return Number.isInteger(value) || Math.abs(value) >= 999.5 ? Math.round(value).toLocaleString("en") : value.toPrecision(4);
 }
 
 function element(tag, content, parent) {
@@ -35,16 +35,8 @@ async function draw(chart) {
   place.removeAttribute("aria-roledescription");
   place.querySelector("svg").setAttribute("aria-hidden", "true");
   old.remove();
-  let box = null;
-  const keep = (_, value) => { if (value && Object.keys(value).length) box = value; };
-  chart.view.addSignalListener("brush", keep);
-  place.addEventListener("pointerdown", () => { box = null; });
-  window.addEventListener("pointerup", () => {
-    if (!box) return;
-    const chosen = box;
-    box = null;
-    setTimeout(() => select(chart, chosen));
-  });
+  chart.view.addSignalListener("brush", (_, value) => { if (value && Object.keys(value).length) chart.box = value; });
+  place.addEventListener("pointerdown", () => { chart.box = null; });
   place.addEventListener("dblclick", () => select(chart, {}));
 }
 
@@ -76,6 +68,22 @@ function tell(chart, event, item) {
   tip.style.left = `${Math.max(4, Math.min(clientX + 14, innerWidth - tip.offsetWidth - 8))}px`;
   tip.style.top = `${clientY + 16 + tip.offsetHeight > innerHeight ? clientY - tip.offsetHeight - 12 : clientY + 16}px`;
 }
+
+// A finger that was put down and lifted does not move, so that nothing is said of the place: say that it moved there.
+function touched({target, clientX, clientY}) {
+  if (!target.closest(".drawn")) { tip.hidden = true; return; }
+  setTimeout(() => target.dispatchEvent(new PointerEvent("pointermove", {clientX, clientY, bubbles: true})), 50);
+}
+
+window.addEventListener("pointerup", (event) => {
+  const chart = charts.find((one) => one.box);
+  if (!chart) { if (event.pointerType === "touch") touched(event); return; }
+  const box = chart.box;
+  chart.box = null;
+  tip.hidden = true;
+  setTimeout(() => select(chart, box));
+});
+window.addEventListener("scroll", () => { tip.hidden = true; }, {passive: true});
 
 // --- a selected range -----------------------------------------------------------------------------------------------
 
@@ -198,7 +206,7 @@ function toggle(name) {
 
 function begin(source) {
   const figure = source.closest("figure");
-  const chart = {figure, data: JSON.parse(source.textContent), names: {}, view: null};
+  const chart = {figure, data: JSON.parse(source.textContent), names: {}, view: null, box: null};
   const {x, y} = chart.data;
   chart.ends = {x0: x.low, x1: x.high, y0: y.low, y1: y.high};
   for (const item of figure.querySelectorAll(".legend li")) {

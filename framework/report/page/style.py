@@ -25,6 +25,7 @@ a{color:var(--c0)}
 .tile b{display:block;font-size:1.45rem;line-height:1.25;font-variant-numeric:tabular-nums}
 .tile span{font-size:.85rem}
 .tile small{display:block;font-size:.8rem;line-height:1.35}
+.tile b{line-height:1.25}.tile b span{white-space:nowrap}
 .ok{color:var(--good)}.miss{color:var(--bad)}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1rem 1.6rem;align-items:start}
 figure{margin:0;min-width:0;max-width:38rem;break-inside:avoid}
@@ -91,7 +92,7 @@ summary{cursor:pointer;font-size:.82rem;color:var(--soft);padding:.15rem 0}
 code{font:.86em ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 pre{background:var(--card);padding:.5rem .7rem;border-radius:.3rem;white-space:pre-wrap}
 @media (max-width:32rem){.bar{grid-template-columns:1fr}.bar>span{text-align:left}
-.scroll table{width:max-content}td{max-width:14rem}
+.scroll table{width:max-content}td{max-width:14rem}td:first-child{max-width:9rem}
 th,th.n{max-width:8.5rem;white-space:normal;overflow-wrap:anywhere;vertical-align:bottom}}
 @media print{body{max-width:none;padding:0;font-size:10pt}
 nav,summary,#tip,.whole,.offer{display:none}.scroll{overflow:visible}

@@ -137,7 +137,7 @@ def _behind(one: Point, values: Sequence[float]) -> str:
     """The runs of a point, and the range of their values."""
     numbers = [run.name for run in one.runs]
     runs = f"run{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}" if all(numbers) else ""
-    spread = f"{number(min(values))} to {number(max(values))}" if len(values) > 1 else ""
+    spread = f"{number(min(values))} to {number(max(values))}" if min(values) < max(values) else ""
     return ", ".join(filter(None, (runs, spread)))
 
 
