@@ -175,3 +175,9 @@ def test_imports_are_found_wherever_they_stand() -> None:
     assert is_among("framework.engine.setup.config.Setting", SHARED)
     assert not is_among("framework.engine.memory.state", SHARED)
     assert not is_among("framework.engine.setup.configuration", SHARED)
+
+
+def test_no_two_modules_of_tests_have_one_name() -> None:
+    """pytest imports a module without a package by its name alone, and two of one name end the whole run."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
