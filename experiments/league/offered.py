@@ -51,9 +51,9 @@ class Offered(Objective):
     the next one the share is a line. Below the lowest rate the line begins at a share of 1 at
     rate 0. Above the highest rate nothing is known, and the highest counts.
 
-    The summary gets `offered`: `rates`, a row for each rate that was offered; `lost_at_rps`, the lowest that failed,
-    and `lost_to`, the number of its requests that each cause cost; `cpu_s`, of all runs, and `answer_us`, CPU time in
-    the policy's Python hooks, in microseconds a request. Both times are measured, so they differ from run to run.
+    The summary gets `offered_rates`: `rates`, a row for each rate that was offered; `lost_at_rps`, the lowest that
+    failed, and `lost_to`, the number of its requests that each cause cost; `cpu_s`, of all runs, and `answer_us`, CPU
+    time in the policy's Python hooks, in microseconds a request. Both times are measured, so they differ from run to run.
     Compiled rules are part of the simulation, and not counted.
     """
 
@@ -89,7 +89,7 @@ class Offered(Objective):
         kept = [one for one in plays if one.attainment >= self.attainment]
         shown_play = kept[-1] if kept else plays[0]
         offered = {"rates": [one.row for one in plays], **self._lost(experiment, plays), **_times(plays)}
-        summary = shown_play.evaluation.summary | {self.key: capacity_rps, "offered": offered}
+        summary = shown_play.evaluation.summary | {self.key: capacity_rps, "offered_rates": offered}
         evaluation = replace(shown_play.evaluation, summary=summary)
         return Measurement(capacity_rps, shown_play.result, evaluation, experiment.slo)
 

@@ -187,7 +187,7 @@ class _Offer:
 
     def highest_kept(self, record: Record) -> int:
         """The number of the highest rate that kept the share, where further runs begin."""
-        rates = record.summary["offered"]["rates"]
+        rates = record.summary["offered_rates"]["rates"]
         kept = [row["rate_rps"] for row in rates if row["attainment"] >= self.terms.attainment]
         return list(record.config["objective.rates_rps"]).index(max(kept)) if kept else 0
 
@@ -208,10 +208,10 @@ def _entry(tuned: Tuned, records: Sequence[Record]) -> Entry:
         settings=tuned.best.point.overrides,
         trials=len(tuned.trials),
         curve=_curve(records),
-        lost_to=_sums([record.summary["offered"]["lost_to"] for record in records]),
-        answer_us=float(np.mean([record.summary["offered"]["answer_us"] for record in records])),
-        runs=sum(len(record.summary["offered"]["rates"]) for record in every),
-        cpu_s=sum(record.summary["offered"]["cpu_s"] for record in every),
+        lost_to=_sums([record.summary["offered_rates"]["lost_to"] for record in records]),
+        answer_us=float(np.mean([record.summary["offered_rates"]["answer_us"] for record in records])),
+        runs=sum(len(record.summary["offered_rates"]["rates"]) for record in every),
+        cpu_s=sum(record.summary["offered_rates"]["cpu_s"] for record in every),
         usd_per_hour=records[0].summary["usd_per_hour"],
         code=records[0].key[:8],
     )
@@ -220,7 +220,7 @@ def _entry(tuned: Tuned, records: Sequence[Record]) -> Entry:
 def _curve(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:
     shares: dict[float, list[float]] = {}
     for record in records:
-        for row in record.summary["offered"]["rates"]:
+        for row in record.summary["offered_rates"]["rates"]:
             shares.setdefault(row["rate_rps"], []).append(row["attainment"])
     return tuple((rate_rps, float(np.mean(shares[rate_rps]))) for rate_rps in sorted(shares))
 

@@ -108,9 +108,10 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("latency_growth", "s/s: growth over the window of the time that requests spend in the system",
          "growth of latency", "s/s"),
     row("duration", "s: first request sent to last answer of any kind, rejections included", "duration", "s"),
-    row("offered", "requests of the trace; with objective=offered: a row for each offered rate, what the lowest rate"
-         " that failed lost requests to, and the measured CPU time of the runs and of the policy's Python hooks",
-         "offered"),
+    row("offered", "requests of the trace", "offered"),
+    row("offered_rates", "with objective=offered: a row for each offered rate, what the lowest rate that failed lost "
+         "requests to, and the measured CPU time of the runs and of the policy's Python hooks, which differs from run "
+         "to run"),
     row("completed", "requests that emitted all their tokens", "completed", "", _UP),
     row("rejected", "requests refused on arrival", "rejected", "", _DOWN),
     row("failed", "requests that could not be completed", "failed", "", _DOWN),

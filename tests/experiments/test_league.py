@@ -45,14 +45,14 @@ def test_a_capacity_is_read_off_a_line() -> None:
 def test_rates_are_offered_until_one_fails_and_the_last_pass_counts() -> None:
     server = experiment(requests(regular(40)), ttft_within(3 * SERVICE_S))  # one after the other
     rates = [share / SERVICE_S for share in (0.5, 0.9, 1.5, 3.0)]
-    offered = Offered(rates).measure(server).evaluation.summary["offered"]
+    offered = Offered(rates).measure(server).evaluation.summary["offered_rates"]
     assert [row["rate_rps"] for row in offered["rates"]] == rates[:3]
     assert [row["attainment"] for row in offered["rates"]] == [1.0, 1.0, 0.0]  # all of a second pass is late
     assert offered["lost_to"] == {"queue": 40}
     assert Offered(rates).measure(server).value == pytest.approx(0.96 / SERVICE_S)
-    once = Offered(rates, passes=1).measure(server).evaluation.summary["offered"]
+    once = Offered(rates, passes=1).measure(server).evaluation.summary["offered_rates"]
     assert 0 < once["rates"][2]["attainment"] < 0.9  # the first are in time
-    falling = Offered(rates, first=3).measure(server).evaluation.summary["offered"]
+    falling = Offered(rates, first=3).measure(server).evaluation.summary["offered_rates"]
     assert [row["rate_rps"] for row in falling["rates"]] == rates[1:]
 
 
