@@ -53,8 +53,8 @@ class Offered(Objective):
 
     The summary gets `offered_rates`: `rates`, a row for each rate that was offered; `lost_at_rps`, the lowest that
     failed, and `lost_to`, the number of its requests that each cause cost; `cpu_s`, of all runs, and `answer_us`, CPU
-    time in the policy's Python hooks, in microseconds a request. Both times are measured, so they differ from run to run.
-    Compiled rules are part of the simulation, and not counted.
+    time in the policy's Python hooks, in microseconds a request. Both times are measured, so they differ from run to
+    run. Compiled rules are part of the simulation, and not counted.
     """
 
     key: ClassVar[str] = "offered_capacity"
