@@ -47,6 +47,7 @@ from tests.helpers.drawing import Draw, each
 from tests.helpers.families import Family
 from tests.helpers.parts import load as part
 from tests.helpers.pulled_family import pulled
+from tests.helpers.quick import marks
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import MODEL, RowTiming, Scenario, scenarios
 
@@ -392,7 +393,7 @@ BATCHINGS = ("decode_first", "prefill_first", "mixed", "static", "unified", "chu
 @pytest.mark.parametrize(
     ("timing", "batching"),
     [
-        *((QUADRATIC, batching) for batching in BATCHINGS),
+        *(pytest.param(QUADRATIC, batching, marks=marks(i % 2 == 0)) for i, batching in enumerate(BATCHINGS)),
         *((Roofline(), batching) for batching in ("mixed", "static")),
         *(pytest.param(Roofline(), batching, marks=pytest.mark.slow) for batching in BATCHINGS[:2] + BATCHINGS[4:]),
     ],

@@ -139,7 +139,11 @@ class Last(servelab.Aggregated):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("return 1 // 0", "line 9, in route_prefill: return 1 // 0; .*ZeroDivisionError"),
+        pytest.param(
+            "return 1 // 0",
+            "line 9, in route_prefill: return 1 // 0; .*ZeroDivisionError",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("return 99", "route_prefill returned instance 99", marks=pytest.mark.slow),
         pytest.param("raise SystemExit(0)", "would end the process", marks=pytest.mark.slow),
         pytest.param("while True: pass", "took more than 2 s of CPU time", marks=pytest.mark.slow),
