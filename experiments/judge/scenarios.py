@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
+from experiments.declared import declared
 from framework.errors import InputError
 
 _FILE = Path(__file__).with_name("scenarios.yaml")
@@ -56,7 +56,4 @@ class Judging:
 
 def read_judging(path: Path = _FILE) -> Judging:
     """The contents of a file. Raises InputError for unknown or missing keys."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    if not isinstance(content, dict) or set(content) != {item.name for item in fields(Judging)}:
-        raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Judging))}")
-    return Judging(**content)
+    return Judging(**declared(path, Judging))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
-
+from experiments.declared import declared
 from experiments.league.study import read_study as league
-from framework.errors import InputError
 
 _FILE = Path(__file__).with_name("study.yaml")
 
@@ -32,7 +29,5 @@ class Study:
 
 def read_study(path: Path = _FILE) -> Study:
     """The study in a file. Raises InputError for unknown or missing keys."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
-    if not isinstance(content, dict) or set(content) != {item.name for item in fields(Study)}:
-        raise InputError(f"{path}: its keys must be {', '.join(item.name for item in fields(Study))}")
+    content = declared(path, Study)
     return Study(**content | {"policies": {**league().policies, **content["policies"]}})
