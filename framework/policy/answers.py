@@ -10,9 +10,12 @@ import numpy as np
 from framework.codes import (
     CANCEL,
     KEPT,
+    LOWEST_RANK,
     MIGRATE,
     MODES,
+    NO_RANK,
     PREEMPT,
+    RANKS,
     REASON_POLICY,
     REASONS,
     REQUEUE,
@@ -32,6 +35,7 @@ from framework.policy.actions import (
     Preempt,
     Requeue,
     Resume,
+    Retain,
     Scale,
     SetMaxBatch,
     SetRole,
@@ -94,6 +98,7 @@ class Answers:
             "tokens": self._tokens,
             "candidate": self._candidate,
             "skips": self._skips,
+            "retention": self._retention,
         }
         check, name = kinds[hook.answer], hook.name
         cluster = self._front if name in FRONT_END else self._cluster
@@ -158,6 +163,20 @@ class Answers:
         if isinstance(answer, str) and answer:
             return REFUSED - self.number_of(answer)
         return self._instance(hook, answer, r)
+
+    def _retention(self, hook: str, answer: Any, r: int) -> tuple[float, int]:
+        """The TTL of a pin, seconds, 0: there is none; the rank of the blocks."""
+        if answer is None:
+            return 0.0, NO_RANK
+        if not isinstance(answer, Retain):
+            raise self.error(hook, f"{shown(answer)} for request {r}; return Retain(ttl_s, rank), or None")
+        ttl_s = as_floats(answer.ttl_s)
+        if ttl_s is None or ttl_s.shape != () or not ttl_s >= 0:
+            raise self.error(hook, f"{shown(answer)} for request {r}; ttl_s is 0 or more seconds")
+        rank, last = index(answer.rank), LOWEST_RANK + RANKS - 1
+        if rank is None or not LOWEST_RANK <= rank <= last:
+            raise self.error(hook, f"{shown(answer)} for request {r}; a rank is from {LOWEST_RANK} to {last}")
+        return float(ttl_s), rank
 
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
         tokens = self._whole(hook, answer, "a number of tokens")

@@ -150,6 +150,10 @@ class PolicyHooks(Hooks):
         self.ask("select", i.id)
         return [int(action.request) for action in self._answers.actions]
 
+    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
+        ttl_s, rank = self.ask("on_call_end", r.id)
+        return ttl_s, rank
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         self.ask("on_finish", r.id)
         return [_action(action, self.reasons) for action in self._answers.actions]

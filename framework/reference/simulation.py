@@ -9,7 +9,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, GATEWAY, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import (
+    ARRIVAL,
+    COPY_END,
+    FAULT,
+    GATEWAY,
+    GIVE_UP,
+    MIXED,
+    NO_RANK,
+    OFF,
+    PIN_END,
+    REPORT,
+    ROLE_CHANGE,
+    SCHEDULE,
+    TICK,
+)
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.gateway.gate import gate_of
@@ -18,7 +32,7 @@ from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Req
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which ticks alone may pass for long
-NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT)  # kinds of events that alone do not keep a run going
+NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT, PIN_END)  # kinds of events that alone do not keep a run going
 
 
 class Hooks:
@@ -85,6 +99,10 @@ class Hooks:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""
         return ()
 
+    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
+        """The TTL of the pin of r, which has ended, in seconds, 0: there is none; and the rank of its blocks."""
+        return 0.0, NO_RANK
+
 
 class Simulation:
     """The state of one run, and the few operations on it that all sections of SEMANTICS.md use."""
@@ -136,6 +154,7 @@ class Simulation:
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
+        self.notices: list[tuple[Request, bool]] = []  # see `note`
         self.told = 0  # number of these finished requests that the policy has seen
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
@@ -278,11 +297,22 @@ class Simulation:
 
     # --- ends ---
 
+    def note(self, r: Request, has_ended: bool) -> None:
+        """Note that r has ended, and that its KV has come free; else, that it needs no pin of those before it."""
+        if "on_call_end" in self.hooks.overrides and self.hash_tokens:
+            self.notices.append((r, has_ended))
+
+    def awaited_by(self, r: Request) -> list[Request]:
+        """The requests that r waited for."""
+        return [self.requests[k] for k, later in self.followers.items() if r.id in later]
+
     def end_request(self, r: Request, state: int, reason: str = "") -> None:
         """End r: what waits for it alone, or the next session of its client, is to come."""
         r.state, r.reason, r.end_s = state, reason, self.now_s
         self.ended.append(r)
         self.present.pop(r.id, None)
+        if math.isnan(r.start_s):
+            self.note(r, has_ended=False)
         for later in self.followers.get(r.id, ()):
             self.awaits[later] -= 1
             if not self.awaits[later]:
