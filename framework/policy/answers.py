@@ -10,12 +10,9 @@ import numpy as np
 from framework.codes import (
     CANCEL,
     KEPT,
-    LOWEST_RANK,
     MIGRATE,
     MODES,
-    NO_RANK,
     PREEMPT,
-    RANKS,
     REASON_POLICY,
     REASONS,
     REQUEUE,
@@ -35,7 +32,6 @@ from framework.policy.actions import (
     Preempt,
     Requeue,
     Resume,
-    Retain,
     Scale,
     SetMaxBatch,
     SetRole,
@@ -43,6 +39,7 @@ from framework.policy.actions import (
 )
 from framework.policy.base import Policy
 from framework.policy.hooks import FRONT_END, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.retention import retention_of
 from framework.policy.values import as_floats, index, is_whole
 from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
@@ -165,18 +162,7 @@ class Answers:
         return self._instance(hook, answer, r)
 
     def _retention(self, hook: str, answer: Any, r: int) -> tuple[float, int]:
-        """The TTL of a pin, seconds, 0: there is none; the rank of the blocks."""
-        if answer is None:
-            return 0.0, NO_RANK
-        if not isinstance(answer, Retain):
-            raise self.error(hook, f"{shown(answer)} for request {r}; return Retain(ttl_s, rank), or None")
-        ttl_s = as_floats(answer.ttl_s)
-        if ttl_s is None or ttl_s.shape != () or not ttl_s >= 0:
-            raise self.error(hook, f"{shown(answer)} for request {r}; ttl_s is 0 or more seconds")
-        rank, last = index(answer.rank), LOWEST_RANK + RANKS - 1
-        if rank is None or not LOWEST_RANK <= rank <= last:
-            raise self.error(hook, f"{shown(answer)} for request {r}; a rank is from {LOWEST_RANK} to {last}")
-        return float(ttl_s), rank
+        return retention_of(answer, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"))
 
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
         tokens = self._whole(hook, answer, "a number of tokens")

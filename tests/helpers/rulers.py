@@ -33,9 +33,10 @@ from framework.policy.view import Request as RequestView
 from framework.reference.asking import ROLE_NAMES
 from framework.reference.faults.reports import Reports
 from framework.reference.holdings import coming, kv_tokens
+from framework.reference.hooks.base import Hooks
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.reference.state import FINISHED, Instance, Request
 from framework.system.cluster import PoolSpec
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules

@@ -30,7 +30,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"}
+    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"} | {
+        "tool_ttl.py"
+    }
     assert files == policies | {
         "running_mean.py",
         "compare.py",

@@ -34,9 +34,10 @@ from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 from framework.reference.asking import ROLE_NAMES
 from framework.reference.faults.reports import Reports
+from framework.reference.hooks.base import Hooks
 from framework.reference.inspection import ReferenceInspection
 from framework.reference.options import Options
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 
 _NUMBERS_OF_RULES = 16
