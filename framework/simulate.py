@@ -17,8 +17,10 @@ from framework.policy.laying_out import lay_out
 from framework.policy.predictor import Predictions, Predictor
 from framework.policy.request_view import Limits
 from framework.policy.view import Cluster
+from framework.policy.watching import Watch
 from framework.replay.compiled import CompiledEngine
 from framework.replay.contract import Engine, Replayed
+from framework.replay.lookups import interpreted_with
 from framework.replay.reference import ReferenceEngine
 from framework.result import FINISHED, UNSENT, Result, of_those_sent
 from framework.system.cluster import ClusterSpec
@@ -77,12 +79,13 @@ def replay(
     predictor: Predictor | None = None,
     progress: Callable[[int, int], None] | None = None,
     limits: Callable[[], Limits] | None = None,
+    watch: Watch | None = None,
 ) -> Result:
     """Let the policy decide until every request has ended, in the engine that `engine.implementation` names.
 
     A policy and a predictor serve one run each. `progress(ended, total)` is called now and then. `limits` are those of
-    an SLO, which views show. Raises InputError if
-    the parts cannot be combined, PolicyError for an invalid answer of a policy, and whatever a policy raised.
+    an SLO, which views show. `watch` sees the routing decisions. Raises InputError if the parts cannot be combined,
+    PolicyError for an invalid answer of a policy, and whatever a policy raised.
     """
     if given.cluster.auto and given.cluster.split is None:
         raise InputError("cluster.prefill=auto: no load has set the number of prefill instances yet; give a number")
@@ -98,6 +101,8 @@ def replay(
     view = Cluster(replaying.inspection, setting.cluster, predictions, limits)
     with noting(f"policy {policy.name}", "prepare"):
         policy.prepare(view)
+    if watch is not None:
+        watch.attach(policy, view, interpreted_with(replaying.inspection, setting.engine.sharing.slowdowns()))
     window = load.window(workload)
     marks_s = () if window is None else (window.start_s, window.end_s)
     replayed = replaying.replay(policy, view, progress or _silent, marks_s)

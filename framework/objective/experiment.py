@@ -10,6 +10,7 @@ from framework.metrics.invariants import check_result
 from framework.policy.base import Policy
 from framework.policy.predictor import Predictor
 from framework.policy.request_view import Limits
+from framework.policy.watching import Watch
 from framework.result import Result
 from framework.simulate import laid_out, replay
 from framework.sizing.by_load import sized
@@ -58,9 +59,11 @@ class Experiment(Setting):
         """What the run is given: the cluster is as the policy lays it out."""
         return replace(self, cluster=laid_out(self, self.policy))
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> Result:
-        """Simulate and check the engine's invariants; `progress(ended, total)` is called now and then."""
-        result = replay(self, self.policy, self.predictor, progress, self._limits)
+    def run(self, progress: Callable[[int, int], None] | None = None, watch: Watch | None = None) -> Result:
+        """Simulate and check the engine's invariants; `progress(ended, total)` is called now and then. `watch` sees the
+        routing decisions.
+        """
+        result = replay(self, self.policy, self.predictor, progress, self._limits, watch)
         check_result(result)
         return result
 

@@ -19,7 +19,7 @@ from framework.engine.parallel import sm_sharing
 from framework.engine.parallel.sm_sharing import WHOLE
 from framework.engine.setup.inspect import next_streams_s
 from framework.policy.hooks import encode_plan
-from framework.policy.inspection import Inspection
+from framework.policy.inspection import Inspection, View
 from framework.timing.estimate import prefill_alone_s, step_alone_s
 from framework.timing.table import StepTables
 
@@ -29,6 +29,12 @@ class InterpretedEngine(NamedTuple):
 
     inspection: Inspection
     slowdowns: NDArray[np.float64]
+
+
+def interpreted_with(inspection: Inspection, slowdowns: NDArray[np.float64]) -> Callable[[View], View]:
+    """What makes a view one that rules can read in Python, whatever the engine; `slowdowns` as above."""
+    engine = InterpretedEngine(inspection, slowdowns)
+    return lambda view: view if isinstance(view.engine, InterpretedEngine) else view._replace(engine=engine)
 
 
 def callable_with(engine: Any, function: Any) -> Callable[..., Any]:

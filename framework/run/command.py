@@ -18,6 +18,7 @@ from framework.cli.terminal import progress_bar, results_console, tell
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
 from framework.report.capacity_table import capacity_table
+from framework.report.decisions_table import decisions_table
 from framework.report.run_table import run_table
 from framework.report.sensitivity_table import sensitivity_table
 from framework.result import Result
@@ -43,6 +44,8 @@ def execute(config: DictConfig) -> float:
     console.print(run_table(measurement.evaluation, measurement.slo))
     if outcome.sensitivity is not None:
         console.print(sensitivity_table(outcome.sensitivity, measurement.evaluation.summary))
+    if outcome.decisions is not None:
+        console.print(decisions_table(outcome.decisions))
     if outcome.limits is not None:
         console.print(outcome.limits.shown)
     elif (reason := why(measurement)) is not None:

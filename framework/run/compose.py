@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from framework.checks import is_number, require_at_least, require_name, require_number, require_positive
+from framework.checks import is_number, require_at_least, require_count, require_name, require_number, require_positive
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, instead_of, is_of_a_library, note_method, shown
 from framework.load import Load
@@ -32,6 +32,7 @@ _LONGEST_STEP_S = 10.0  # about a thousand times a decode step
 _LEAST_LINK_BYTES_S = 1e6
 AUTO = "auto"  # output.sensitivity: the width of the class of deployments
 _SHARES = (0.001, 0.9)  # of step times
+_MOST_REPLAYS = 10_000  # of output.decisions
 Given = Mapping[str, Callable[[], Any]]  # makers of parts that replace those of a configuration, by name
 NOTHING: Given = MappingProxyType({})
 _KINDS: tuple[tuple[str, type | None], ...] = (
@@ -230,6 +231,8 @@ def _require_outputs(config: DictConfig) -> None:
         elif name == "sensitivity":
             if value is not None and value != AUTO:
                 require_number("output.sensitivity", value, *_SHARES)
+        elif name == "decisions" and not isinstance(value, bool):
+            require_count("output.decisions", value, _MOST_REPLAYS)
         elif name == "window_s":
             if value is not None:
                 _require_window(value, config.output.timeline)

@@ -19,6 +19,7 @@ from framework.cli.arguments import program
 from framework.cli.files import write_whole
 from framework.cli.terminal import warn_once
 from framework.errors import InputError
+from framework.objective.decisions import Decisions, decisions
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Measurement, Objective, Progress
 from framework.objective.sensitivity import Sensitivity, sensitivity
@@ -31,6 +32,7 @@ from framework.run.store import Record, Store
 from framework.timing.uncertainty.widths import Width, width_of
 
 _LONGEST_SLO_S = 600.0
+_REPLAYS = 20  # of output.decisions=true
 CACHE = "engine.prefix_cache"  # setting that the requests of a run decide if it is `auto`
 _NOT_OF_THE_RUN = ("hydra", "output", "report", "diagnose", "store", "force")  # where results go
 
@@ -46,11 +48,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class Done:
-    """The results of a configuration; `limits` and `sensitivity` on request (`diagnose`, `output`)."""
+    """The results of a configuration; `limits`, `sensitivity` and `decisions` on request (`diagnose`, `output`)."""
 
     measurement: Measurement
     limits: Limits | None
     sensitivity: Sensitivity | None
+    decisions: Decisions | None = None
 
 
 def perform(config: DictConfig, directory: Path, progress: Progress | None = None) -> Measurement:
@@ -146,8 +149,9 @@ def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
     if config.diagnose and objective.key != Goodput.key:
         raise InputError("diagnose=true runs the trace at one rate again and again; choose objective=goodput")
     experiment = compose(config)
-    if config.output.get("sensitivity") is not None and objective.key != Goodput.key:
-        raise InputError("output.sensitivity runs the trace at one rate twice more; choose objective=goodput")
+    for name, runs in (("sensitivity", "twice more"), ("decisions", "again and again")):
+        if config.output.get(name) not in (None, False) and objective.key != Goodput.key:
+            raise InputError(f"output.{name} runs the trace at one rate {runs}; choose objective=goodput")
     for name in ("ttft_s", "tpot_s"):
         limit = getattr(experiment.slo, name)
         if limit is not None and limit > _LONGEST_SLO_S:
@@ -178,16 +182,19 @@ def _done(
     settings = settings_of(config, experiment)
     limits = _limits(config, settings, experiment, measurement) if config.diagnose else None
     ranges = None if width is None else sensitivity(experiment, measurement, width)
+    routes = _decisions(config, experiment, measurement)
     if directory is not None:
         result, evaluation = measurement.result, measurement.evaluation
         asked = config.output
         further = tables_of(result, evaluation, asked.series_s, phases=asked.phases, gaps=asked.gaps)
         if config.report:
-            further["report.html"] = partial(_page, measurement, settings, limits)
+            further["report.html"] = partial(_page, measurement, settings, limits, routes)
         if limits is not None:
             further["diagnosis.json"] = partial(str, limits.data)
         if ranges is not None:
             further["sensitivity.json"] = partial(json.dumps, ranges.data(), indent=2)
+        if routes is not None:
+            further["decisions.parquet"] = routes.table
         window_s = ALWAYS_S if asked.window_s is None else (asked.window_s[0], asked.window_s[1])
         write(
             directory,
@@ -201,7 +208,15 @@ def _done(
         )
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
-    return Done(measurement, limits, ranges)
+    return Done(measurement, limits, ranges, routes)
+
+
+def _decisions(config: DictConfig, experiment: Experiment, measurement: Measurement) -> Decisions | None:
+    """The routing decisions, if `output.decisions` asks for them."""
+    asked = config.output.get("decisions", False)
+    if asked is False:
+        return None
+    return decisions(experiment, measurement, _REPLAYS if asked is True else int(asked))
 
 
 def _width(config: DictConfig, experiment: Experiment) -> Width | None:
@@ -227,9 +242,14 @@ def _limits(
     return Limits(TrialsTable(found), limits(found), diagnosis_text(found))
 
 
-def _page(measurement: Measurement, settings: Mapping[str, Any], limits: Limits | None) -> str:
+def _page(
+    measurement: Measurement, settings: Mapping[str, Any], limits: Limits | None, routes: Decisions | None
+) -> str:
     """The report, whose code is loaded only here."""
+    from framework.report.decisions_chapter import decisions_chapter
     from framework.report.page.run_page import run_page
 
+    regrets = None if routes is None else decisions_chapter(routes, measurement.result)
     arguments = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    return run_page(measurement, settings, f"{program()} {shlex.join(arguments)}", limits.chapter if limits else None)
+    command = f"{program()} {shlex.join(arguments)}"
+    return run_page(measurement, settings, command, limits.chapter if limits else None, regrets)

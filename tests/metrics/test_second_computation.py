@@ -26,6 +26,7 @@ from framework.metrics.slowdown import Slowdown
 from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Progress
+from framework.policy.watching import Watch
 from framework.result import STATES, Result
 from framework.run.output import write
 from framework.timing.table import StepRow
@@ -96,7 +97,7 @@ class Simulated(Experiment):
 
     result: Result
 
-    def run(self, progress: Progress | None = None) -> Result:
+    def run(self, progress: Progress | None = None, watch: Watch | None = None) -> Result:
         return self.result
 
 

@@ -27,13 +27,21 @@ from framework.report.split_line import split_line
 Summary = Mapping[str, Any]
 _WORST_FIRST = "by the factor by which they missed a limit; those that were not served last"
 _TRIED = "found by running the same requests again, without one cause after another, then with one remedy after another"
+_CHANGED = "found by running the same requests again, each time with one routing decision answered otherwise"
 _OF_PART = (HEADLINE, "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms")
 _SOURCE = ("trace_source", "trace_sha256", "timing_source", "load", "seed", "predictor", "versions", "git_revision")
 
 
-def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str, limits: str | None = None) -> str:
-    """The page as HTML. `settings`: all of the run's, by name; `command`: the command that repeats it; `limits`: the
-    chapter on what limits it (`framework.report.page.limits`).
+def run_page(
+    measurement: Measurement,
+    settings: Mapping[str, Any],
+    command: str,
+    limits: str | None = None,
+    decisions: str | None = None,
+) -> str:
+    """The page as HTML. `settings`: all of the run's, by name; `command`: the command that repeats it; `limits`,
+    `decisions`: the chapters on what limits it (`framework.report.page.limits`) and on its routes
+    (`framework.report.decisions_chapter`).
     """
     result, evaluation, slo = measurement.result, measurement.evaluation, measurement.slo
     summary, requests = evaluation.summary, evaluation.requests
@@ -47,6 +55,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
         Chapter("search", "Search of the capacity", search(summary, measurement.probes)),
         Chapter("why", "Why goodput was lost", _why(diagnosis)),
         Chapter("limits", "What limits goodput", limits, _TRIED),
+        Chapter("decisions", "Regret of decisions", decisions, _CHANGED),
         Chapter("latency", "Latency", grid(latency)),
         Chapter("time", "Over time", _over_time(pictures, behind), f"in windows of {window_s:g} s"),
         Chapter("phases", "Where the time went", went),
