@@ -61,8 +61,8 @@ class Told:
         self._next_s = now_s + _EVERY_S
         gone_s = now_s - self._state.began_s
         left_s = gone_s * (total - done) / done if done and total else -1.0
-        known = {"done": done, "total": total, "failed": failed, "best": best}
-        self._state = replace(self._state, told_s=now_s, time_left_s=left_s, **known)
+        counts = replace(self._state, done=done, total=total, failed=failed, best=best)
+        self._state = replace(counts, told_s=now_s, time_left_s=left_s)
         with suppress(InputError):
             write_whole(self._file, json.dumps(asdict(self._state)).encode())
 

@@ -274,12 +274,15 @@ def test_a_wrong_argument_is_one_line(words: list[str], line: str) -> None:
 # --- runs that are run again, and the page in a browser ---------------------------------------------------------------
 
 
+_OVERLOADED = ("trace=azure_conv", "trace.limit=300", "cluster.instances=2")
+
+
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, list[Record]]]:
     """A store of real runs: two policies, two rates, two seeds."""
     store = tmp_path_factory.mktemp("real") / "results"
     every = [
-        configured(f"policy={policy}", "trace=azure_conv", "trace.limit=300", f"trace.rate={rate}", f"seed={seed}")
+        configured(f"policy={policy}", *_OVERLOADED, f"trace.rate={rate}", f"seed={seed}")
         for policy in ("chunked", "distserve")
         for rate in (20, 120)
         for seed in (0, 1)
@@ -294,15 +297,19 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, list[R
 @pytest.mark.slow
 def test_a_run_that_is_run_again_has_the_figures_of_its_record(real: tuple[int, list[Record]]) -> None:
     port, runs = real
-    for one in runs[2:4]:
+    worst = min(runs, key=lambda one: one.summary["slo_attainment"])
+    whys = []
+    for one in (worst, runs[2]):
         status, body = asked(port, f"/page?keys={one.key}")
         assert status == 200
         assert Page(body).data == json.loads(json.dumps(one.summary))
         status, why = asked(port, f"/why?keys={one.key}")
         assert status == 200
         assert "Other code" not in why
-        lost = one.summary["offered"] - round(one.summary["slo_attainment"] * one.summary["offered"])
-        assert f"{lost:,} of {one.summary['offered']:,} requests were lost" in Page(why).text
+        whys.append(why)
+    lost = worst.summary["offered"] - round(worst.summary["slo_attainment"] * worst.summary["offered"])
+    assert lost > 0
+    assert f"{lost:,} of {worst.summary['offered']:,} requests were lost" in Page(whys[0]).text
     status, body = asked(port, f"/compare?keys={runs[2].key},{runs[6].key}")
     assert status == 200
     assert Page(body).data == json.loads(json.dumps([runs[2].summary, runs[6].summary]))
