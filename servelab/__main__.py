@@ -24,6 +24,7 @@ COMMANDS = {
     "judge": ("experiments.judge.command", "a score for a policy that is given as text, for programs that search"),
     "ablation": ("experiments.ablation.command", "a policy without each of its mechanisms in turn"),
     "predictors": ("experiments.predictors.command", "how right each predictor of output lengths is, on each trace"),
+    "textbook": ("experiments.textbook.command", "the field's arithmetic and effects, next to what is measured"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),
     "profiles": ("framework.timing.kernels.build", "make profiles from measured kernels"),
     "ui": ("servelab.ui_command", "a local web page over a results store: filter, rank, pivot, compare, follow"),

@@ -22,7 +22,7 @@ from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Measurement, Objective, Progress
 from framework.objective.sensitivity import Sensitivity, sensitivity
-from framework.report.perfetto import ALWAYS_S
+from framework.report.timeline.perfetto import ALWAYS_S
 from framework.run.building import build
 from framework.run.compose import AUTO, compose
 from framework.run.output import tables_of, write, write_summary

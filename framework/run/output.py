@@ -19,7 +19,7 @@ from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
 from framework.metrics.summary import Evaluation
 from framework.metrics.token_gaps import gap_shares
-from framework.report.perfetto import ALWAYS_S, write_timeline
+from framework.report.timeline.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
 
 _ROOM_BYTES = 1 << 16  # bytes below which a disk counts as full

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from framework.objective.goodput import Measurement
-from framework.report.perfetto import ALWAYS_S, write_timeline
+from framework.report.timeline.perfetto import ALWAYS_S, write_timeline
 from framework.result import CRASHED, Result
 from framework.run.job import perform
 from tests.helpers.composing import configured

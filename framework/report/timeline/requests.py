@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.phases import DecodeClock
-from framework.report.trace_events import filled, us
+from framework.report.timeline.trace_events import filled, us
 from framework.result import STATES, Result
 
 _NS = 1e9

@@ -3,7 +3,7 @@
 Each instance is a process. Its steps are slices (a leap is one slice), and so are times while it is down. If it
 decodes, the batch and the summed context of its decodes are counters, 0 while it idles. Arrows lead from the end of
 each prefill whose KV was transferred to the decode that followed, and from the last step of a request on one instance
-to its first on another. One more process has the requests (`framework.report.perfetto_requests`).
+to its first on another. One more process has the requests (`framework.report.timeline.requests`).
 
 A window of time leaves out steps and requests outside it, and arrows that are not wholly within it. The rest is as in
 the whole timeline, but each counter of an instance also has its value at the first step in the window.
@@ -19,9 +19,9 @@ from typing import IO
 import numpy as np
 import polars as pl
 
-from framework.report.perfetto_faults import THREADS, fault_slices, outages
-from framework.report.perfetto_requests import arrows, in_flight, process_of, requests_of, steps_thread
-from framework.report.trace_events import event, filled, us
+from framework.report.timeline.faults import THREADS, fault_slices, outages
+from framework.report.timeline.requests import arrows, in_flight, process_of, requests_of, steps_thread
+from framework.report.timeline.trace_events import event, filled, us
 from framework.result import Result
 
 _NS = 1e9
