@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from array import array
@@ -70,12 +71,18 @@ class Columns:
         before = len(self.keys)
         self.keys.append(record.key)
         for name, value in words_of(record).items():
-            column = self.settings.setdefault(name, Choices([]))
-            column.fill(before)
+            column = self.settings.get(name)
+            if column is None:
+                column = self.settings[name] = Choices([])
+            if len(column.codes) < before:
+                column.fill(before)
             column.add(value)
         for key, number in numbers_of(record.summary).items():
-            held = self.figures.setdefault(key, array("d"))
-            held.extend([math.nan] * (before - len(held)))
+            held = self.figures.get(key)
+            if held is None:
+                held = self.figures[key] = array("d")
+            if len(held) < before:
+                held.extend([math.nan] * (before - len(held)))
             held.append(number)
 
     def finish(self) -> None:
@@ -137,8 +144,11 @@ def words_of(record: Record) -> dict[str, str]:
     found |= {name: str(choice) for name, choice in record.choices.items() if name not in found}
     for name, value in record.config.items():
         if not name.endswith(("_target_", "_convert_")) and name not in found:
-            found[name] = json.dumps(value) if isinstance(value, (list, dict)) else shown(value)
+            found[name] = json.dumps(value) if isinstance(value, (list, dict)) else _shown(value)
     return found
+
+
+_shown = functools.lru_cache(maxsize=1 << 16, typed=True)(shown)  # most values are those of other runs too
 
 
 def _state(summary: Mapping[str, Any]) -> str:

@@ -4,9 +4,9 @@ import {element, menu} from "./parts.js";
 
 const MOST_VALUES = 200;
 
-function facet(one, renew) {
+function facet(one, some, renew) {
   const counts = new Array(one.values.length).fill(0);
-  for (const row of rows(one.name)) counts[one.codes[row]] += 1;
+  for (const row of view.filters[one.name] ? rows(one.name) : some) counts[one.codes[row]] += 1;
   const chosen = Array.isArray(view.filters[one.name]) ? view.filters[one.name] : [];
   const order = one.values.map((value, code) => [value, value, counts[code]]).filter(([value, , count]) => count || chosen.includes(value));
   const numeric = order.every(([value]) => value === "–" || !Number.isNaN(Number(value)));
@@ -39,10 +39,10 @@ function bound(key, renew) {
   return element("span", {class: "bound"}, element("span", {}, one.words), " at least ", end("min", "at least"), " at most ", end("max", "at most"));
 }
 
-export function filters(place, renew) {
+export function filters(place, some, renew) {
   const open = place.querySelector("details.menu[open]")?.dataset.name;
   const scroll = place.querySelector("details.menu[open] .checks")?.scrollTop || 0;
-  const facets = data.settings.filter((one) => one.values.length > 1).map((one) => facet(one, renew));
+  const facets = data.settings.filter((one) => one.values.length > 1).map((one) => facet(one, some, renew));
   const keys = [...new Set(["slo_attainment", ...Object.keys(view.bounds)])].filter((key) => figure(key));
   const more = element("select", {"aria-label": "bound another figure", onchange: async () => {
     await require([more.value]);

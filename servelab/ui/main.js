@@ -33,7 +33,7 @@ function renew() {
   const some = rows();
   head(some);
   best(some);
-  filters(at("filters"), renew);
+  filters(at("filters"), some, renew);
   for (const tab of document.querySelectorAll("[role=tab]")) {
     const on = tab.dataset.tab === view.tab;
     tab.setAttribute("aria-selected", String(on));
