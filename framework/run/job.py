@@ -198,6 +198,7 @@ def _done(
             timeline=asked.timeline,
             further=further,
             window_s=window_s,
+            slo=measurement.slo,
         )
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())
