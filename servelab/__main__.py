@@ -27,6 +27,7 @@ COMMANDS = {
     "textbook": ("experiments.textbook.command", "the field's arithmetic and effects, next to what is measured"),
     "timing": ("framework.report.show_step", "what a step takes, part by part"),
     "profiles": ("framework.timing.kernels.build", "make profiles from measured kernels"),
+    "ui": ("servelab.ui_command", "a local web page over a results store: filter, rank, pivot, compare, follow"),
     "serve": ("servelab.serve_command", "a simulated cluster behind the API of OpenAI and vLLM, for routers and loads"),
     "bound": ("servelab.bound_command", "the highest goodput that any schedule could reach"),
     "calibrate": ("framework.calibration.command", "fit step times to a server that was measured"),

@@ -63,7 +63,7 @@ def perform(config: DictConfig, directory: Path, progress: Progress | None = Non
 
 def done(config: DictConfig, directory: Path, progress: Progress | None = None) -> Done:
     """Measure what `config` describes and write the files of the run into `directory`."""
-    objective, experiment = _parts(config)
+    objective, experiment = parts_of(config)
     return _done(config, objective, experiment, directory, progress)
 
 
@@ -73,7 +73,7 @@ def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directo
     The files of the run go to `directory`, if given; a run that is not repeated leaves its summary there. A run that
     should leave more (`output`, `report`, `diagnose`) is repeated.
     """
-    objective, experiment = _parts(config)
+    objective, experiment = parts_of(config)
     settings = settings_of(config, experiment)
     key = run_key(settings, experiment)
     record = None if _is_repeated(config) else store.get(key)
@@ -139,7 +139,8 @@ def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:
         flat[name] = value
 
 
-def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
+def parts_of(config: DictConfig) -> tuple[Objective, Experiment]:
+    """What a configuration measures, and on which experiment. Raises InputError and Hydra's errors for wrong ones."""
     for name in ("force", "report", "diagnose"):
         if not isinstance(config[name], bool):
             raise InputError(f"{name} must be true or false, got {config[name]!r}")

@@ -53,7 +53,7 @@ def run_page(
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("search", "Search of the capacity", search(summary, measurement.probes)),
-        Chapter("why", "Why goodput was lost", _why(diagnosis)),
+        Chapter("why", "Why goodput was lost", why(diagnosis)),
         Chapter("limits", "What limits goodput", limits, _TRIED),
         Chapter("decisions", "Regret of decisions", decisions, _CHANGED),
         Chapter("latency", "Latency", grid(latency)),
@@ -145,7 +145,8 @@ def _limited(key: str, value_ms: float | None, limit_s: float | None, kept: pl.S
     return _tile(shown.short, value_ms, number(value_ms * shown.scale), shown.unit, below, kind)
 
 
-def _why(diagnosis: Diagnosis) -> str:
+def why(diagnosis: Diagnosis) -> str:
+    """What cost the run its goodput, the cause that cost most first, as HTML."""
     if not diagnosis.lost:
         return f"<p>Nothing was lost: all {diagnosis.offered:,} requests kept the SLO.</p>"
     if not diagnosis.findings:
