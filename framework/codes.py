@@ -42,7 +42,20 @@ MODES = {
     "chunks_first": CHUNKS_FIRST,
 }
 # Kinds of events, in the order in which ties are broken.
-STEP_END, PREFILL_STEP_END, COPY_END, ROLE_CHANGE, FAULT, REPORT, GIVE_UP, TICK, ARRIVAL, GATEWAY, SCHEDULE = range(11)
+(
+    STEP_END,
+    PREFILL_STEP_END,
+    COPY_END,
+    ROLE_CHANGE,
+    FAULT,
+    REPORT,
+    PIN_END,
+    GIVE_UP,
+    TICK,
+    ARRIVAL,
+    GATEWAY,
+    SCHEDULE,
+) = range(12)
 # What happens at a fault.
 CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
 WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
@@ -88,3 +101,5 @@ MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, SET_MAX_BATCH, PREEMPT, RESUME, CANCEL, REQ
 # The KV that a request keeps when the policy preempts it.
 KEEP_NOTHING, KEEP_HERE, KEEP_SWAPPED = range(3)
 KEPT = {"drop": KEEP_NOTHING, "kv": KEEP_HERE, "swap": KEEP_SWAPPED}
+# Ranks of cached blocks: RANKS of them from the lowest on, which is evicted first. NO_RANK: blocks keep theirs.
+LOWEST_RANK, RANKS, NO_RANK = -8, 16, 100

@@ -25,8 +25,8 @@ _ROOMS = {
     "experiments.judge.score": ("judge",),
     "framework.policy": (
         *("Action", "Aggregated", "Cancel", "Cluster", "Decision", "Disaggregated", "Migrate", "Plan", "Policy"),
-        *("Preempt", "Request", "Requeue", "Resume", "Scale", "SetMaxBatch", "SetRole", "SetTokenBudget", "View"),
-        "decision",
+        *("Preempt", "Request", "Requeue", "Resume", "Retain", "Scale", "SetMaxBatch", "SetRole", "SetTokenBudget"),
+        *("View", "decision"),
     ),
     "framework.policy.predictor": ("Predictor",),
     "framework.simulate": ("simulate",),

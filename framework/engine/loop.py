@@ -16,6 +16,7 @@ from framework.codes import (
     GIVE_UP,
     LOG_FULL,
     MARKED,
+    PIN_END,
     PREFILL_STEP_END,
     REPORT,
     ROLE_CHANGE,
@@ -54,8 +55,9 @@ def _run(s: State, most_events: int) -> int:
             return LOG_FULL
         if s.sim.events >= stop:
             return YIELDED
-        if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
-            return FAULT_DUE
+        outside = _due_outside(s)
+        if unlikely(outside > 0):
+            return outside
         if unlikely(s.sim.at_mark) or not unlikely(s.sim.crossing > 1) or not break_circle(s):
             event = _due(s)
             if unlikely(s.sim.at_mark):
@@ -72,9 +74,25 @@ def _run(s: State, most_events: int) -> int:
             share_links(s)
         if s.error.status != 0:
             return int(s.error.status)
+    return _end(s)
+
+
+@inner
+def _due_outside(s: State) -> int:
+    """What the loop returns to Python for before the next event, 0: nothing."""
+    if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
+        return FAULT_DUE
+    return DECIDES if unlikely(s.sim.notices > s.sim.noticed) else 0
+
+
+@inner
+def _end(s: State) -> int:
+    """Free what is left when all requests have ended; DECIDES if pins are."""
+    pinned = False
     for i in range(s.options.instances):
         free_deferred(s, i)
-    return DONE
+        pinned |= s.instances[i].pinned_head >= 0
+    return DECIDES if unlikely(pinned) else DONE
 
 
 @inner
@@ -105,7 +123,7 @@ def _process(s: State, event: int, stop: int) -> None:
         take_role(s, event)
     elif s.sim.kind == PREFILL_STEP_END:
         finish_prefill_step(s, event)
-    elif s.sim.kind == GIVE_UP:
+    elif s.sim.kind == GIVE_UP or s.sim.kind == PIN_END:
         s.sim.actions = 1  # for roles/decisions.py
 
 

@@ -40,6 +40,36 @@ class Migrate:
 
 
 @dataclass(frozen=True)
+class Retain:
+    """What becomes of the cached KV of a call that has ended: an answer of `on_call_end`.
+
+    With a TTL the blocks are pinned until a call that waits for this one is admitted, or the TTL is over. Nothing
+    evicts pinned blocks, except that pins are broken, the oldest first, where running requests would else be preempted,
+    or requests wait on an instance that has nothing to do.
+
+    Blocks that nobody references are evicted by rank, the lowest first, then by last use. A block keeps its rank until
+    another answer changes it or it is evicted; one that no answer was about has rank 0.
+
+    Attributes:
+        ttl_s: Seconds from now on for which the blocks are pinned; 0: they are not.
+        rank: A whole number from -8, which lets them go first, to 7.
+
+    Raises:
+        PolicyError: By the run, if `ttl_s` is not a number of at least 0, or there is no such rank.
+
+    Example:
+        >>> class Patient(servelab.Aggregated):
+        ...     def on_call_end(self, request, cluster):
+        ...         return servelab.Retain(ttl_s=30.0) if request.session >= 0 else None
+        >>> servelab.run(Patient(), "synthetic", limit=60, rate=20).summary["completed"]
+        60
+    """
+
+    ttl_s: float = 0.0
+    rank: int = 0
+
+
+@dataclass(frozen=True)
 class SetTokenBudget:
     """Limit the steps of an instance to `tokens` tokens, from its next step on.
 

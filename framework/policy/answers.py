@@ -39,6 +39,7 @@ from framework.policy.actions import (
 )
 from framework.policy.base import Policy
 from framework.policy.hooks import FRONT_END, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.retention import retention_of
 from framework.policy.values import as_floats, index, is_whole
 from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.system.cluster import PLANS
@@ -94,6 +95,7 @@ class Answers:
             "tokens": self._tokens,
             "candidate": self._candidate,
             "skips": self._skips,
+            "retention": self._retention,
         }
         check, name = kinds[hook.answer], hook.name
         cluster = self._front if name in FRONT_END else self._cluster
@@ -158,6 +160,9 @@ class Answers:
         if isinstance(answer, str) and answer:
             return REFUSED - self.number_of(answer)
         return self._instance(hook, answer, r)
+
+    def _retention(self, hook: str, answer: Any, r: int) -> tuple[float, int]:
+        return retention_of(answer, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"))
 
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
         tokens = self._whole(hook, answer, "a number of tokens")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
 from framework.errors import InputError
-from framework.policy.actions import Action, Plan
+from framework.policy.actions import Action, Plan, Retain
 from framework.policy.predictor import given_name
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
@@ -257,6 +257,13 @@ class Policy:
         order.
         """
         return ()
+
+    def on_call_end(self, request: Request, cluster: Cluster) -> Retain | None:
+        """What becomes of the KV of a request that has finished, as far as the prefix cache of its instance has it.
+
+        None: it stays by last use, as that of others. Asked once its KV has come free; not without a prefix cache.
+        """
+        return None
 
 
 def overrides(policy: Policy, hook: str) -> bool:

@@ -42,6 +42,7 @@ HOOKS = (
     Hook("victim", "instance", "candidate", "an instance lacks KV blocks for those that run there", True),
     Hook("select", "instance", "skips", "an instance forms a step of several decodes after something changed", True),
     Hook("on_finish", "request", "actions", "a request has finished, and so has all that its step brings about", True),
+    Hook("on_call_end", "request", "retention", "the KV of a request that has finished has come free", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
 # What the front end of the fleet answers, by what instances report; an instance's own scheduler answers the others.
@@ -59,6 +60,7 @@ FRONT_END = frozenset({"admit", "route_prefill", "route_decode", "split_at", "fe
     VICTIM,
     SELECT,
     ON_FINISH,
+    ON_CALL_END,
 ) = range(len(HOOKS))
 
 # The answer if the policy raised: the engine stops and the exception is raised again outside.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Cache:
     """Blocks of one instance: free, private to a request, or holding a cached trace block."""
@@ -14,6 +16,7 @@ class Cache:
         self.held: dict[int, list[int]] = {}  # request -> ids it references, first block first
         self.references: dict[int, int] = {}  # cached id -> requests that reference it
         self.unreferenced: list[int] = []  # cached ids that no request references, oldest first
+        self.ranks: dict[Any, int] = {}  # of cached ids, or of copies, if not 0
 
     @property
     def available(self) -> int:
@@ -39,10 +42,25 @@ class Cache:
 
     def take(self, request: int, blocks: int) -> None:
         while self.free < blocks:
-            del self.references[self.unreferenced.pop(0)]
+            del self.references[self.pop_first(self.unreferenced)]
             self.free += self.blocks_per_id
         self.free -= blocks
         self.private[request] = self.private.get(request, 0) + blocks
+
+    def pop_first(self, idle: list[Any]) -> Any:
+        """Take out what is evicted first: of the lowest rank, the oldest."""
+        first = min(idle, key=lambda one: self.ranks.get(one, 0))
+        idle.remove(first)
+        self.ranks.pop(first, None)
+        return first
+
+    def rank(self, ids: list[int], rank: int) -> None:
+        """Give these cached ids a rank, from the last on; those that no request references become its youngest."""
+        for id in reversed(ids):
+            self.ranks[id] = rank
+            if id in self.unreferenced:
+                self.unreferenced.remove(id)
+                self.unreferenced.append(id)
 
     def register(self, request: int, id: int) -> None:
         """Enter a computed trace block into the cache, unless a copy is there already."""
@@ -73,7 +91,7 @@ class Cache:
 
     def clear(self) -> None:
         """Forget all cached blocks; nothing is referenced."""
-        self.references, self.unreferenced, self.free = {}, [], self.total
+        self.references, self.unreferenced, self.ranks, self.free = {}, [], {}, self.total
 
 
 class Copy:
@@ -111,13 +129,20 @@ class BlockCache(Cache):
 
     def take(self, request: int, blocks: int) -> None:
         while self.free < blocks:
-            oldest = self.idle.pop(0)
+            oldest = self.pop_first(self.idle)
             self.copies[oldest.name].remove(oldest)
             if not self.copies[oldest.name]:
                 del self.copies[oldest.name], self.references[oldest.name]
             self.free += 1
         self.free -= blocks
         self.private[request] = self.private.get(request, 0) + blocks
+
+    def rank(self, ids: list[int], rank: int) -> None:
+        for copy in [self.copies[id][0] for id in reversed(ids)]:
+            self.ranks[copy] = rank
+            if copy in self.idle:
+                self.idle.remove(copy)
+                self.idle.append(copy)
 
     def register(self, request: int, id: int) -> None:
         copy = Copy(id)

@@ -8,6 +8,7 @@ from framework.codes import PREFILL
 from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
+from framework.reference.pins import break_pins
 from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
@@ -69,6 +70,7 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
     s.give_admission_number(r)
     if math.isnan(r.start_s):
         r.start_s, r.prefill_instance, r.cached_tokens = s.now_s, i.id, r.prefilled
+        s.note(r, has_ended=False)
 
 
 def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
@@ -76,6 +78,7 @@ def cover(s: Simulation, i: Instance, r: Request, tokens: int) -> bool:
     if tokens <= r.covered:
         return True
     fresh = s.blocks_of(i, tokens) - s.blocks_of(i, r.covered)
+    break_pins(i, fresh)
     while fresh > i.cache.available:
         i.chunk_preempted = True
         last = i.prefilling[-1]
@@ -91,6 +94,7 @@ def make_room(s: Simulation, i: Instance) -> bool:
     """Make room for the tokens that the next decode step stores. True: something was preempted."""
     preempted = False
     i.depth = choose_depth(s, i)
+    break_pins(i, sum([growth(s, i, r) for r in selected(i)]))
     while sum([growth(s, i, r) for r in selected(i)]) > i.cache.available:
         give_way(s, i, victim(s, i))
         preempted = True
@@ -130,6 +134,7 @@ def give_way(s: Simulation, i: Instance, r: Request) -> None:
     s.freed_early += 1
     forget_last(s, i, r)
     free_kv(s, i, r)
+    s.note(r, has_ended=True)
 
 
 def free_deferred(s: Simulation, i: Instance) -> bool:
@@ -137,6 +142,7 @@ def free_deferred(s: Simulation, i: Instance) -> bool:
     there, i.deferred_frees = i.deferred_frees, []
     for r in there:
         free_kv(s, i, r)
+        s.note(r, has_ended=True)
     return bool(there)
 
 

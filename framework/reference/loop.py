@@ -12,6 +12,7 @@ from framework.codes import (
     FAULT,
     GATEWAY,
     GIVE_UP,
+    PIN_END,
     PREFILL_STEP_END,
     REPORT,
     ROLE_CHANGE,
@@ -28,6 +29,7 @@ from framework.reference.faults.crashes import come_back, fail, route_parked
 from framework.reference.gateway.look import keep_report, look
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
+from framework.reference.pins import deal_with_notices, end_pins, release
 from framework.reference.roles import take_role
 from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
 from framework.reference.steps.scheduling import take_turn
@@ -40,6 +42,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
     """Process events until every request has ended; `progress(ended, total)` is called now and then."""
     _begin(s)
     while len(s.ended) < len(s.requests):
+        deal_with_notices(s)
         if instant_is_over(s) and break_circle(s):
             share_links(s)
             continue
@@ -78,6 +81,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             progress(len(s.ended), len(s.requests))
     for i in s.instances:
         free_deferred(s, i)
+        end_pins(i)
     return s
 
 
@@ -132,6 +136,8 @@ def process(s: Simulation, kind: int, id: int) -> None:
         arrive(s, s.requests[id])
     elif kind == GIVE_UP:
         lose_patience(s, s.sent[id])
+    elif kind == PIN_END:
+        release(s, s.requests[id])
     elif kind == FAULT:
         fail(s, s.instances[id])
     elif kind == REPORT:

@@ -6,6 +6,7 @@ from framework.codes import DECODE, MIXED, OFF, PREFILL, ROLE_CHANGE, ROLES
 from framework.reference.asking import ask_route_prefill
 from framework.reference.faults.parking import park
 from framework.reference.holdings import coming
+from framework.reference.pins import end_pins
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
 
@@ -32,6 +33,8 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
         i.starts += 1
     i.role, i.next_role, i.next_plan, i.change_event = kept, role, plan, None
     i.off_since_s = None
+    if role == OFF:
+        end_pins(i)
     if not i.draining_role and not i.next_role:
         switch_off(s, i)
     s.wake(i)

@@ -1,4 +1,4 @@
-"""One run of the reference engine: its requests, instances, events and clock, and the policy's hooks."""
+"""One run of the reference engine: its requests, instances, events and clock."""
 
 from __future__ import annotations
 
@@ -7,83 +7,31 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
-from framework.codes import ARRIVAL, COPY_END, FAULT, GATEWAY, GIVE_UP, MIXED, OFF, REPORT, ROLE_CHANGE, SCHEDULE, TICK
+from framework.codes import (
+    ARRIVAL,
+    COPY_END,
+    FAULT,
+    GATEWAY,
+    GIVE_UP,
+    MIXED,
+    OFF,
+    PIN_END,
+    REPORT,
+    ROLE_CHANGE,
+    SCHEDULE,
+    TICK,
+)
 from framework.reference.cache import BlockCache, Cache, Store
 from framework.reference.copies.under_way import Channel, Link
 from framework.reference.gateway.gate import gate_of
+from framework.reference.hooks.base import Hooks
 from framework.reference.options import Options, Spec, StepTime
 from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which ticks alone may pass for long
-NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT)  # kinds of events that alone do not keep a run going
-
-
-class Hooks:
-    """The decisions of a policy, asked with ordinary objects. `overrides` names the optional hooks that are asked."""
-
-    policy: str = ""  # its name, with which errors begin
-    overrides: frozenset[str] = frozenset()
-    tick_s: float | None = None
-    dynamic_keys: bool = False
-
-    def ask(self, hook: str, argument: int) -> Any:
-        """The answer of a hook, which has no method of its own here, about a request or an instance."""
-        raise NotImplementedError(f"this policy has no {hook}")
-
-    def admit(self, s: Simulation, r: Request) -> str | None:
-        """The reason of a rejection, None to accept."""
-        return None
-
-    def route_prefill(self, s: Simulation, r: Request) -> int:
-        """The instance that prefills."""
-        return 0
-
-    def fetch_prefix(self, s: Simulation, r: Request) -> int:
-        """The instance that sends a prefix ahead, -1: none."""
-        return -1
-
-    def route_decode(self, s: Simulation, r: Request) -> int | str:
-        """An instance, or the reason of a rejection."""
-        return 0
-
-    def split_at(self, s: Simulation, r: Request) -> int:
-        """The token before which the request is routed again, 0: none."""
-        return 0
-
-    def prioritize(self, s: Simulation, queue: Sequence[Request]) -> Sequence[float]:
-        """Keys in the waiting queue, smallest first: of the queued request or, with dynamic keys, of all
-        waiting ones.
-        """
-        return [0.0] * len(queue)
-
-    def batching(self, s: Simulation, i: Instance) -> tuple[int, str, int]:
-        """Token budget, mode and prefill percent (0: as before)."""
-        return i.token_budget, i.mode, 0
-
-    def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        """Actions in order: ("migrate", request, instance), ("budget", instance, tokens), ("seats", instance,
-        requests), ("role", instance, role, plan), ("preempt", request, keep), ("resume", request), ("cancel", request,
-        reason), ("requeue", request, instance) or ("scale", pool, instances).
-        """
-        return ()
-
-    def decide(self, s: Simulation, i: Instance) -> Sequence[tuple[Any, ...]]:
-        """Ask the policy to decide before i schedules."""
-        return ()
-
-    def select(self, s: Simulation, i: Instance) -> Sequence[int]:
-        """The decodes of i that its next steps leave out."""
-        return ()
-
-    def report(self, s: Simulation, number: int) -> None:
-        """Keep what the instances report now."""
-
-    def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
-        """Tell the policy that r has finished; the actions are those of `on_tick`."""
-        return ()
+NOT_AWAITED = (TICK, ROLE_CHANGE, FAULT, REPORT, PIN_END)  # kinds of events that alone do not keep a run going
 
 
 class Simulation:
@@ -136,6 +84,7 @@ class Simulation:
         self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
+        self.notices: list[tuple[Request, bool]] = []  # see `note`
         self.told = 0  # number of these finished requests that the policy has seen
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
@@ -147,7 +96,6 @@ class Simulation:
         self.drops: list[tuple[int, int, int]] = []  # row of crash_log, request, tokens lost
         self.marks_s: Sequence[float] = ()  # times at which the totals of instances are recorded
         self.marks: list[list[dict[str, float]]] = []  # marks that have passed
-        # Numbers given so far.
         self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
 
     def _read_request(self, k: int) -> Request:
@@ -278,11 +226,22 @@ class Simulation:
 
     # --- ends ---
 
+    def note(self, r: Request, has_ended: bool) -> None:
+        """Note that r has ended, and that its KV has come free; else, that it needs no pin of those before it."""
+        if "on_call_end" in self.hooks.overrides and self.hash_tokens:
+            self.notices.append((r, has_ended))
+
+    def awaited_by(self, r: Request) -> list[Request]:
+        """The requests that r waited for."""
+        return [self.requests[k] for k, later in self.followers.items() if r.id in later]
+
     def end_request(self, r: Request, state: int, reason: str = "") -> None:
         """End r: what waits for it alone, or the next session of its client, is to come."""
         r.state, r.reason, r.end_s = state, reason, self.now_s
         self.ended.append(r)
         self.present.pop(r.id, None)
+        if math.isnan(r.start_s):
+            self.note(r, has_ended=False)
         for later in self.followers.get(r.id, ()):
             self.awaits[later] -= 1
             if not self.awaits[later]:

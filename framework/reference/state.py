@@ -86,6 +86,7 @@ class Request:
     skips: bool = False  # it decodes, and the policy leaves it out of steps
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
     swapped_out: bool = False  # its KV is in host memory
+    has_next: bool = False  # a call that waits for it has been admitted, or has ended before
     join_step: int = 0  # decode steps of its instance when it began to decode there, or continued
     joined_with: int = 0  # tokens that it had emitted at that time
 
@@ -206,6 +207,8 @@ class Instance:
     # prefilled or handed over; their KV is kept here until a copy has ended
     leaving: list[Request] = field(default_factory=list)
     kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
+    pinned: list[Request] = field(default_factory=list)  # ended, with their cached blocks pinned, the oldest pin first
+    pins_broken: int = 0  # pins that ended because others needed the room
     busy: bool = False  # true: in a step
     changed: bool = False
     asked: bool = False  # the policy has decided before its next step
@@ -315,6 +318,7 @@ class Instance:
             self.swapped,
             self.incoming,
             self.kept,
+            self.pinned,
         ):
             here.clear()
         self.reserved.clear()

@@ -15,11 +15,12 @@ from framework.policy.base import Policy
 from framework.policy.inspection import Inspection
 from framework.policy.reports import Reported
 from framework.policy.view import Cluster
+from framework.reference.hooks.base import Hooks
+from framework.reference.hooks.of_policy import PolicyHooks
 from framework.reference.inspection import ReferenceInspection
 from framework.reference.loop import run
-from framework.reference.policy_hooks import PolicyHooks
 from framework.reference.setup import options, shown_tables, specs, step_time
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.replay.contract import Progress, Replayed
 from framework.replay.lookups import InterpretedEngine
 from framework.result import CRASHED, DROPPED, MARK, OUTCOME

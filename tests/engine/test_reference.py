@@ -14,8 +14,9 @@ from framework.codes import ARRIVAL, STEP_END, TICK
 from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
 from framework.reference import loop
+from framework.reference.hooks.base import Hooks
 from framework.reference.options import JointKernel, Options, Spec
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 from framework.workload import Workload, consecutive
 

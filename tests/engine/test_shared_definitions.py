@@ -20,8 +20,8 @@ from framework.engine.durations.speculation import Speculation
 from framework.engine.memory.state import Memory
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.config import EngineConfig, Implementation
+from framework.reference.hooks.base import Hooks
 from framework.reference.options import Drafts, Options
-from framework.reference.simulation import Hooks
 from framework.reference.state import Instance
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODE, PREFILL
+from framework.codes import DECODE, NO_RANK, PREFILL
 from framework.policy import (
     Action,
     Cancel,
@@ -20,6 +20,7 @@ from framework.policy import (
     Preempt,
     Requeue,
     Resume,
+    Retain,
     Scale,
     SetMaxBatch,
     SetRole,
@@ -32,9 +33,10 @@ from framework.policy.view import Request as RequestView
 from framework.reference.asking import ROLE_NAMES
 from framework.reference.faults.reports import Reports
 from framework.reference.holdings import coming, kv_tokens
+from framework.reference.hooks.base import Hooks
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.reference.state import FINISHED, Instance, Request
 from framework.system.cluster import PoolSpec
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
@@ -72,6 +74,7 @@ OPTIONAL_HOOKS = (
         "victim",
         "select",
         "on_finish",
+        "on_call_end",
         "on_tick",
     ),
 )
@@ -102,6 +105,8 @@ class Rules:
     victim: str = ""
     select: str = ""
     on_finish: str = ""
+    on_call_end: str = ""  # "any", or "all": each call that ends is pinned
+    ttl_exponent: int = -5  # of the seconds of pins
 
     @property
     def predicts(self) -> bool:
@@ -292,6 +297,17 @@ class Ruler:
         """As `on_tick`."""
         self.note("on_finish", request, look)
         return self.decisions(look, request) if self.rules.decide else []
+
+    def on_call_end(self, look: Look, request: int) -> tuple[float, int]:
+        """The TTL of its pin, seconds, and the rank of its blocks."""
+        self.note("on_call_end", request, look)
+        draw = mix(self.rules.seed, 28, request)
+        rank = (NO_RANK, 0, 0, -8, -1, 3, 7)[(draw >> 16) % 7]
+        if rank == NO_RANK:
+            return 0.0, rank
+        if self.rules.on_call_end == "all" or draw % 4 == 0:
+            return float("inf"), rank
+        return (draw >> 8) % 40 * 2.0**self.rules.ttl_exponent * (draw % 4 > 1), rank
 
     def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
         """A few decisions; once nothing runs or waits, all that it has taken off are resumed."""
@@ -607,6 +623,9 @@ class RuledHooks(Hooks):
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_finish(self._front_look(s), r.id)
 
+    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
+        return self.ruler.on_call_end(self._look(s), r.id)
+
     def ask(self, hook: str, argument: int) -> Any:
         assert hook == "victim"
         i = self.simulation.instances[argument]
@@ -748,6 +767,11 @@ def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable
     return [_action(action, cluster.spec.pools) for action in self.ruler.on_finish(self.look(cluster), request.id)]
 
 
+def _on_call_end(self: _Ruled, request: RequestView, cluster: Cluster) -> Retain | None:
+    ttl_s, rank = self.ruler.on_call_end(self.look(cluster), request.id)
+    return Retain(ttl_s, rank) if rank != NO_RANK else None
+
+
 _KINDS: dict[str, Any] = {
     "migrate": Migrate,
     "seats": SetMaxBatch,
@@ -791,6 +815,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "victim": _victim,
     "select": _select,
     "on_finish": _on_finish,
+    "on_call_end": _on_call_end,
     "on_tick": _on_tick,
 }
 

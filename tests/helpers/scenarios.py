@@ -20,8 +20,9 @@ from framework.engine.parallel.sm_sharing import Sharing
 from framework.engine.setup.config import EngineConfig, FirstToken, Setting
 from framework.errors import InputError
 from framework.load import Closed, Load, Open
+from framework.reference.hooks.base import Hooks
 from framework.reference.setup import options, specs, step_time
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.system.cluster import RANK_CHOICES, ChunkSchedule, ClusterSpec, LinkSpec, PoolSpec, Role
 from framework.system.gpu import Gpu
 from framework.system.model import Experts, Model, kv_capacity_tokens

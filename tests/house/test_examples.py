@@ -14,7 +14,10 @@ import pytest
 import servelab
 from experiments.judge.source import checked_source
 from framework.cli.outside import class_of
+from policies.chunked import Chunked
 from tests.conftest import ROOT
+from tests.helpers.by_hand import play
+from tests.helpers.scenarios import prefixes
 
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = "frame_to_figure.ipynb"  # tests/servelab/test_notebook.py runs it
@@ -30,7 +33,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
-    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"}
+    policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"} | {
+        "tool_ttl.py"
+    }
     assert files == policies | {
         "running_mean.py",
         "compare.py",
@@ -193,6 +198,28 @@ def test_fair_shares_by_hand() -> None:
     policy = class_of(EXAMPLES / "fair_share.py", "FairShare")()
     run = servelab.run(policy, rows, **second_steps(cluster__instances=1, engine__max_batch=1, server="none"))
     assert ends_s(run) == pytest.approx([2.0, 6.0, 10.0, 14.0, 4.0, 8.0, 12.0])
+
+
+def test_a_ttl_keeps_a_context_until_its_tool_has_ended() -> None:
+    """Steps of 1 s, room for 16 tokens. A call of four tokens ends at 1 s, its tools at 5 s; another request decodes
+    from 1 to 6 s. A third comes at 2 s with 10 tokens, which find room only where the call's KV is.
+    """
+    names = [[100 * program + j for j in range(tokens)] for program, tokens in ((1, 4), (2, 2), (3, 10), (1, 6))]
+    columns = {
+        "session_id": np.array([0, 1, 2, 0]),
+        "turn": np.array([0, 0, 0, 1]),
+        "previous": np.array([-1, -1, -1, 0]),
+        "think_s": np.array([0.0, 0.0, 0.0, 4.0]),
+        **prefixes(names, 1),
+    }
+    rows = [(0.0, 4, 1), (0.0, 2, 6), (2.0, 10, 1), (3.0, 6, 1)]
+    policy = class_of(EXAMPLES / "tool_ttl.py", "ToolTtl")()
+    kept, lost = (play(one, rows, columns=columns, kv_tokens=16, prefix_cache=True) for one in (policy, Chunked()))
+    assert kept.requests["start_s"].tolist() == [0.0, 0.0, 6.0, 5.0]
+    assert kept.requests["cached_tokens"].tolist() == [0, 0, 0, 4]
+    assert policy.gaps_s == [4.0]
+    assert lost.requests["start_s"].tolist() == [0.0, 0.0, 2.0, 5.0]
+    assert lost.requests["cached_tokens"].tolist() == [0, 0, 0, 0]
 
 
 def test_what_a_crash_dropped_lets_new_prompts_pass() -> None:

@@ -430,8 +430,8 @@ MUTANTS = (
     Mutant(
         "the youngest prefix is evicted",
         "kv/prefix_cache.py",
-        "    node = inst.cache_old\n    _unlink",
-        "    node = inst.cache_young\n    _unlink",
+        "    node = inst.cache_old\n    if",
+        "    node = inst.cache_young\n    if",
     ),
     Mutant(
         "a referenced prefix stays evictable",

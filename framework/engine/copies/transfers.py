@@ -79,6 +79,8 @@ def start_transfers(s: State, i: int) -> None:
             break
         wait_no_more(s, i, -1)
         start_copy(s, r, s.requests[r].instance, i, tokens_to_copy(s, r, kv))
+    if unlikely(inst.pinned_head >= 0) and inst.incoming_head >= 0 and inst.running + inst.prefilling == 0:
+        wake(s, i)
 
 
 @inner

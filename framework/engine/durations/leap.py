@@ -188,9 +188,15 @@ def _end_group_early(s: State, i: int, steps: int) -> None:
 @inner
 def reserve(s: State, i: int, blocks: int) -> None:
     """Take available blocks for KV that arrives from elsewhere; a leap that counted on them ends earlier."""
-    inst, step = s.instances[i], s.step[i]
-    evictable = inst.evictable_blocks
+    evictable = s.instances[i].evictable_blocks
     allocate(s, i, blocks)
+    keep_room(s, i, evictable)
+
+
+@inner
+def keep_room(s: State, i: int, evictable: int) -> None:
+    """End i's leap earlier if blocks that it counted on are taken; `evictable`: the evictable blocks before."""
+    inst, step = s.instances[i], s.step[i]
     if inst.busy and step.steps > 1:
         ungrown = step.steps - step.grown
         is_tight = growth(s, i, inst.decode_steps - step.done + step.grown, ungrown) > _room_of_leap(s, i)

@@ -22,7 +22,7 @@ def allocate_noted(s: State, i: int, blocks: int, taken_s: float) -> None:
     inst = s.instances[i]
     inst.kv_block_s -= taken_s
     while inst.free_blocks < blocks:
-        if inst.cache_old < 0:
+        if inst.evictable_blocks == 0:
             s.error.status = OUT_OF_BLOCKS
             break
         evict_oldest(s, i)
@@ -47,6 +47,15 @@ def free_kv(s: State, i: int, r: int) -> None:
         s.instances[i].freed |= 2 if s.options.asynchronous else 1
     add_kv_tokens(s, i, -q.kv, sim.now_s)
     free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)
+    drop_references(s, i, r)
+    q.caches = False
+    q.accepted = 0
+
+
+@inner
+def drop_references(s: State, i: int, r: int) -> None:
+    """Drop the references of r to cached blocks of i, the last block first."""
+    q = s.requests[r]
     if q.shared > 0:
         for j in range(q.registered - 1, -1, -1):
             node = node_of(s, r, j)
@@ -56,5 +65,3 @@ def free_kv(s: State, i: int, r: int) -> None:
     close_list(s, r)
     q.shared = 0
     q.registered = 0
-    q.caches = False
-    q.accepted = 0

@@ -1,8 +1,8 @@
 """The prefix cache of an instance: requests share cached blocks, which have names.
 
 Each instance has an open-addressing table of its cached blocks, of the trace or of the engine. A list holds the blocks
-that no request references, from the least to the most recently used. Memory of an instance, from `cache_at`: slots |
-key | references | older | younger.
+that no request references, from the least to the most recently used; `kv/ranks.py` has further ones, of blocks that the
+policy ranked. Memory of an instance, from `cache_at`: slots | key | references | older | younger | rank.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv.held_blocks import hold, node_of, open_list
 from framework.engine.kv.prefix_tiers import tier_of
+from framework.engine.kv.ranks import link_ranked, lowest, rank_of, set_rank, unlink_ranked
 from framework.engine.memory.kv_blocks import note_use
 from framework.engine.memory.state import State
 
@@ -78,7 +79,7 @@ def reference(s: State, i: int, node: int) -> None:
     inst = s.instances[i]
     refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
     if s.lists[refs_at + node] == 0:
-        _unlink(s, i, node)
+        unlink(s, i, node)
         inst.evictable_blocks -= s.options.hash_blocks
         note_use(s, i, s.options.hash_blocks, s.sim.now_s)
     s.lists[refs_at + node] += 1
@@ -238,7 +239,7 @@ def _remove(s: State, i: int, node: int) -> None:
 @inner
 def forget_prefixes(s: State, i: int) -> None:
     """Empty the cache of prefixes, none of which a request references."""
-    while s.instances[i].cache_old >= 0:
+    while s.instances[i].evictable_blocks > 0:
         evict_oldest(s, i)
 
 
@@ -253,20 +254,36 @@ def unreference(s: State, i: int, node: int) -> None:
     nodes = s.options.cache_nodes
     s.lists[keys_at + nodes + node] -= 1
     if s.lists[keys_at + nodes + node] == 0:
-        s.lists[keys_at + 2 * nodes + node] = inst.cache_young
-        s.lists[keys_at + 3 * nodes + node] = -1
-        if inst.cache_young >= 0:
-            s.lists[keys_at + 3 * nodes + inst.cache_young] = node
-        else:
-            inst.cache_old = node
-        inst.cache_young = node
+        link(s, i, node)
         inst.evictable_blocks += s.options.hash_blocks
         note_use(s, i, -s.options.hash_blocks, sim.now_s)
 
 
 @inner
-def _unlink(s: State, i: int, node: int) -> None:
+def link(s: State, i: int, node: int) -> None:
+    """Make a block, which no request references, the youngest of its list."""
     inst = s.instances[i]
+    if unlikely(inst.ranked_nodes > 0) and rank_of(s, i, node) != 0:
+        link_ranked(s, i, node)
+        return
+    older_at = inst.cache_at + s.options.cache_slots + 2 * s.options.cache_nodes
+    younger_at = older_at + s.options.cache_nodes
+    s.lists[older_at + node] = inst.cache_young
+    s.lists[younger_at + node] = -1
+    if inst.cache_young >= 0:
+        s.lists[younger_at + inst.cache_young] = node
+    else:
+        inst.cache_old = node
+    inst.cache_young = node
+
+
+@inner
+def unlink(s: State, i: int, node: int) -> None:
+    """Take a block out of its list."""
+    inst = s.instances[i]
+    if unlikely(inst.ranked_nodes > 0) and rank_of(s, i, node) != 0:
+        unlink_ranked(s, i, node)
+        return
     older_at = inst.cache_at + s.options.cache_slots + 2 * s.options.cache_nodes
     younger_at = older_at + s.options.cache_nodes
     older, younger = s.lists[older_at + node], s.lists[younger_at + node]
@@ -282,10 +299,14 @@ def _unlink(s: State, i: int, node: int) -> None:
 
 @inner
 def evict_oldest(s: State, i: int) -> None:
-    """Evict the least recently used cached block that no request references."""
+    """Evict the cached block that no request references of the lowest rank, and of these the least recently used."""
     inst = s.instances[i]
     node = inst.cache_old
-    _unlink(s, i, node)
+    if unlikely(inst.ranked_nodes > 0):
+        node = lowest(s, i)
+    unlink(s, i, node)
     _remove(s, i, node)
+    if unlikely(inst.ranked_nodes > 0):
+        set_rank(s, i, node, 0)
     inst.evictable_blocks -= s.options.hash_blocks
     inst.free_blocks += s.options.hash_blocks

@@ -155,4 +155,9 @@ OPTIONS = record(
     ("gated_s_at", "i8"),
     # Linear attention.
     ("state_bytes", "f8"),  # bytes of a request's states, which each of its copies and swaps carries
+    # KV between calls.
+    ("notices_at", "i8"),  # what the policy or a pin has yet to learn of requests, in order, see requests/notices.py
+    ("pin_ends_at", "i8"),  # heap of the pins that have a TTL
+    ("ranks_at", "i8"),  # lists of ranked blocks that no request references, see kv/ranks.py
+    ("awaited_at", "i8"),  # for each request, the first one that it waits for, -1: none
 )

@@ -130,11 +130,8 @@ def _sift_down(s: State, at: int, size: int, j: int) -> None:
 @inner
 def copy_push(s: State, r: int, time_s: float) -> None:
     """Announce the end of r's copy."""
-    sim = s.sim
-    s.requests[r].event_s = time_s
-    s.lists[s.options.heap_at + sim.heap_size] = r
-    sim.heap_size += 1
-    _sift_up(s, s.options.heap_at, sim.heap_size - 1)
+    _heap_push(s, s.options.heap_at, s.sim.heap_size, r, time_s)
+    s.sim.heap_size += 1
 
 
 @inner
@@ -163,23 +160,46 @@ def copy_move(s: State, r: int, time_s: float) -> None:
 @inner
 def turn_push(s: State, r: int, time_s: float) -> None:
     """Announce the arrival time of a later turn."""
-    sim = s.sim
-    s.requests[r].event_s = time_s
-    s.lists[s.options.turns_at + sim.turns_size] = r
-    sim.turns_size += 1
-    _sift_up(s, s.options.turns_at, sim.turns_size - 1)
+    _heap_push(s, s.options.turns_at, s.sim.turns_size, r, time_s)
+    s.sim.turns_size += 1
 
 
 @inner
 def turn_pop(s: State) -> int:
     """Take the later turn that arrives first."""
-    sim = s.sim
-    first = s.lists[s.options.turns_at]
-    sim.turns_size -= 1
-    if sim.turns_size > 0:
-        last = s.lists[s.options.turns_at + sim.turns_size]
-        s.lists[s.options.turns_at] = last
-        _sift_down(s, s.options.turns_at, sim.turns_size, 0)
+    s.sim.turns_size -= 1
+    return _heap_pop(s, s.options.turns_at, s.sim.turns_size)
+
+
+@inner
+def pin_end_push(s: State, r: int, time_s: float) -> None:
+    """Announce the end of the TTL of r's pin."""
+    _heap_push(s, s.options.pin_ends_at, s.sim.pin_ends, r, time_s)
+    s.sim.pin_ends += 1
+
+
+@inner
+def pin_end_pop(s: State) -> int:
+    """Take the request whose TTL ends first."""
+    s.sim.pin_ends -= 1
+    return _heap_pop(s, s.options.pin_ends_at, s.sim.pin_ends)
+
+
+@inner
+def _heap_push(s: State, at: int, size: int, r: int, time_s: float) -> None:
+    """Add r, whose event comes at that time, to a heap of `size` requests."""
+    s.requests[r].event_s = time_s
+    s.lists[at + size] = r
+    _sift_up(s, at, size)
+
+
+@inner
+def _heap_pop(s: State, at: int, size: int) -> int:
+    """Take the first request of a heap, which then has `size` requests."""
+    first = s.lists[at]
+    if size > 0:
+        s.lists[at] = s.lists[at + size]
+        _sift_down(s, at, size, 0)
     s.requests[first].heap_index = -1
     return first
 

@@ -186,7 +186,7 @@ INSTANCE = record(
     ("egress_free_s", "f8"),  # time at which its outgoing link is free
     ("ingress_free_s", "f8"),  # time at which its incoming link is free
     # Its prefix cache: a table of nodes, and the list of nodes that no request references.
-    ("cache_at", "i8"),  # slots | key | references | older | younger
+    ("cache_at", "i8"),  # slots | key | references | older | younger | rank
     ("cache_free", "i8"),  # first unused node, -1: none
     ("cache_old", "i8"),  # least recently used unreferenced node, -1: none
     ("cache_young", "i8"),  # most recently used one
@@ -228,6 +228,11 @@ INSTANCE = record(
     ("starts", "i8"),  # how often it was switched on
     ("stops", "i8"),  # how often it went off
     ("state_blocks", "i8"),  # blocks of each request beside those of its tokens: states of linear attention
+    # KV between calls.
+    ("pinned_head", "i4"),  # requests that have ended and whose cached blocks are pinned, the oldest pin first
+    ("pinned_tail", "i4"),
+    ("ranked_nodes", "i8"),  # cached blocks whose rank is not 0
+    ("pins_broken", "i8"),  # pins that ended because others needed the room
 )
 
 # A row of the step log: a leap that has ended.

@@ -127,9 +127,12 @@ SIM = record(
     ("intake_free_s", "f8"),  # time at which the front end is free
     ("next_tick", "i8"),  # number of the next tick
     ("quiet_ticks", "i8"),  # consecutive ticks with no event between them, and none to follow but arrivals and copies
-    ("change_s", "f8"),  # the earliest change of role, fault or report, when a client gives up or the gateway looks
-    ("changing", "i8"),  # instance of that change, number of that report, or request of that client
-    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT, REPORT, GIVE_UP or GATEWAY
+    (
+        "change_s",
+        "f8",
+    ),  # the earliest change of role, fault, report, end of a TTL, client that gives up or look of the gateway
+    ("changing", "i8"),  # instance of that change, number of that report, or request of that pin or client
+    ("change_kind", "i8"),  # ROLE_CHANGE, FAULT, REPORT, PIN_END, GIVE_UP or GATEWAY
     ("next_fault", "i8"),  # number of the next fault
     ("awaited", "i8"),  # what the run goes on for: instances down, hung or cut off, clients that may give up, a look
     ("fell", "i8"),  # instances that the last fault took down
@@ -170,6 +173,9 @@ SIM = record(
     ("next_seen", "i8"),  # number of the next report to arrive at the gateway
     ("last_news", "i8"),  # number of the last report whose arrival it waits for
     ("charged", "i8"),  # finished requests whose outputs are charged to their flows
+    ("notices", "i8"),  # notices in the list at `notices_at`
+    ("noticed", "i8"),  # the first ones of these, which have been dealt with
+    ("pin_ends", "i8"),  # ends of TTLs that are to come
 )
 
 # The hook that stopped the loop, if one did.

@@ -17,12 +17,15 @@ import numpy as np
 
 from framework.codes import CONCURRENT, JOINING
 from framework.compiler.decorators import inner, unlikely
+from framework.engine.events.ask import is_asked
 from framework.engine.events.order import await_turn, wake
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.kv_blocks import available, seats
 from framework.engine.memory.queues import append, queue_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import streaming
+from framework.engine.requests.notices import note_call_end
+from framework.policy.hooks import ON_CALL_END
 
 _NEVER = -np.inf
 
@@ -70,8 +73,16 @@ def free_deferred(s: State, i: int) -> bool:
     while inst.deferred_head >= 0:
         r = inst.deferred_head
         inst.deferred_head = s.requests[r].next
-        free_kv(s, i, r)
+        _free(s, i, r)
     return True
+
+
+@inner
+def _free(s: State, i: int, r: int) -> None:
+    """Free the deferred KV of r on i."""
+    free_kv(s, i, r)
+    if unlikely(is_asked(s, ON_CALL_END)):
+        note_call_end(s, r)
 
 
 @inner
@@ -87,7 +98,7 @@ def free_deferred_early(s: State, i: int, r: int) -> None:
         other = following
     inst.deferred_head, inst.deferred_tail = head, tail
     forget_last(s, i, r)
-    free_kv(s, i, r)
+    _free(s, i, r)
 
 
 @inner

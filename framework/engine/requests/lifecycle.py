@@ -7,13 +7,16 @@ import numpy as np
 from framework.codes import DECODING, FINISHED, HANDING_OVER, NOT_MIGRATING, PREFILLING, UNSENT, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import cancel_migration
+from framework.engine.events.ask import is_asked
 from framework.engine.events.order import wake
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.queues import append, load_changed, queue_push, turn_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
 from framework.engine.requests.asynchronous import defer_free, put_in_inbox
+from framework.engine.requests.notices import note_call_end, note_use
 from framework.engine.requests.programs import ends_its_program, waits_for_another
+from framework.policy.hooks import ON_CALL_END
 
 NEVER = np.iinfo(np.int64).max
 
@@ -234,6 +237,8 @@ def end_with_kv(s: State, i: int, r: int) -> None:
         free_kv(s, i, r)
         s.instances[i].frees_memory = True
     end_request(s, r, FINISHED, 0)
+    if unlikely(is_asked(s, ON_CALL_END)) and not s.options.asynchronous:
+        note_call_end(s, r)
 
 
 @inner
@@ -255,6 +260,8 @@ def end_request(s: State, r: int, state: int, reason: int) -> None:
         follower = after
     if unlikely(s.options.overlaps):
         ends_program = ends_its_program(s, r)
+    if unlikely(is_asked(s, ON_CALL_END)) and q.start_s != q.start_s:
+        note_use(s, r)
     if ends_program and sim.next_session < s.options.requests:
         r = sim.next_session
         turn_push(s, r, _next_s(s, r, state))

@@ -12,8 +12,10 @@ import numpy as np
 
 from framework.codes import FAILED, FAULT, MIXED, OFF, PREFILL, REASON_KV, REPORT, ROLE_CHANGE, WAITING
 from framework.compiler.decorators import inner, unlikely
+from framework.engine.durations.leap import catch_up_one
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
+from framework.engine.kv.pins import end_pins, note_next_pin_end
 from framework.engine.kv.prefix_cache import forget_prefixes
 from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
@@ -81,6 +83,9 @@ def _begin_change(s: State, i: int, role: int) -> None:
     was_off = is_off(s, i)
     inst.next_role = role
     inst.role = inst.draining_role & role
+    if unlikely(inst.pinned_head >= 0) and role == OFF:
+        catch_up_one(s, i)
+        end_pins(s, i)
     load_changed(s, i)
     sim.role_changes += 1
     announce(s, i, np.inf)
@@ -115,7 +120,7 @@ def announce(s: State, i: int, time_s: float) -> None:
 
 @inner
 def note_next_change(s: State) -> None:
-    """Note the next change of role, fault, report or look of the gateway, or the next client that gives up."""
+    """Note the next change of role, fault, report, end of a TTL or look of the gateway, or the next to give up."""
     sim = s.sim
     sim.changing = first_due(s, ROLE_CHANGE)
     sim.change_s = time_of(s, ROLE_CHANGE, sim.changing)
@@ -130,6 +135,7 @@ def note_next_change(s: State) -> None:
         sim.change_s = sim.next_report * s.options.report_every_s
         sim.changing = sim.next_report
         sim.change_kind = REPORT
+    note_next_pin_end(s)
     note_next_to_give_up(s)
     note_look(s)
 

@@ -9,6 +9,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.lockstep import group_of
 from framework.engine.events.order import drop_turn, wake
+from framework.engine.kv.pins import end_pins
 from framework.engine.kv.prefix_cache import forget_prefixes
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
@@ -70,6 +71,7 @@ def _settle(s: State, r: int) -> None:
 def _go_down(s: State, i: int) -> None:
     """Take i, which holds nothing any more, down, as if it were starting; its next role and its plan stay."""
     inst = s.instances[i]
+    end_pins(s, i)
     forget_prefixes(s, i)
     drop_turn(s, i)
     if inst.draining_role == inst.next_role:

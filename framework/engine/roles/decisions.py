@@ -20,6 +20,7 @@ from framework.codes import (
     JOINING,
     PARKED,
     PAUSED,
+    PIN_END,
     PREEMPT,
     PREFILL,
     PREFILLING,
@@ -53,6 +54,7 @@ from framework.engine.requests.lifecycle import enter_queue, recomputes_here
 from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
 from framework.engine.roles.actions import carry_out_for_instance
+from framework.engine.roles.call_ends import deal_with_notices, end_all_pins, end_ttl
 from framework.engine.roles.changes import note_next_change
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
 from framework.engine.roles.postponing import forget, place_of, postpone, revise
@@ -76,6 +78,13 @@ def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) 
 def _decide(s: State) -> int:
     if tells(s):
         _tell(s)
+    elif s.sim.remaining == 0 and s.sim.actions == 0:
+        end_all_pins(s)
+    elif s.sim.notices > s.sim.noticed and s.sim.actions == 0:
+        deal_with_notices(s)
+    elif s.sim.kind == PIN_END:
+        s.sim.actions = 0
+        end_ttl(s)
     elif s.sim.kind == GIVE_UP:
         s.sim.actions = 0
         waits_no_more(s)

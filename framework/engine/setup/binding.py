@@ -15,11 +15,12 @@ from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
 from framework.engine.memory.attach import DECISION
 from framework.engine.memory.state import Memory
+from framework.engine.setup.programs import prepare_call_ends
 from framework.engine.setup.reports import Reports
 from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import FETCH_PREFIX, FRONT_END, HOOKS, RAISED, Hook
+from framework.policy.hooks import FETCH_PREFIX, FRONT_END, HOOKS, ON_CALL_END, RAISED, Hook
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
@@ -62,6 +63,10 @@ class Binding:
             self._connect(memory, number, hook)
         if memory.options["tiers"][0] == 0:
             memory.hooks["address"][FETCH_PREFIX] = 0
+        if memory.options["hash_blocks"][0] == 0:
+            memory.hooks["address"][ON_CALL_END] = 0
+        if memory.hooks["address"][ON_CALL_END]:
+            prepare_call_ends(memory)
         self._set_options()
 
     @property
@@ -147,6 +152,8 @@ class Binding:
         follow = self._follower(hook)
         if hook.argument == "queue":
             ask = self._asking_keys(ask)
+        if hook.answer == "retention":
+            ask = self._asking_ttl(ask)
         write = self._write_actions if hook.answer in ("actions", "skips") else None
 
         every = 1 if hook.argument == "tick" else _TIMED_EVERY
@@ -184,6 +191,16 @@ class Binding:
             queue = listed[:count].copy()
             keys[queue] = ask(queue)
             return 0
+
+        return write
+
+    def _asking_ttl(self, ask: Callable[[Any], Any]) -> Callable[[int], int]:
+        """A function of a request that has ended: it asks about its KV, stores the TTL, and answers with the rank."""
+        events_s = self.memory.requests["event_s"]
+
+        def write(r: int) -> int:
+            events_s[r], kept_by = ask(r)
+            return int(kept_by)
 
         return write
 

@@ -18,7 +18,7 @@ from framework.system.cluster import ClusterSpec, PoolSpec
 _ENDS_OF_LISTS = (
     *("joining_head", "joining_tail", "computed_head", "computed_tail", "incoming_head", "incoming_tail"),
     *("split_head", "split_tail", "inbox_head", "inbox_tail", "deferred_head", "deferred_tail"),
-    *("swapped_head", "swapped_tail", "cache_old", "cache_young"),
+    *("swapped_head", "swapped_tail", "cache_old", "cache_young", "pinned_head", "pinned_tail"),
 )
 
 

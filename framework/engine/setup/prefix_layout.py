@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.codes import RANKS
 from framework.engine.kv.held_blocks import LENGTHS
 from framework.engine.kv.prefix_tiers import ABSENT, PrefixStores
 from framework.engine.memory.state import TIER
@@ -54,7 +55,11 @@ def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: 
     options["hash_blocks"], options["cache_nodes"], options["cache_slots"] = blocks, nodes, slots
     options["held_free_at"] = space.reserve(LENGTHS + 1)
     options["held_at"] = space.reserve(_room_of_lists(_sharable(options, workload)))
-    stretch = slots + 4 * nodes
+    options["notices_at"] = space.reserve(2 * len(workload))
+    options["pin_ends_at"] = space.reserve(len(workload))
+    options["awaited_at"] = space.reserve(len(workload))
+    options["ranks_at"] = space.reserve(2 * RANKS * len(instances))
+    stretch = slots + 5 * nodes
     instances["cache_at"] = space.reserve(stretch * len(instances)) + stretch * np.arange(len(instances))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.codes import RANKS
+from framework.engine.memory.state import Memory
 from framework.engine.setup.prefix_layout import ListSpace
 from framework.load import Load
 from framework.workload import Workload
@@ -19,6 +21,20 @@ def lay_out_programs(options: NDArray[np.void], space: ListSpace, workload: Work
     options["overlaps"] = load.clients is not None and workload.overlaps
     for name in ("opener_at", "unended_at", "beside_at"):
         options[name] = space.reserve(count if options["overlaps"][0] else 0)
+
+
+def prepare_call_ends(memory: Memory) -> None:
+    """Write the first request that each waits for, and empty lists of ranked blocks, before the first event."""
+    requests, count = memory.requests, len(memory.requests)
+    awaited = memory.lists[memory.options["awaited_at"][0] :][:count]
+    awaited[:] = -1
+    memory.lists[memory.options["ranks_at"][0] :][: 2 * RANKS * len(memory.instances)] = -1
+    before = np.flatnonzero(requests["followed_by"] >= 0)
+    after = requests["followed_by"][before]
+    while len(after):
+        awaited[after] = before
+        more = requests["next"][after]
+        before, after = before[more >= 0], more[more >= 0]
 
 
 def fill_programs(

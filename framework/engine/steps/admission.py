@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from framework.codes import PREFILLING, UNIFIED
 from framework.compiler.decorators import inner, unlikely
+from framework.engine.events.ask import is_asked
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import close_admission, keeps_reserve
 from framework.engine.kv.prefix_cache import (
@@ -18,7 +19,9 @@ from framework.engine.memory.queues import load_changed, queue_pop
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_prefill, put_on_rank
 from framework.engine.requests.lifecycle import recomputes_here
+from framework.engine.requests.notices import note_use
 from framework.engine.steps.chunks import largest_chunk, note_chunk, unbroken_chunk
+from framework.policy.hooks import ON_CALL_END
 
 
 @inner
@@ -126,4 +129,6 @@ def _admit(s: State, i: int, matched: int, chunk: int) -> int:
         q.start_s = sim.now_s
         q.prefill_instance = i
         q.cached_tokens = q.prefilled
+        if unlikely(is_asked(s, ON_CALL_END)):
+            note_use(s, r)
     return int(chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv.kv_cache import allocate
+from framework.engine.kv.pins import break_pins
 from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import (
@@ -106,6 +107,8 @@ def _extend(s: State, i: int, r: int, tokens: int) -> bool:
     if tokens <= q.kv:
         return True
     blocks = blocks_of(s, i, tokens) - blocks_of(s, i, q.kv)
+    if unlikely(inst.pinned_head >= 0):
+        break_pins(s, i, blocks)
     while blocks > available(s, i):
         last = s.lists[inst.prefilling_at + inst.prefilling - 1]
         preempt_prefill(s, i, last)

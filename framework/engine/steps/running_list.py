@@ -10,6 +10,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.speculation import blocks_of_next_step, choose_depth, growth_of
 from framework.engine.events.ask import is_asked
 from framework.engine.kv.kv_cache import allocate, free
+from framework.engine.kv.pins import break_pins
 from framework.engine.kv.prefix_cache import register_prefix
 from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of
 from framework.engine.memory.state import State
@@ -210,6 +211,8 @@ def _extend(s: State, i: int, r: int, chunk: int) -> bool:
 def _give_blocks(s: State, i: int, r: int, blocks: int) -> bool:
     """Give r that number of blocks, taking them from others if none are available; False if r itself was preempted."""
     inst = s.instances[i]
+    if unlikely(inst.pinned_head >= 0):
+        break_pins(s, i, blocks)
     while blocks > available(s, i):
         by_rule = s.options.least_urgent or s.options.fewest_tokens or is_asked(s, VICTIM)
         victim = preemption_victim(s, i) if unlikely(by_rule) else _last(s, i)

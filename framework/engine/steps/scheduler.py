@@ -24,6 +24,7 @@ from framework.engine.events.ask import ask_batching, ask_route, ask_select, is_
 from framework.engine.events.order import wake
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import settle_reserve
+from framework.engine.kv.pins import break_pin, break_pins
 from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
@@ -70,6 +71,8 @@ def schedule(s: State, i: int) -> None:
         start_transfers(s, i)
     inst.swap_bytes = 0.0
     _look_ahead(s, i, recomputed, decodes, prefill_tokens)
+    if unlikely(inst.pinned_head >= 0) and decodes + prefill_tokens == 0:
+        _break_pin_if_needed(s, i)
     if unlikely(s.options.asynchronous):
         if streamed:
             prepare_decodes(s, i)
@@ -181,6 +184,18 @@ def _look_ahead(s: State, i: int, recomputed: int, decodes: int, prefill_tokens:
 
 
 @inner
+def _break_pin_if_needed(s: State, i: int) -> None:
+    """Break the oldest pin of i, which found nothing to do, if requests wait there; i then schedules again."""
+    inst = s.instances[i]
+    waits = inst.swapped > 0 or inst.incoming_head >= 0
+    waits |= inst.waiting_root >= 0 and inst.late_seats + inst.late_blocks == 0
+    if waits and not streaming(s, i):
+        break_pin(s, i)
+        start_transfers(s, i)
+        wake(s, i)
+
+
+@inner
 def _form_stream(s: State, i: int) -> None:
     """Form the next step of i's prefill stream, unless one is under way."""
     if s.instances[i].mode == CONCURRENT and not streaming(s, i):
@@ -228,6 +243,8 @@ def _form_decodes(s: State, i: int) -> int:
     inst = s.instances[i]
     if unlikely(s.options.speculates):
         s.step[i].depth = choose_depth(s, i)
+    if unlikely(inst.pinned_head >= 0):
+        break_pins(s, i, _growth(s, i))
     while _growth(s, i) > available(s, i):
         inst.preempted = True
         preempt(s, i, preemption_victim(s, i))

@@ -212,6 +212,8 @@ def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
         free_kv(s, i, r)
     cancel_migration(s, r)
     s.end_request(r, FINISHED)
+    if not s.options.asynchronous:
+        s.note(r, has_ended=True)
     return not s.options.asynchronous
 
 

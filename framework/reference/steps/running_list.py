@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from framework.reference.copies.transfers import note_tokens
 from framework.reference.kv import give_way, growth, swap_in, victim
+from framework.reference.pins import break_pins
 from framework.reference.prefixes import register_cached, share_chunk
 from framework.reference.pulling import join, may_join, pull
 from framework.reference.simulation import Simulation
@@ -65,6 +66,7 @@ class InOrder:
     def take_blocks(self, r: Request, blocks: int) -> bool:
         """Take blocks for r, from others if none are available. False: r itself gave way."""
         s, i = self.s, self.i
+        break_pins(i, blocks)
         while blocks > i.cache.available:
             other = victim(s, i)
             self.take_back(other)

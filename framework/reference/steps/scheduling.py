@@ -6,6 +6,7 @@ import math
 
 from framework.reference.copies.transfers import send_ahead, start_transfers, switch_over
 from framework.reference.kv import free_deferred
+from framework.reference.pins import break_pin_if_needed
 from framework.reference.pulling import join, join_computed, may_join, pull
 from framework.reference.reserve import settle_reserve
 from framework.reference.roles import follow_plan, has_drained, proceed
@@ -75,6 +76,8 @@ def schedule(s: Simulation, i: Instance) -> None:
         start_transfers(s, i)
         s.wake(i)
     settle_reserve(s, i, s.gave_way > gave_way, bool(chunks) and not decodes)
+    if not decodes and not chunks:
+        break_pin_if_needed(s, i)
     if s.options.asynchronous:
         (prepare_decodes if streamed else prepare_next)(s, i)
         if i.known < len(i.computed):

@@ -34,9 +34,10 @@ from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 from framework.reference.asking import ROLE_NAMES
 from framework.reference.faults.reports import Reports
+from framework.reference.hooks.base import Hooks
 from framework.reference.inspection import ReferenceInspection
 from framework.reference.options import Options
-from framework.reference.simulation import Hooks, Simulation
+from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 
 _NUMBERS_OF_RULES = 16
@@ -149,6 +150,10 @@ class PolicyHooks(Hooks):
     def select(self, s: Simulation, i: Instance) -> Sequence[int]:
         self.ask("select", i.id)
         return [int(action.request) for action in self._answers.actions]
+
+    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
+        ttl_s, rank = self.ask("on_call_end", r.id)
+        return ttl_s, rank
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         self.ask("on_finish", r.id)

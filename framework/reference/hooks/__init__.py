@@ -1,0 +1,1 @@
+"""What the reference engine asks of a policy."""

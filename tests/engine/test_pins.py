@@ -1,0 +1,189 @@
+"""KV between calls: pins with a TTL, who breaks them, and ranks of eviction, followed by hand in both engines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+
+from framework.engine.setup.config import EngineConfig
+from framework.errors import PolicyError
+from framework.metrics.invariants import check_result
+from framework.policy import Aggregated, Cluster, Request, Retain
+from framework.result import Result
+from framework.simulate import simulate
+from framework.system.cluster import mixed
+from framework.system.gpu import Gpu
+from framework.timing.table import StepRow
+from framework.workload import Workload
+from tests.helpers.scenarios import MODEL, RowTiming, prefixes
+
+GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
+Engine = Literal["compiled", "reference"]
+
+
+class Call(NamedTuple):
+    """`names`: of its prompt's tokens, each of which is a block. `after`: the call that it waits for."""
+
+    arrival_s: float
+    names: list[int]
+    output: int
+    after: int = -1
+    think_s: float = 0.0
+    session: int = -1
+
+
+class Keeps(Aggregated):
+    """Answers by the number of the call; calls of sessions go first."""
+
+    def __init__(self, answers: dict[int, Any]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[int, float, int]] = []  # call, time, evictable blocks
+
+    def prioritize(self, queue: Any, cluster: Cluster) -> Any:
+        return (cluster.requests.session[queue] < 0).astype(float)
+
+    def on_call_end(self, request: Request, cluster: Cluster) -> Retain | None:
+        self.asked.append((request.id, cluster.now_s, int(cluster.instances.evictable_blocks[0])))
+        answer: Retain | None = self.answers.get(request.id)
+        return answer
+
+
+def played(calls: list[Call], policy: Keeps, engine: Engine, kv_tokens: int, **options: Any) -> Result:
+    """Steps of 1 s on one instance with room for so many tokens."""
+    workload = Workload(
+        np.array([call.arrival_s for call in calls]),
+        np.array([len(call.names) for call in calls]),
+        np.array([call.output for call in calls]),
+        previous=np.array([call.after for call in calls]),
+        think_s=np.array([call.think_s for call in calls]),
+        session_id=np.array([call.session for call in calls]),
+        **prefixes([call.names for call in calls], 1),
+    )
+    config = EngineConfig(
+        kv_tokens=kv_tokens,
+        block_tokens=1,
+        prefix_cache=True,
+        watermark=0.0,
+        batching="unified",
+        implementation=engine,
+        **options,
+    )
+    result = simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
+    check_result(result)
+    return result
+
+
+def named(program: int, tokens: int) -> list[int]:
+    return [100 * program + j for j in range(tokens)]
+
+
+# A call of four tokens ends at 1 s, and the next of its program comes 4 s later. Another decodes from 1 to 6 s; a third
+# comes at 2 s and finds 8 blocks free, 10 with two of the four. The other two go as the second call grows.
+TIGHT = [
+    Call(0.0, named(1, 4), 1, session=0),
+    Call(0.0, named(2, 2), 6),
+    Call(2.0, named(3, 10), 1),
+    Call(3.0, named(1, 6), 1, after=0, think_s=4.0, session=0),
+]
+both = pytest.mark.parametrize("engine", ["compiled", "reference"])
+
+
+@both
+def test_without_an_answer_blocks_are_evicted_by_last_use(engine: Engine) -> None:
+    policy = Keeps({})
+    rows = played(TIGHT, policy, engine, 16).requests
+    assert rows["start_s"].tolist() == [0.0, 0.0, 2.0, 5.0]
+    assert rows["cached_tokens"].tolist() == [0, 0, 0, 0]
+    assert policy.asked[:2] == [(0, 1.0, 4), (2, 3.0, 12)]
+
+
+@both
+def test_pinned_blocks_stay_until_the_next_call_is_admitted(engine: Engine) -> None:
+    result = played(TIGHT, Keeps({0: Retain(math.inf)}), engine, 16)
+    assert result.requests["start_s"].tolist() == [0.0, 0.0, 6.0, 5.0]
+    assert result.requests["cached_tokens"].tolist() == [0, 0, 0, 4]
+    assert result.instances["pins_broken"].tolist() == [0]
+
+
+@both
+@pytest.mark.parametrize(("ttl_s", "start_s", "cached"), [(0.0, 2.0, 0), (0.5, 2.0, 0), (2.0, 3.0, 0), (4.0, 6.0, 4)])
+def test_others_find_room_when_a_ttl_is_over(engine: Engine, ttl_s: float, start_s: float, cached: int) -> None:
+    rows = played(TIGHT, Keeps({0: Retain(ttl_s)}), engine, 16).requests
+    assert (rows["start_s"][2], rows["cached_tokens"][3]) == (start_s, cached)
+
+
+@both
+def test_requests_that_run_break_the_oldest_pin_before_any_is_preempted(engine: Engine) -> None:
+    calls = [Call(0.0, named(1, 4), 1), Call(0.0, named(2, 2), 6), Call(0.0, named(3, 3), 2)]
+    result = played(calls, Keeps({0: Retain(math.inf), 2: Retain(math.inf)}), engine, 10)
+    assert result.requests["end_s"].tolist() == [1.0, 6.0, 2.0]  # 4 + 3 pinned, 3 at 2 s, 7 at 6 s
+    assert result.requests["preemptions"].tolist() == [0, 0, 0]
+    assert result.instances["pins_broken"].tolist() == [1]
+
+
+@both
+def test_an_idle_instance_breaks_pins_for_what_waits(engine: Engine) -> None:
+    calls = [Call(0.0, named(1, 4), 1), Call(0.0, named(2, 4), 1), Call(3.0, named(3, 5), 1), Call(5.0, named(2, 5), 1)]
+    result = played(calls, Keeps({0: Retain(math.inf), 1: Retain(math.inf)}), engine, 12)
+    assert result.requests["start_s"].tolist() == [0.0, 0.0, 3.0, 5.0]
+    assert result.requests["cached_tokens"].tolist() == [0, 0, 0, 4]  # the second pin was not needed
+    assert result.instances["pins_broken"].tolist() == [1]
+
+
+@both
+def test_blocks_that_two_pins_share_stay_until_both_have_ended(engine: Engine) -> None:
+    trunk = named(9, 3)
+    calls = [
+        Call(0.0, [*trunk, *named(1, 2)], 1, session=0),
+        Call(0.0, [*trunk, *named(2, 2)], 1, session=1),
+        Call(0.0, named(3, 1), 9),
+        Call(2.5, named(4, 2), 1),
+        Call(4.5, named(4, 2), 1),
+    ]
+    policy = Keeps({0: Retain(2.0), 1: Retain(3.0)})
+    played(calls, policy, engine, 24)
+    # The first has five blocks, the second two of its own beside the same trunk. The TTLs end at 3 and 4 s: two blocks
+    # come free, then five. The others have two blocks of one name.
+    assert policy.asked == [(0, 1.0, 7), (1, 1.0, 2), (3, 4.0, 4), (4, 6.0, 9)]
+
+
+@both
+def test_blocks_of_a_lower_rank_go_first(engine: Engine) -> None:
+    calls = [Call(0.0, named(1, 4), 1), Call(2.0, named(2, 4), 1), Call(4.0, named(3, 6), 1)]  # two blocks must go
+    answers: dict[str, dict[int, Any]] = {"use": {}, "second": {1: Retain(rank=-1)}, "first": {0: Retain(rank=3)}}
+    left = {
+        name: [
+            int(
+                played([*calls, Call(8.0, named(program, 5), 1)], Keeps(given), engine, 12).requests["cached_tokens"][3]
+            )
+            for program in (1, 2)
+        ]
+        for name, given in answers.items()
+    }
+    assert left == {"use": [2, 4], "second": [4, 2], "first": [4, 2]}
+
+
+@both
+def test_a_policy_is_not_asked_without_a_prefix_cache(engine: Engine) -> None:
+    policy, workload = Keeps({}), Workload(np.zeros(1), np.array([4]), np.array([1]))
+    config = EngineConfig(kv_tokens=16, implementation=engine)
+    simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
+    assert policy.asked == []
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (30.0, "on_call_end returned 30.0 for request 0; return Retain(ttl_s, rank), or None"),
+        (Retain(-1.0), "ttl_s is 0 or more seconds"),
+        (Retain(math.nan), "ttl_s is 0 or more seconds"),
+        (Retain(rank=8), "a rank is from -8 to 7"),
+    ],
+)
+def test_an_unusable_answer_is_refused(engine: Engine, answer: Any, text: str) -> None:
+    with pytest.raises(PolicyError, match=text.replace("(", r"\(").replace(")", r"\)")):
+        played([Call(0.0, named(1, 4), 1), Call(2.0, named(2, 4), 1)], Keeps({0: answer}), engine, 16)
