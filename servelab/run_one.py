@@ -101,7 +101,7 @@ class Run:
         """Write the files that `run.py` leaves, and return their paths. Raises InputError if they cannot be
         written.
         """
-        return write(Path(directory), self.result, self.evaluation, steps=steps, timeline=timeline)
+        return write(Path(directory), self.result, self.evaluation, steps=steps, timeline=timeline, slo=self.slo)
 
 
 def _is_number(value: Any) -> bool:

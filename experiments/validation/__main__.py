@@ -7,7 +7,6 @@
     python -m experiments.validation given       measured rows that files hold next to what default settings say
     python -m experiments.validation optimum     the best of all configurations of a space, and how near searches come
     python -m experiments.validation steps       step times next to layers measured on an H100 and an H200
-    python -m experiments.validation textbook    effects that textbooks state, measured
     python -m experiments.validation twins       whether fitted traces tell what their recordings tell
 
 Each has a --help of its own.
@@ -15,7 +14,7 @@ Each has a --help of its own.
 
 from framework.cli.command import Menu
 
-_NAMES = ("bench", "claims", "defaults", "fidelity", "given", "optimum", "steps", "textbook", "twins")
+_NAMES = ("bench", "claims", "defaults", "fidelity", "given", "optimum", "steps", "twins")
 main = Menu(__doc__, {name: f"experiments.validation.{name}.command" for name in _NAMES})
 
 if __name__ == "__main__":

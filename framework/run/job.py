@@ -22,7 +22,7 @@ from framework.errors import InputError
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Goodput, Measurement, Objective, Progress
 from framework.objective.sensitivity import Sensitivity, sensitivity
-from framework.report.perfetto import ALWAYS_S
+from framework.report.timeline.perfetto import ALWAYS_S
 from framework.run.building import build
 from framework.run.compose import AUTO, compose
 from framework.run.output import tables_of, write, write_summary
@@ -60,7 +60,7 @@ def perform(config: DictConfig, directory: Path, progress: Progress | None = Non
 
 def done(config: DictConfig, directory: Path, progress: Progress | None = None) -> Done:
     """Measure what `config` describes and write the files of the run into `directory`."""
-    objective, experiment = _parts(config)
+    objective, experiment = parts_of(config)
     return _done(config, objective, experiment, directory, progress)
 
 
@@ -70,7 +70,7 @@ def stored(config: DictConfig, choices: Mapping[str, str], store: Store, directo
     The files of the run go to `directory`, if given; a run that is not repeated leaves its summary there. A run that
     should leave more (`output`, `report`, `diagnose`) is repeated.
     """
-    objective, experiment = _parts(config)
+    objective, experiment = parts_of(config)
     settings = settings_of(config, experiment)
     key = run_key(settings, experiment)
     record = None if _is_repeated(config) else store.get(key)
@@ -136,7 +136,8 @@ def _flatten(name: str, value: Any, flat: dict[str, Any]) -> None:
         flat[name] = value
 
 
-def _parts(config: DictConfig) -> tuple[Objective, Experiment]:
+def parts_of(config: DictConfig) -> tuple[Objective, Experiment]:
+    """What a configuration measures, and on which experiment. Raises InputError and Hydra's errors for wrong ones."""
     for name in ("force", "report", "diagnose"):
         if not isinstance(config[name], bool):
             raise InputError(f"{name} must be true or false, got {config[name]!r}")
@@ -197,6 +198,7 @@ def _done(
             timeline=asked.timeline,
             further=further,
             window_s=window_s,
+            slo=measurement.slo,
         )
         if measurement.probes is not None:
             write_whole(directory / "probes.csv", measurement.probes.write_csv().encode())

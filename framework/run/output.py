@@ -17,9 +17,10 @@ from framework.cli.files import remove_abandoned, write_whole
 from framework.errors import InputError
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
+from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.metrics.token_gaps import gap_shares
-from framework.report.perfetto import ALWAYS_S, write_timeline
+from framework.report.timeline.perfetto import ALWAYS_S, write_timeline
 from framework.result import Result
 
 _ROOM_BYTES = 1 << 16  # bytes below which a disk counts as full
@@ -34,10 +35,12 @@ def write(
     timeline: bool = False,
     further: Mapping[str, Callable[[], pl.DataFrame | str]] | None = None,
     window_s: tuple[float, float] = ALWAYS_S,
+    slo: Slo | None = None,
 ) -> list[Path]:
     """Write summary.json and requests.parquet, with `steps` steps.parquet, with `timeline` timeline.json.gz.
 
-    `further`: tables and texts, by the name of the file; `tables_of` makes some. `window_s` bounds the timeline.
+    `further`: tables and texts, by the name of the file; `tables_of` makes some. `window_s` bounds the timeline, whose
+    requests `slo` judges.
     Returns the files. Raises InputError if a file cannot be written, or needs a step log that the run did not keep.
     Then no new file is left behind, and those of an earlier run in `directory` stay as they were.
     """
@@ -51,7 +54,7 @@ def write(
     if steps:
         writers["steps.parquet"] = lambda file: step_table(result).write_parquet(file)
     if timeline:
-        writers["timeline.json.gz"] = lambda file: write_timeline(result, file, window_s)
+        writers["timeline.json.gz"] = lambda file: write_timeline(result, file, window_s, slo)
     for name, made in (further or {}).items():
         writers[name] = _writer(made)
     return _write_all(directory, writers)

@@ -59,7 +59,7 @@ class Store:
         with suppress(
             FileNotFoundError
         ):  # a record that another process gathers now is in a segment before its own file is deleted
-            return _read_loose(self._loose_path(key))
+            return read_loose(self._loose_path(key))
         for segment in self._segments():
             try:
                 rows = _frame(segment).filter(pl.col("key") == key)
@@ -77,7 +77,7 @@ class Store:
         """All records by key, each once; many loose ones are gathered into a segment."""
         while True:
             try:
-                loose = {path: _read_loose(path) for path in self._loose()}
+                loose = {path: read_loose(path) for path in self._loose()}
                 segments = {path: _frame(path) for path in self._segments()}
             except FileNotFoundError:  # another process has gathered a listed file: its records are in a new segment
                 continue
@@ -126,6 +126,10 @@ class Store:
     def _loose_path(self, key: str) -> Path:
         return self.directory / "records" / f"{key}.json"
 
+    def files(self) -> tuple[list[Path], list[Path]]:
+        """The files that hold records now: of one each (`read_loose`), of many (`read_segment`)."""
+        return self._loose(), self._segments()
+
     def _loose(self) -> list[Path]:
         return sorted((self.directory / "records").glob("[!.]*.json"))
 
@@ -133,7 +137,8 @@ class Store:
         return sorted((self.directory / "segments").glob("[!.]*.parquet"))
 
 
-def _read_loose(path: Path) -> Record:
+def read_loose(path: Path) -> Record:
+    """The record in a file of one. Raises InputError for a damaged one, FileNotFoundError if it was gathered."""
     try:
         record = _checked(parsed_json(path.read_bytes()))
     except (ValueError, InputError) as error:
@@ -143,8 +148,17 @@ def _read_loose(path: Path) -> Record:
     return record
 
 
+def read_segment(path: Path) -> list[Record]:
+    """The records in a file of many. Raises the errors of `read_loose`."""
+    return _records(path, _read_frame(path))
+
+
 @functools.lru_cache(maxsize=2 * _SEGMENTS)  # its name is made of its contents: it never changes
 def _frame(segment: Path) -> pl.DataFrame:
+    return _read_frame(segment)
+
+
+def _read_frame(segment: Path) -> pl.DataFrame:
     try:
         frame = parquet_of(segment.read_bytes(), _MOST_RECORDS).select(*_COLUMNS)
         if dict(frame.schema) != _COLUMNS or frame.select(pl.any_horizontal(pl.all().is_null()).any()).item():

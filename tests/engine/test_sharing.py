@@ -25,7 +25,7 @@ from framework.metrics.summary import evaluate
 from framework.policy import Aggregated, Disaggregated, Plan
 from framework.policy.hooks import decode_plan
 from framework.policy.view import Cluster
-from framework.report.perfetto import write_timeline
+from framework.report.timeline.perfetto import write_timeline
 from framework.result import Result
 from framework.run.output import step_table
 from framework.simulate import simulate

@@ -33,6 +33,7 @@ _NAMES = (
     "formats",
     "step_times",
     "timing",
+    "textbook",
     "results",
     "columns",
     "clock",
@@ -55,6 +56,7 @@ SHOWN = {
     "run": "make run",
     "capacity": "python run.py policy=chunked objective=capacity | tail -17",
     "show": "python -m framework.report.show_step model=llama3_70b gpu=h100 tp=4 decode=64x4096",
+    "textbook": "python -m servelab textbook",
 }
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WIDTH = 97

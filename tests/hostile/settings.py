@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from framework.run.job import _parts
+from framework.run.job import parts_of
 from tests.helpers.composing import configured
 from tests.hostile.outcomes import NonsenseError
 
@@ -85,7 +85,7 @@ class Case:
         config = copy.deepcopy(base(self.configuration))
         was = OmegaConf.select(config, self.key)
         OmegaConf.update(config, self.key, VALUES[self.value], merge=False, force_add=True)
-        objective, experiment = _parts(config)
+        objective, experiment = parts_of(config)
         if is_nonsense(self.key, was, self.value):
             raise NonsenseError(f"{self.key} was {was!r}")
         measurement = objective.measure(experiment)
@@ -98,7 +98,7 @@ class Case:
 def warm(configurations: Sequence[tuple[str, ...]] = CONFIGURATIONS) -> None:
     """Run each configuration as it is: what it needs is compiled then, which no limit of time may interrupt."""
     for configuration in configurations:
-        objective, experiment = _parts(copy.deepcopy(base(configuration)))
+        objective, experiment = parts_of(copy.deepcopy(base(configuration)))
         objective.measure(experiment)
 
 

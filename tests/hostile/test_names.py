@@ -22,7 +22,7 @@ from framework.policy import Aggregated
 from framework.report.comparison_table import comparison_table
 from framework.report.run_table import run_table
 from framework.run.compose import _build
-from framework.run.job import _parts
+from framework.run.job import parts_of
 from framework.run.store import Record
 from tests.helpers.composing import configured
 from traces.load import from_file
@@ -44,7 +44,7 @@ def test_a_trace_named_by_control_characters_is_shown_escaped(tmp_path: Path) ->
     assert from_file(str(file)).name == "a\\x1b[31m\\nb\\x07"
     config = configured("policy=chunked", "trace=mooncake")
     config.trace.path = str(file)
-    objective, experiment = _parts(config)
+    objective, experiment = parts_of(config)
     measured = objective.measure(experiment)
     text = printed(run_table(measured.evaluation, measured.slo))
     assert "\x1b" not in text
@@ -142,7 +142,7 @@ def test_a_cache_of_somebody_else_is_not_read(
 
 def test_a_name_of_a_gpu_or_a_model_is_one() -> None:
     config = configured("policy=chunked", "trace=synthetic", "trace.requests=5")
-    _, experiment = _parts(config)
+    _, experiment = parts_of(config)
     for name in ("", "a\nb", None):
         with pytest.raises(InputError, match="must be a name"):
             replace(experiment.model, name=name)  # type: ignore[arg-type]

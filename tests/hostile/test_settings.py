@@ -22,7 +22,7 @@ from framework.checks import (
 from framework.cli.terminal import warn_once
 from framework.cli.typed_settings import require_types
 from framework.errors import InputError, shown
-from framework.run.job import _parts
+from framework.run.job import parts_of
 from tests.helpers.composing import configured
 from tests.helpers.quick import one_in
 from tests.hostile.apart import outcomes_apart
@@ -124,7 +124,7 @@ def test_what_hangs_or_dies_in_compiled_code_does_not_stop_the_others() -> None:
 def test_contradictions_are_refused_or_run(words: tuple[str, ...]) -> None:
     def play() -> None:
         own = SMALL if not any(word.startswith("trace=") for word in words) else ()
-        objective, experiment = _parts(configured("policy=chunked", *own, *words))
+        objective, experiment = parts_of(configured("policy=chunked", *own, *words))
         if len(experiment.workload) <= 100:
             objective.measure(experiment)
 
@@ -141,9 +141,9 @@ def test_every_policy_is_among_them() -> None:
 @pytest.mark.parametrize("word", ["slo.ttft_s=1000", "slo.tpot_s=601"])
 def test_a_limit_of_many_minutes_is_reported(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     warn_once.cache_clear()
-    _parts(configured("policy=chunked", *SMALL, word))
+    parts_of(configured("policy=chunked", *SMALL, word))
     assert word.partition("=")[0] in capsys.readouterr().err
-    _parts(configured("policy=chunked", *SMALL, "slo.ttft_s=600"))
+    parts_of(configured("policy=chunked", *SMALL, "slo.ttft_s=600"))
     assert not capsys.readouterr().err
 
 
@@ -213,4 +213,4 @@ def test_types_are_checked_where_a_part_is_built() -> None:
     config = configured("policy=chunked", *SMALL)
     OmegaConf.update(config, "policy.order", ["fcfs"])
     with pytest.raises(InputError, match=r"policy\.order"):
-        _parts(config)
+        parts_of(config)

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.metrics.slo import Slo
 from framework.objective.goodput import Measurement
-from framework.report.perfetto import ALWAYS_S, write_timeline
+from framework.report.timeline.perfetto import ALWAYS_S, write_timeline
 from framework.result import CRASHED, Result
 from framework.run.job import perform
 from tests.helpers.composing import configured
@@ -29,9 +30,9 @@ def events() -> Events:
     return events_of(small_result())
 
 
-def events_of(result: Result, window_s: tuple[float, float] = ALWAYS_S) -> Events:
+def events_of(result: Result, window_s: tuple[float, float] = ALWAYS_S, slo: Slo | None = None) -> Events:
     file = io.BytesIO()
-    write_timeline(result, file, window_s)
+    write_timeline(result, file, window_s, slo)
     trace = json.loads(gzip.decompress(file.getvalue()))
     assert trace["displayTimeUnit"] == "ms"
     return list(trace["traceEvents"])
@@ -152,7 +153,11 @@ def test_each_request_is_a_slice_with_its_phases(events: Events) -> None:
         (3, "failed", 2e6, 2.5e6),
     ]
     shown = next(event["args"] for event in events if event["ph"] == "b" and event["name"] == "finished")
-    assert shown == {"request": 0, "input_tokens": 100, "output_tokens": 3, "preemptions": 0, "migrations": 1}
+    counts = {"request": 0, "input_tokens": 100, "output_tokens": 3, "preemptions": 0, "migrations": 1}
+    assert shown == counts | {"prefill_at": "prefill 0", "queued_tokens": 0} | {
+        "decode_at": "decode 0",
+        "decode_kv_tokens": 0,
+    }
 
 
 def test_requests_that_wait_and_that_are_served_are_counted(events: Events) -> None:

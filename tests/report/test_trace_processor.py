@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from framework.objective.goodput import Measurement
-from framework.report.perfetto import write_timeline
+from framework.report.timeline.perfetto import write_timeline
 from framework.run.job import perform
 from tests.helpers.browser import program
 from tests.helpers.composing import configured

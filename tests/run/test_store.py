@@ -245,7 +245,7 @@ def test_a_listing_that_a_merge_tears_is_made_again(tmp_path: Path, monkeypatch:
 def test_a_loose_record_that_is_gathered_meanwhile_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = Store(tmp_path)
     results.put(record(1))
-    read_loose = store._read_loose
+    read_loose = store.read_loose
     gathered: list[Path] = []
 
     def gathering(path: Path) -> Record:
@@ -257,7 +257,7 @@ def test_a_loose_record_that_is_gathered_meanwhile_is_found(tmp_path: Path, monk
             raise FileNotFoundError(path)
         return read_loose(path)
 
-    monkeypatch.setattr(store, "_read_loose", gathering)
+    monkeypatch.setattr(store, "read_loose", gathering)
     assert results.get(record(1).key) == record(1)
 
 

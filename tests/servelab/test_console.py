@@ -55,7 +55,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 SINGLE = [
     *(name for name in COMMANDS if name != "traces"),
     *(f"traces {name}" for name in ("fetch", "check", "fit")),
-    *(f"validation {name}" for name in ("bench", "claims", "fidelity", "optimum", "steps", "textbook", "twins")),
+    *(f"validation {name}" for name in ("bench", "claims", "fidelity", "optimum", "steps", "twins")),
 ]
 
 

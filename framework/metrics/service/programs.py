@@ -43,13 +43,28 @@ def program_figures(result: Result, counted: NDArray[np.bool_]) -> dict[str, Any
     held = admitted & (workload.trigger == TRIGGERS.index("tool"))
     idle = 0.0 if workload.think_s is None else float(rows["cached_tokens"][held] @ workload.think_s[held])
     run_s = float(np.nanmax(rows["end_s"]) - np.nanmin(rows["arrival_s"]))
-    lost = np.maximum(_shared_tokens(workload) - rows["cached_tokens"], 0)
-    found |= {"tool_kv_tokens": idle / run_s if run_s > 0 else None, "recomputed_tokens": int(lost[admitted].sum())}
+    found |= {
+        "tool_kv_tokens": idle / run_s if run_s > 0 else None,
+        "recomputed_tokens": int(lost_tokens(result).sum()),
+    }
     for name in _BY:
         own = admitted & (workload.trigger == TRIGGERS.index(name))
         asked = int(workload.input_tokens[own].sum())
         found[f"{name}_hit_rate"] = int(rows["cached_tokens"][own].sum()) / asked if asked else None
     return found
+
+
+def lost_tokens(result: Result) -> NDArray[np.int64]:
+    """What each call's prompt shares with that of the call before, less what it found in a cache, tokens (N,); 0 for a
+    request that was never admitted.
+    """
+    found = np.maximum(_shared_tokens(result.workload) - result.requests["cached_tokens"], 0)
+    return np.where(np.isnan(result.requests["start_s"]), 0, found)
+
+
+def waits_for(workload: Workload) -> list[str]:
+    """What each request waits for besides other calls, N names of `TRIGGERS`, "" if that is not known."""
+    return [""] * len(workload) if workload.trigger is None else [TRIGGERS[k] for k in workload.trigger.tolist()]
 
 
 def _shared_tokens(workload: Workload) -> NDArray[np.int64]:

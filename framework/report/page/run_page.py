@@ -45,7 +45,7 @@ def run_page(measurement: Measurement, settings: Mapping[str, Any], command: str
     went, worst = where_time_went(diagnosis.losses.phases, requests), worst_requests(result, requests, slo, diagnosis)
     chapters = [
         Chapter("search", "Search of the capacity", search(summary, measurement.probes)),
-        Chapter("why", "Why goodput was lost", _why(diagnosis)),
+        Chapter("why", "Why goodput was lost", why(diagnosis)),
         Chapter("limits", "What limits goodput", limits, _TRIED),
         Chapter("latency", "Latency", grid(latency)),
         Chapter("time", "Over time", _over_time(pictures, behind), f"in windows of {window_s:g} s"),
@@ -136,7 +136,8 @@ def _limited(key: str, value_ms: float | None, limit_s: float | None, kept: pl.S
     return _tile(shown.short, value_ms, number(value_ms * shown.scale), shown.unit, below, kind)
 
 
-def _why(diagnosis: Diagnosis) -> str:
+def why(diagnosis: Diagnosis) -> str:
+    """What cost the run its goodput, the cause that cost most first, as HTML."""
     if not diagnosis.lost:
         return f"<p>Nothing was lost: all {diagnosis.offered:,} requests kept the SLO.</p>"
     if not diagnosis.findings:

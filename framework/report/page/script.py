@@ -31,7 +31,12 @@ def is_interactive() -> bool:
 
 def scripts() -> tuple[str, ...]:
     """The scripts of a page in order; none without the package."""
-    return (_bundle(metadata.version(PACKAGE)), _own()) if is_interactive() else ()
+    return (library(), _own()) if is_interactive() else ()
+
+
+def library() -> str:
+    """Vega, Vega-Lite and the function `vegaEmbed`, as one script; "" without the package."""
+    return _bundle(metadata.version(PACKAGE)) if is_interactive() else ""
 
 
 def allowed(sources: tuple[str, ...]) -> str:

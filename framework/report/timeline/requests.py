@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.metrics.phases import DecodeClock
-from framework.report.trace_events import filled, us
+from framework.report.timeline.trace_events import filled, us
 from framework.result import STATES, Result
 
 _NS = 1e9
@@ -38,12 +38,20 @@ def steps_thread(result: Result) -> int:
 # --- slices -----------------------------------------------------------------------------------------------------------
 
 
-def requests_of(result: Result, window_s: Window) -> pl.DataFrame:
-    """The events of all requests that are present in the window, whole, in the order of the requests."""
+def present(result: Result, window_s: Window) -> NDArray[np.int64]:
+    """The requests that are present in the window."""
+    arrival_s = result.requests["arrival_s"]
+    is_over = np.maximum(ends_s(result), np.nextafter(arrival_s, np.inf)) <= window_s[0]  # one may end as it arrives
+    return np.flatnonzero((arrival_s < window_s[1]) & ~is_over)
+
+
+def requests_of(result: Result, shown: NDArray[np.int64], further: pl.DataFrame) -> pl.DataFrame:
+    """The events of all requests that are `shown`, whole, in the order of the requests.
+
+    `further`: the text of the arguments beyond their counts (`framework.report.timeline.arguments`).
+    """
     requests = result.requests
-    arrival_s, end_s = requests["arrival_s"], _end_s(result)
-    is_over = np.maximum(end_s, np.nextafter(arrival_s, np.inf)) <= window_s[0]  # one may end as it arrives
-    shown = np.flatnonzero((arrival_s < window_s[1]) & ~is_over)
+    arrival_s, end_s = requests["arrival_s"], ends_s(result)
     ends = [(-1, arrival_s, end_s), *((at, *times) for at, times in enumerate(_phases(result)))]
     parts = [_pair(shown, at, begin_s[shown], stop_s[shown]) for at, begin_s, stop_s in ends]
     table = pl.concat(parts).sort("request", "ts_ns", "order", maintain_order=True)
@@ -53,6 +61,7 @@ def requests_of(result: Result, window_s: Window) -> pl.DataFrame:
         **{name: np.ascontiguousarray(requests[name]) for name in ("preemptions", "migrations")},
     }
     facts_table = pl.DataFrame({"request": np.arange(len(requests)), **facts})
+    facts_table = facts_table.join(further, on="request", how="left", maintain_order="left")
     table = table.join(facts_table, on="request", how="left", maintain_order="left")
     return table.select(pl.when(pl.col("phase") == -1).then(_whole(result)).otherwise(_part(result)).alias("event"))
 
@@ -60,9 +69,9 @@ def requests_of(result: Result, window_s: Window) -> pl.DataFrame:
 def _whole(result: Result) -> pl.Expr:
     form = (
         _of_process(result)
-        + ',"args":{"request":{},"input_tokens":{},"output_tokens":{},"preemptions":{},"migrations":{}}}'
+        + ',"args":{"request":{},"input_tokens":{},"output_tokens":{},"preemptions":{},"migrations":{}{}}}'
     )
-    counts = ("request", "input_tokens", "output_tokens", "preemptions", "migrations")
+    counts = ("request", "input_tokens", "output_tokens", "preemptions", "migrations", "further")
     return filled(form, "state", "request", "ph", us("ts_ns"), *counts)
 
 
@@ -82,7 +91,7 @@ _NAMES = ("queue", "prefill", "transfer", "decode")
 
 def _phases(result: Result) -> list[tuple[Floats, Floats]]:
     """When each of _NAMES begins and ends, seconds, shape (N,); NaN for requests without it."""
-    requests, end_s = result.requests, _end_s(result)
+    requests, end_s = result.requests, ends_s(result)
     start_s, first_s, moved_s = (requests[name] for name in ("start_s", "prefill_end_s", "transfer_end_s"))
     decodes = ~np.isnan(first_s) & (end_s > first_s)
     begin_s = np.fmin(np.where(decodes, np.fmax(first_s, moved_s), np.nan), end_s)
@@ -99,7 +108,7 @@ def _until(time_s: Floats, end_s: Floats) -> Floats:
     return np.fmin(np.where(np.isnan(time_s), end_s, time_s), end_s)
 
 
-def _end_s(result: Result) -> Floats:
+def ends_s(result: Result) -> Floats:
     """When each request ended; for one that did not, the end of the run."""
     end_s = result.requests["end_s"]
     last_s = np.nanmax(end_s, initial=float(result.requests["arrival_s"].max(initial=0.0)))
@@ -213,7 +222,7 @@ def in_flight(result: Result, window_s: Window) -> pl.DataFrame:
 
     For a window, from the last change before it on.
     """
-    requests, end_s = result.requests, _end_s(result)
+    requests, end_s = result.requests, ends_s(result)
     admitted_s = _until(requests["start_s"], end_s)
     parts = []
     for name, begin_s, stop_s in (("waiting", requests["arrival_s"], admitted_s), ("served", admitted_s, end_s)):

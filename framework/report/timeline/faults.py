@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from framework.report.trace_events import event
+from framework.report.timeline.trace_events import event
 from framework.result import Result
 
 THREADS = {2: "crashes", 3: "slow-downs", 4: "network"}  # offset of each from the thread of the steps

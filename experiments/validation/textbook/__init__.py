@@ -1,1 +1,0 @@
-"""Effects that textbooks state, measured: `python -m experiments.validation.textbook`."""

@@ -1,0 +1,1 @@
+"""A run as a timeline for ui.perfetto.dev."""
