@@ -415,6 +415,11 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="chunked",
     ),
+    "continuum": Golden(
+        "policy=continuum policy.samples=8 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
+        positive=("cache_hit_rate",),
+        unlike="sticky",
+    ),
     "sticky": Golden("policy=sticky " + _TWO + _SESSIONS, unlike="lmetric"),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "qlm": Golden(
