@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from framework.codes import ARRIVAL, DECODE, PREFILL
+from framework.codes import ARRIVAL, DECODE, OFF, PREFILL
 from framework.reference import (
     arrivals,
     cache,
@@ -29,6 +29,7 @@ from framework.reference import (
     giving_up,
     kv,
     loop,
+    pins,
     prefixes,
     pulling,
     reserve,
@@ -62,6 +63,7 @@ MODULES: tuple[Any, ...] = (
         links,
         lockstep,
         loop,
+        pins,
         prefixes,
         pulling,
         reserve,
@@ -156,6 +158,37 @@ def _asked_for(s: Simulation, i: Instance) -> Names:
 def _tell(s: Simulation) -> Names:
     if "on_finish" in s.hooks.overrides:
         yield from ["told of an end"] * (s.ended[s.told :] != [])
+
+
+def _ask_about(s: Simulation, r: Request) -> Names:
+    yield "asked what becomes of KV"
+    if r.has_next:
+        yield "asked about KV that has been used"
+
+
+def _release_pin(s: Simulation, r: Request) -> Names:
+    i = s.instances[r.instance]
+    if r in i.pinned:
+        yield "pin used" if r.has_next else "pin that lasted its time"
+        yield from ["pin that ends where others wait"] * bool(i.waiting or i.incoming)
+    elif not r.has_next:
+        yield "time of a pin that ended before"
+
+
+def _break_pin(i: Instance) -> Names:
+    yield "pin broken" if i.running or i.prefilling else "pin broken for what waits"
+    shared = {id for other in i.pinned[1:] for id in i.cache.held.get(other.id, [])}
+    yield from ["pin broken with blocks that another pins"] * bool(shared & {*i.cache.held.get(i.pinned[0].id, [])})
+
+
+def _end_pins(i: Instance) -> Names:
+    if i.pinned and i.next_role == OFF:
+        yield "pins ended by going off"
+
+
+def _pop_first(store: cache.Cache, idle: list[Any]) -> Names:
+    if store.ranks.get(idle[0], 0) > min(store.ranks.get(one, 0) for one in idle):
+        yield "evicted by rank before an older block"
 
 
 def _finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
@@ -886,6 +919,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "asked_for": _asked_for,
     "tell": _tell,
     "finds_room": _finds_room,
+    "ask_about": _ask_about,
+    "release_pin": _release_pin,
+    "break_pin": _break_pin,
+    "end_pins": _end_pins,
     "may_come": _may_come,
     "settle_reserve": _settle_reserve,
     "swap_in": _swap_in,
@@ -986,6 +1023,7 @@ def watched(counts: Counter[str]) -> Iterator[None]:
         watch(Simulation, "announce_next_beside", _announce_next_beside)
         watch(Reports, "arrived", _arrived)
         watch(cache.Cache, "take", _take)
+        watch(cache.Cache, "pop_first", _pop_first)
         watch(cache.BlockCache, "take", _take_copy)
         watch(cache.BlockCache, "register", _register_copy)
         yield
@@ -1033,12 +1071,13 @@ MECHANISMS = {
     "gateway": "released",
     "programs": "call that has waited for several",
     "states": "admitted with its states",
+    "pins": "pin used",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
 EXCLUDED = frozenset({("ranks", "concurrent"), ("pipeline", "concurrent"), ("ranks", "pipeline")})
 EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles"), ("lockstep", "scaling")}
-EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch")}
+EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
@@ -1059,6 +1098,7 @@ _SHARES |= {
     "gateway": 82,
     "programs": 40,
     "stateful": 40,
+    "pinned": 40,
 }
 _OFTEN = {
     "impatient": 160,
@@ -1067,11 +1107,21 @@ _OFTEN = {
     "gateway": 300,
     "programs": 240,
     "stateful": 240,
+    "pinned": 600,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
 # First seeds, where what is rarest happens soon.
-_BEGIN = {"ahead": 20, "pulled": 15, "decided": 267, "crashing": 237, "stale": 21, "gateway": 140, "programs": 34}
+_BEGIN = {
+    "ahead": 20,
+    "pulled": 15,
+    "decided": 267,
+    "crashing": 237,
+    "stale": 21,
+    "gateway": 140,
+    "programs": 34,
+    "pinned": 75,
+}
 
 
 Counts = Callable[[str, int], Counter[str]]

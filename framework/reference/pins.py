@@ -21,7 +21,7 @@ def deal_with_notices(s: Simulation) -> None:
         else:
             for before in s.awaited_by(r):
                 before.has_next = True
-                release(s, before)
+                release_pin(s, before)
     share_links(s)
 
 
@@ -40,7 +40,7 @@ def ask_about(s: Simulation, r: Request) -> None:
     start_transfers(s, i)
 
 
-def release(s: Simulation, r: Request) -> None:
+def release_pin(s: Simulation, r: Request) -> None:
     """End the pin of r, if it has one, and let those use its room that wait for it."""
     i = s.instances[r.instance]
     if r not in i.pinned:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.calibration import optimise
+from framework.calibration import fit, optimise
 from framework.calibration.apply import apply, calibrations_of
 from framework.calibration.benchmark_files import Benchmark, read_benchmark
 from framework.calibration.command import main
@@ -53,6 +53,12 @@ SLOW_HOST = Calibration(kernel=0.9, host_s=9e-3, host_sequence_s=3e-5, request_s
 def _no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # `launch` sets it: undone after the test
+
+
+@pytest.fixture(autouse=True)
+def _quick_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms are found with half the simulations that a fit takes by default, with larger errors."""
+    monkeypatch.setattr(fit, "_POINTS", 2)
 
 
 def requests(count: int = 150, rate: float = 6.0, outputs: tuple[int, int] = (20, 120)) -> Benchmark:
@@ -158,7 +164,8 @@ def test_a_host_between_steps_cannot_be_told_from_them():
     assert (kept.kernel, kept.host_s, kept.request_s, kept.step_s) == (0.8, QUICK.host_s, QUICK.request_s, 0.0)
 
 
-def test_several_runs_are_held_out_in_turn():
+def test_several_runs_are_held_out_in_turn(monkeypatch):
+    monkeypatch.setattr(fit, "_POINTS", 4)
     runs = [replace(served(replace(requests(60), start_s=None, concurrency=c), TRUTH), name=f"{c}") for c in (2, 24)]
     observed = [observe(run) for run in runs]
     checks = list(held_out(observed, SERVER))

@@ -124,6 +124,13 @@ EVENTS = (
     *("call that several wait for", "call that waits for another", "call that has waited for several"),
     *("further first call of a client's program", "client whose program goes on elsewhere"),
     "admitted with its states",
+    *("asked what becomes of KV", "pin used", "pin that lasted its time", "pin broken", "pin broken for what waits"),
+    *(
+        "pin that ends where others wait",
+        "pin broken with blocks that another pins",
+        "evicted by rank before an older block",
+    ),
+    "time of a pin that ended before",
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 
@@ -133,9 +140,9 @@ RARE_EVENTS = (  # that few runs do not reach
     *("given up while its prefix is fetched", "given up while it is parked"),
     *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
-    "call that waited for one that was not served",
+    *("call that waited for one that was not served", "asked about KV that has been used", "pins ended by going off"),
 )
-MEET_SELDOM = frozenset({"gateway", "patience", "programs", "reports", "scaling", "states"})
+MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "states"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.validation.defaults.report import table
-from experiments.validation.defaults.run import Found, search
+from experiments.validation.defaults.run import Found, race_above, search
 from experiments.validation.defaults.study import Study, read_study
 from tests.conftest import ROOT
 from tests.helpers.launcher import typed
@@ -20,7 +20,7 @@ def test_every_policy_of_the_project_has_a_row() -> None:
 
 
 def test_the_first_trial_is_the_policy_as_it_is(tmp_path: Path) -> None:
-    shared = ["gpu=h100", "trace.requests=60", "engine.max_batch=2", "timing=roofline"]
+    shared = [*("gpu=h100", "trace.requests=60", "engine.max_batch=2", "timing=roofline"), "objective=capacity"]
     study = Study(3, 2, shared, {"synthetic": []}, {"chunked": "chunked"})
     found = search(study, "synthetic", "chunked", tmp_path)
     assert found.untuned_rps <= found.tuned_rps
@@ -28,6 +28,11 @@ def test_the_first_trial_is_the_policy_as_it_is(tmp_path: Path) -> None:
     alone = search(Study(1, 2, shared, {"synthetic": []}, {"chunked": "chunked"}), "synthetic", "chunked", tmp_path)
     assert alone.tuned_rps == alone.untuned_rps == found.untuned_rps
     assert alone.best == ()
+
+
+def test_draws_race_the_defaults() -> None:
+    assert race_above(20.0) == ("objective.at_least=20.2", "objective.first_step=1.1")
+    assert race_above(0.0) == ()
 
 
 def test_a_cell_below_the_share_is_marked() -> None:

@@ -415,6 +415,11 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="chunked",
     ),
+    "continuum": Golden(
+        "policy=continuum policy.samples=8 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
+        positive=("cache_hit_rate",),
+        unlike="sticky",
+    ),
     "sticky": Golden("policy=sticky " + _TWO + _SESSIONS, unlike="lmetric"),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "qlm": Golden(
@@ -528,7 +533,7 @@ SAME_MACHINE = {
     "roofline_pipeline": Golden(
         _MEASURED + "timing=roofline model=llama3_70b cluster.pp=4", positive=("bubble_share",)
     ),
-    "roofline_experts": Golden(_MEASURED + "timing=roofline model=mixtral_8x7b gpu=a10g cluster.tp=8"),
+    "roofline_experts": Golden(_MEASURED + "timing=roofline model=mixtral_8x7b gpu=a10g cluster.tp=8 slo=targets_2025"),
     "vllm_2023": Golden(_MEASURED + "timing=vllm_2023 model=opt_13b gpu=a100 trace.max_input_tokens=1500"),
     "vllm_2024": Golden(_MEASURED + "timing=vllm_2024 gpu=a100 cluster.tp=2"),
     "distserve_times": Golden(

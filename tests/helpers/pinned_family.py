@@ -35,12 +35,12 @@ _LONGEST = 100  # tokens of a prompt with what came before
 
 def pinned(draw: Draw) -> Scenario:
     """What another family draws, with conversations in little memory, most calls of which are pinned."""
-    scenario = draw.one((*_BROAD, *_MORE, *_SELDOM))(draw)
+    scenario = draw.one((*_BROAD, *_MORE, *4 * _SELDOM))(draw)
     engine = replace(
         scenario.engine,
         prefix_cache=True,
         prefix_unit=draw.one(["trace", "engine"]),
-        prefix_stores=prefix_stores(draw, exact=True) if draw.chance(0.3) else PrefixStores(),
+        prefix_stores=_stores(draw, scenario.engine.prefix_stores),
     )
     load = scenario.load
     if load.clients is None and draw.chance(0.3):
@@ -53,6 +53,11 @@ def pinned(draw: Draw) -> Scenario:
         route_prefill=draw.one([scenario.rules.route_prefill, "turn", "cached"]),
     )
     return replace(scenario, workload=workload, engine=engine, load=load, rules=rules)
+
+
+def _stores(draw: Draw, before: PrefixStores) -> PrefixStores:
+    """Those that there are, or others in a part of all cases."""
+    return before if before.tiers or draw.chance(0.8) else prefix_stores(draw, exact=True)
 
 
 def _conversations(draw: Draw, workload: Workload, size: int) -> Workload:

@@ -19,7 +19,8 @@ from framework.timing.kernels.attention_gqa import GroupedQuery
 from framework.timing.kernels.attention_mla import MlaKernels, MlaModule, mla_attention
 from framework.timing.kernels.checks import _flops_and_bytes, _light
 from framework.timing.kernels.interpolate import Interpolated, estimated, interpolate, nearest
-from framework.timing.kernels.operations import Operations, Shard
+from framework.timing.kernels.measured_rows import Shard
+from framework.timing.kernels.operations import Operations
 from framework.timing.kernels.table import Kernels, Provenance
 
 GPU = Gpu("toy", {"bf16": 1e14, "fp8": 2e14}, 80e9, 1e12, 1e11, 1e10, 1e10, 500.0, 50.0, 1.0)

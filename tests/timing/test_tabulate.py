@@ -22,7 +22,8 @@ from framework.system.parallelism import Parallelism
 from framework.timing.calibration_terms import Calibration
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.interpolate import interpolate, nearest
-from framework.timing.kernels.operations import _LEAST_PRODUCT, Operations, Shard, _distribution
+from framework.timing.kernels.measured_rows import _LEAST_PRODUCT, Shard, _with_fixed_scales, distribution_of
+from framework.timing.kernels.operations import Operations
 from framework.timing.kernels.step_cost import StepCost, step_cost
 from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.kernels.tabulate import _above, _decodes, _prompts, _tiles, choose_knots, samples, tabulate
@@ -539,20 +540,20 @@ def test_a_search_for_a_scale_is_no_part_of_a_product() -> None:
             "latency_s": [2e-6, 4e-6, 9e-6],
         }
     )
-    operations: Any = SimpleNamespace(
-        kernels=SimpleNamespace(tables={"quantize": searches}), rows=lambda name, wanted: searches
-    )
-    left = Operations._with_fixed_scales(operations, rows)["latency_s"].to_list()
+    kernels: Any = SimpleNamespace(tables={"quantize": searches}, table=lambda name: searches)
+    left = _with_fixed_scales(kernels, rows)["latency_s"].to_list()
     assert left == pytest.approx([3e-6, 5e-6, _LEAST_PRODUCT * 5e-6])
-    operations.kernels.tables = {}
-    assert Operations._with_fixed_scales(operations, rows) is rows
+    kernels.tables = {}
+    assert _with_fixed_scales(kernels, rows) is rows
 
 
 def test_the_first_distribution_stands_in_where_no_preferred_one_was_measured() -> None:
     rows = pl.DataFrame({"distribution": ["own"], "latency_s": [1.0]})
-    assert _distribution(rows, ("balanced",)).equals(rows)
+    assert distribution_of(rows, ("balanced",)).equals(rows)
     several = pl.DataFrame({"distribution": ["own", "even", "skewed"], "latency_s": [1.0, 2.0, 3.0]})
-    found = [_distribution(several, preferred)["latency_s"].to_list() for preferred in (("x", "skewed", "own"), ("x",))]
+    found = [
+        distribution_of(several, preferred)["latency_s"].to_list() for preferred in (("x", "skewed", "own"), ("x",))
+    ]
     assert found == [[3.0], [1.0]]
 
 

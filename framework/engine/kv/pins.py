@@ -91,6 +91,7 @@ def break_pins(s: State, i: int, blocks: int) -> None:
     """Break pins of i, the oldest first, until that many blocks are available or no pin is left."""
     while s.instances[i].pinned_head >= 0 and blocks > available(s, i):
         break_pin(s, i)
+        s.instances[i].pins_yielded = True
 
 
 @inner

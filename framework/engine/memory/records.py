@@ -232,6 +232,7 @@ INSTANCE = record(
     ("pinned_head", "i4"),  # requests that have ended and whose cached blocks are pinned, the oldest pin first
     ("pinned_tail", "i4"),
     ("ranked_nodes", "i8"),  # cached blocks whose rank is not 0
+    ("pins_yielded", "b1"),  # 1: forming the present step broke pins, so the next one may admit others
     ("pins_broken", "i8"),  # pins that ended because others needed the room
 )
 

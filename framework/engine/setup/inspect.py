@@ -28,6 +28,7 @@ class MemoryInspection:
     def __init__(self, memory: Memory) -> None:
         self.requests = memory.requests
         self.instances = memory.instances
+        self._key, self._queue_number = memory.requests["key"], memory.requests["queue_number"]
         self._addresses = addresses_of(memory)
         self.view = View(memory.options, memory.sim, memory.requests, memory.instances, self._addresses)
         self.tables = StepTables(memory.timing_rows, memory.timing_data)
@@ -62,14 +63,14 @@ class MemoryInspection:
     def queued(self, i: int) -> Integers:
         waiting, count = _waiting(self._addresses, i, self._residents)
         ids = self._residents[0, :count].copy()
-        queue = self.requests[ids[:waiting]]
-        ids[:waiting] = ids[np.lexsort((queue["queue_number"], queue["key"]))]
+        queue = ids[:waiting]
+        ids[:waiting] = queue[np.lexsort((self._queue_number[queue], self._key[queue]))]
         return ids
 
     @property
     def suspended(self) -> Integers:
-        states = self.requests["state"]
-        return np.flatnonzero((states >= SUSPENDED) & (states <= SUSPENDED_OUT))
+        count = _suspended(self._addresses, self._residents[0])
+        return self._residents[0, :count].copy()
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
         return _decoding_on(self._addresses, self._running, ids)
@@ -293,6 +294,18 @@ def _waiting(addresses: Any, i: int, found: NDArray[np.int64]) -> tuple[int, int
         count += 1
         r = s.requests[r].next
     return k, count
+
+
+@compiled
+def _suspended(addresses: Any, found: NDArray[np.int64]) -> int:
+    """Write the requests that are suspended, ascending. Returns how many there are."""
+    s = attach_at(addresses)
+    count = 0
+    for r in range(s.options.requests):
+        if SUSPENDED <= s.requests[r].state <= SUSPENDED_OUT:
+            found[count] = r
+            count += 1
+    return count
 
 
 @compiled

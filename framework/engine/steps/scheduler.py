@@ -46,7 +46,7 @@ from framework.policy.hooks import REFUSED, ROUTE_DECODE, SELECT
 def schedule(s: State, i: int) -> None:
     """Form i's next step and start it; i is idle if there is nothing to do."""
     inst = s.instances[i]
-    inst.preempted = False
+    inst.preempted = inst.pins_yielded = False
     recomputed, streamed = inst.recompute_tokens, streaming(s, i)
     _switch_and_join(s, i)
     if unlikely(inst.draining_role != inst.next_role):

@@ -44,6 +44,8 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
 def _may_leap(s: State, i: int) -> bool:
     """Whether steps of decodes alone may follow each other without an event between them."""
     inst = s.instances[i]
+    if unlikely(inst.pins_yielded):
+        return False
     return inst.swap_bytes == 0.0 and not inst.preempted and not s.options.speculates and not streaming(s, i)
 
 

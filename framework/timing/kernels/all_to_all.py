@@ -8,6 +8,7 @@ import polars as pl
 from framework.system.model import Experts
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
+from framework.timing.kernels.measured_rows import rows_of
 from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 
 _PHASES = ("dispatch", "combine")
@@ -21,7 +22,7 @@ def all_to_all_s(operations: Operations, hidden: int, experts: Experts, ep: int,
     on p (1 - (1 - 1 / p)^k) of p GPUs. Raises InputError if no library was measured.
     """
     shape = {"hidden": hidden, "per_token": experts.per_token, "experts": experts.count}
-    rows = nearest(operations.rows("dispatch", shape), {"ep": ep})
+    rows = nearest(rows_of(operations.kernels, "dispatch", shape), {"ep": ep})
     whole = rows.group_by("comm").agg(pl.col("phase").n_unique()).filter(pl.col("phase") == len(_PHASES))
     times = [
         np.add.reduce(

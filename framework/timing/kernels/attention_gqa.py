@@ -10,7 +10,8 @@ import numpy as np
 from framework.system.model import Model
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.interpolate import Interpolated
-from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations, Shard
+from framework.timing.kernels.measured_rows import Shard
+from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 
 
 @dataclass(frozen=True)

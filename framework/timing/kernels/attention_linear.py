@@ -19,6 +19,7 @@ from framework.system.model import LinearAttention, Model
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.attention_gqa import GroupedQuery
 from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
+from framework.timing.kernels.measured_rows import rows_of
 from framework.timing.kernels.operations import ACTIVATION_BYTES, Operations
 
 
@@ -108,7 +109,7 @@ class DeltaRule:
 
         def make() -> Interpolated:
             shape = {"key_dim": sizes.key_dim, "value_dim": sizes.value_dim, "phase": phase}
-            rows = self.operations.rows("linear_attention", shape)
+            rows = rows_of(self.operations.kernels, "linear_attention", shape)
             if phase.endswith("decode"):
                 rows = rows.filter(pl.col("tokens") == 1)
             rows = nearest(rows, {"value_heads": self._value_heads, "key_heads": self._key_heads})

@@ -18,6 +18,7 @@ from framework.system.gpu import DTYPE_BYTES
 from framework.system.model import LatentAttention, Model
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.interpolate import Ideal, Interpolated, interpolate, nearest
+from framework.timing.kernels.measured_rows import rows_of
 from framework.timing.kernels.operations import ACTIVATION_BYTES, LAUNCH_S, Operations
 
 _SHORT = 16.0  # tokens: attention among so few costs nothing compared with the projections
@@ -67,7 +68,7 @@ class _Mla:
     def _rows(self, operation: str) -> pl.DataFrame:
         dtype = self._dtype if self._module else "bf16"
         wanted = {"kv_dtype": self.model.kv_dtype, "dtype": dtype, "module": self._module}
-        return nearest(self.operations.rows(operation, wanted), {"heads": self._heads})
+        return nearest(rows_of(self.operations.kernels, operation, wanted), {"heads": self._heads})
 
     def _prefill(self) -> Interpolated:
         """One layer over (sequences, tokens of each)."""
@@ -215,7 +216,7 @@ class MlaKernels(_Mla):
             )
 
         def make() -> Interpolated:
-            rows = self.operations.rows("latent_bmm", {"phase": phase})
+            rows = rows_of(self.operations.kernels, "latent_bmm", {"phase": phase})
             measured = dtype if dtype in rows["dtype"].unique() else "bf16"
             rows = nearest(rows.filter(pl.col("dtype") == measured), {"heads": self._heads})
             return interpolate(rows, ("tokens",), ideal(int(rows["heads"][0])), ideal(self._heads))

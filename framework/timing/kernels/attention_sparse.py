@@ -16,6 +16,7 @@ from framework.system.model import SparseAttention
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.attention_mla import MlaModule
 from framework.timing.kernels.interpolate import Ideal, Interpolated, nearest
+from framework.timing.kernels.measured_rows import rows_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class SparseModule(MlaModule):
 
     def _rows(self, operation: str) -> pl.DataFrame:
         wanted = {"kv_dtype": self.model.kv_dtype, "dtype": self._dtype, "hidden": self.model.hidden}
-        rows = self.operations.rows(operation, wanted)
+        rows = rows_of(self.operations.kernels, operation, wanted)
         if "prefix" in rows.columns:
             rows = rows.filter(pl.col("prefix") == 0)
         return nearest(rows, {"heads": self._heads})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,17 @@ from framework.system.model import Experts
 from framework.timing.curves import FloatArray
 from framework.timing.kernels.copies import Copies
 from framework.timing.kernels.interpolate import Ideal, Interpolated, estimated, interpolate, nearest
+from framework.timing.kernels.measured_rows import (
+    Shard,
+    attention_rows,
+    distribution_of,
+    expert_shape,
+    gemm_rows,
+    has_rows,
+    multiplied_as,
+    rows_of,
+    shard_of,
+)
 from framework.timing.kernels.table import Kernels
 from framework.timing.profile import NODE_GPUS
 
@@ -31,25 +42,8 @@ LAUNCH_S = 3e-6
 _UNEVEN = ("power_law_1.2", "power_law_1.01", "balanced")
 _EVEN = ("power_law_1.01", "power_law_1.2", "balanced")
 _NETWORK_S = 15e-6  # seconds of a round between nodes; estimate
-_LAUNCH_BOUND_S = 30e-6  # the smallest product takes 3 us on a GPU
 _ESTIMATED = 0.7  # utilisation of estimates from the datasheet; measured matrix products reach 0.6 to 0.85
 _ROUND_S = 15e-6  # seconds of an all-reduce for each GPU after the first, if the GPU states none
-_LEAST_PRODUCT = 0.4  # least share of a measured time after subtracting the search for scales
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One GPU's part of a layer's attention: its heads, and the data type of cached keys and values."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    kv_dtype: str
-    window: int = 0
-
-    def seen(self, context: FloatArray) -> FloatArray:
-        """The number of tokens to which the last one of `context` tokens attends."""
-        return np.minimum(context, self.window) if self.window else context
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class Operations:
     def _copies(self) -> Copies:
         if not self.elementwise_measured:
             return Copies.at(_COPY_BANDWIDTH * self.gpu.bandwidth_bytes_s, LAUNCH_S)
-        return Copies.measured(self.rows("elementwise", {}), _CACHE_SHARED)
+        return Copies.measured(rows_of(self.kernels, "elementwise", {}), _CACHE_SHARED)
 
     def gemm(self, dtype: str) -> Interpolated:
         """The product of (m, k) activations and (k, n) weights of `dtype`, over (n, k, m).
@@ -96,7 +90,7 @@ class Operations:
             return self.ideal_s(2.0 * m * n * k, moved, flops)
 
         def make() -> Interpolated:
-            return interpolate(self._gemm_rows(dtype), ("n", "k", "m"), ideal)
+            return interpolate(gemm_rows(self.kernels, dtype), ("n", "k", "m"), ideal)
 
         return self.fit(("gemm", dtype), lambda: self._or_estimated("gemm", make, 3, ideal))
 
@@ -118,12 +112,12 @@ class Operations:
             return seconds
 
         def make() -> Interpolated:
-            multiplied = self._multiplied_as(dtype)
-            shape = self._expert_shape(multiplied, hidden, experts)
+            multiplied = multiplied_as(self.kernels, dtype)
+            shape = expert_shape(self.kernels, multiplied, hidden, experts)
             preferred = _EVEN if experts.shared_intermediate else _UNEVEN
-            spread = ep > NODE_GPUS and tp == 1 and self._has("spread_experts", shape)
-            rows = self.rows("spread_experts" if spread else "experts", shape)
-            rows = nearest(_distribution(rows, preferred), {"ep": ep, "tp": tp})
+            spread = ep > NODE_GPUS and tp == 1 and has_rows(self.kernels, "spread_experts", shape)
+            rows = rows_of(self.kernels, "spread_experts" if spread else "experts", shape)
+            rows = nearest(distribution_of(rows, preferred), {"ep": ep, "tp": tp})
             shards = float(rows["tp"][0] * rows["ep"][0])
             measured = ideal(multiplied, shards, shape["experts"], shape["per_token"])
             return interpolate(rows, ("tokens",), measured, ideal(multiplied, float(tp * ep)), capped=False)
@@ -150,7 +144,7 @@ class Operations:
             return lambda sent: np.asarray(rounds * (among - 1) / among * sent / link)
 
         def make() -> Interpolated:
-            rows = nearest(self.rows(operation, {}), {"gpus": gpus})
+            rows = nearest(rows_of(self.kernels, operation, {}), {"gpus": gpus})
             measured = int(rows["gpus"][0])
             ideal, wanted = (ring_s(among, self.link_bytes_s(among, measured)) for among in (measured, gpus))
             return interpolate(rows, ("bytes",), ideal, wanted, capped=False)
@@ -177,8 +171,8 @@ class Operations:
             return seconds
 
         def make() -> Interpolated:
-            rows = self._attention_rows("prefill_attention", shard).filter(pl.col("prefix") == 0)
-            measured, saturates = _measured(rows), self.kernels.saturates
+            rows = attention_rows(self.kernels, "prefill_attention", shard).filter(pl.col("prefix") == 0)
+            measured, saturates = shard_of(rows), self.kernels.saturates
             fit = interpolate(rows, ("batch", "tokens"), ideal(measured), ideal(shard), saturates=saturates)
             return replace(fit, stretch=shard.heads / measured.heads)
 
@@ -200,8 +194,8 @@ class Operations:
             return seconds
 
         def make() -> Interpolated:
-            rows, sizes = self._attention_rows("decode_attention", shard), ("batch", "context")
-            measured, saturates = _measured(rows), self.kernels.saturates
+            rows, sizes = attention_rows(self.kernels, "decode_attention", shard), ("batch", "context")
+            measured, saturates = shard_of(rows), self.kernels.saturates
             fit = interpolate(rows, sizes, ideal(measured), ideal(shard), saturates=saturates, together=saturates)
             return replace(fit, stretch=shard.kv_heads / measured.kv_heads)
 
@@ -217,7 +211,9 @@ class Operations:
             return np.asarray(sequences * vocab * ACTIVATION_BYTES / self.gpu.bandwidth_bytes_s)
 
         def make() -> Interpolated:
-            return interpolate(nearest(self.rows("sampler", {}), {"vocab": vocab}), ("batch",), ideal, capped=False)
+            return interpolate(
+                nearest(rows_of(self.kernels, "sampler", {}), {"vocab": vocab}), ("batch",), ideal, capped=False
+            )
 
         return self.fit(("sampler", vocab), make).seconds(batch)
 
@@ -242,99 +238,6 @@ class Operations:
             self.kernels.estimated.add(operation)
             return estimated(sizes, ideal, _ESTIMATED)
 
-    def rows(self, operation: str, wanted: dict[str, Any]) -> pl.DataFrame:
-        """The rows of a table with the wanted values in the columns. Raises InputError if there are none."""
-        table = self.kernels.table(operation)
-        rows = table.filter(*(pl.col(name) == value for name, value in wanted.items()))
-        if rows.is_empty():
-            shape = ", ".join(f"{name} {value}" for name, value in wanted.items())
-            origin = self.kernels.provenance
-            raise InputError(
-                f"no {operation} times with {shape} for gpu {origin.gpu}, backend {origin.backend} in {origin.source}"
-            )
-        return rows
-
-    def _has(self, operation: str, wanted: dict[str, Any]) -> bool:
-        """Whether a table holds rows with the wanted values in the columns."""
-        table = self.kernels.tables.get(operation)
-        return (
-            table is not None
-            and not table.filter(*(pl.col(name) == value for name, value in wanted.items())).is_empty()
-        )
-
     def ideal_s(self, flops: FloatArray, moved_bytes: FloatArray, peak_flops: float) -> FloatArray:
         """Seconds at the speed of light: the longer of computing `flops` and of moving `moved_bytes`."""
         return np.maximum(flops / peak_flops, moved_bytes / self.gpu.bandwidth_bytes_s)
-
-    def _expert_shape(self, dtype: str, hidden: int, experts: Experts) -> dict[str, Any]:
-        """The measured shape that stands for these experts: the same, or matrices of the same size in up to twice or
-        half the number, which keep the GPU as busy with as many tokens.
-        """
-        size = {"dtype": dtype, "hidden": hidden, "intermediate": experts.intermediate}
-        numbers = {"experts": experts.count, "per_token": experts.per_token}
-        if not self._has("experts", size | numbers) and self._has("experts", size):
-            found = nearest(self.rows("experts", size), {"experts": experts.count, "per_token": experts.per_token})
-            other = {name: int(found[name][0]) for name in numbers}
-            if all(0.5 <= other[name] / number <= 2.0 for name, number in numbers.items()):
-                return size | other
-        return size | numbers
-
-    def _multiplied_as(self, dtype: str) -> str:
-        """The type of weights by which the backend multiplies them, if that is faster and was measured."""
-        faster = self.kernels.multiplied_as.get(dtype, dtype)
-        return faster if faster in self.kernels.table("experts")["dtype"].unique() else dtype
-
-    def _gemm_rows(self, dtype: str) -> pl.DataFrame:
-        """Rows of a data type as a server runs it.
-
-        Rows of fp8 contain the search for the scale of the activations; it is subtracted if scales are fixed. If
-        fp8_block rows measured the host's launches instead of the kernel, those of fp8 replace them: a product of 32 x
-        32 matrices that takes tens of microseconds was not replayed from a CUDA graph, as servers do; up to twice that
-        time, times say little of the GPU. The same kernels in other tables take as long as fp8 with one scale.
-        """
-        rows = self.rows("gemm", {"dtype": "fp8" if dtype == "fp8_dynamic" else dtype})
-        if dtype == "fp8":
-            return self._with_fixed_scales(rows)
-        if dtype != "fp8_block" or "fp8" not in self.kernels.table("gemm")["dtype"].unique():
-            return rows
-        by_kernel = "kernel" if "kernel" in rows.columns else "dtype"
-        launch = pl.col("latency_s").min().over(by_kernel)
-        plain = self.rows("gemm", {"dtype": "fp8"}).select("m", "n", "k", plain_s="latency_s")
-        bound = (launch > _LAUNCH_BOUND_S) & (pl.col("latency_s") < 2 * launch)
-        corrected = pl.when(bound).then(pl.min_horizontal("latency_s", "plain_s")).otherwise("latency_s")
-        return rows.join(plain, on=("m", "n", "k"), how="left").with_columns(latency_s=corrected)
-
-    def _with_fixed_scales(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Times of products without the search for the scale of their activations, if that was measured separately."""
-        if "quantize" not in self.kernels.tables:
-            return rows
-        searches = self.rows("quantize", {}).filter((pl.col("phase") == "scale") & (pl.col("dtype") == "fp8"))
-        search = searches.select("m", "k", search_s="latency_s")
-        rest = pl.max_horizontal(pl.col("latency_s") - pl.col("search_s"), _LEAST_PRODUCT * pl.col("latency_s"))
-        known = pl.when(pl.col("search_s").is_null()).then("latency_s").otherwise(rest)
-        return rows.join(search, on=("m", "k"), how="left").with_columns(latency_s=known)
-
-    def _attention_rows(self, operation: str, shard: Shard) -> pl.DataFrame:
-        """Rows of the heads, or of the most similar ones.
-
-        A batch of n sequences keeps the GPU as busy with h heads as one of n / 2 with 2 h.
-        """
-        rows = self.rows(operation, {"kv_dtype": shard.kv_dtype})
-        windowed = rows.filter(pl.col("window") == 0 if shard.window == 0 else pl.col("window") > 0)
-        if windowed.is_empty():
-            self.rows(operation, {"kv_dtype": shard.kv_dtype, "window": shard.window})  # raises with what is missing
-        wanted: dict[str, float] = {"head_dim": shard.head_dim, "kv_heads": shard.kv_heads, "heads": shard.heads}
-        return nearest(windowed, wanted | ({"window": shard.window} if shard.window else {}))
-
-
-def _measured(rows: pl.DataFrame) -> Shard:
-    """The shard to which rows of one shard belong."""
-    first = rows.row(0, named=True)
-    return Shard(first["heads"], first["kv_heads"], first["head_dim"], first["kv_dtype"], first["window"])
-
-
-def _distribution(rows: pl.DataFrame, preferred: Sequence[str]) -> pl.DataFrame:
-    """Rows of the most likely measured distribution of tokens over experts."""
-    measured = set(rows["distribution"].unique())
-    chosen = next((name for name in preferred if name in measured), rows["distribution"][0])
-    return rows.filter(pl.col("distribution") == chosen)
