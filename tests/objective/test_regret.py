@@ -22,6 +22,11 @@ from tests.helpers.composing import configured
 _SMALL = ("trace=synthetic", "trace.requests=80", "trace.limit=80", "trace.arrivals.rate=40", "timing=affine")
 
 
+@pytest.fixture(autouse=True)
+def _own_words_for_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # `launch` sets it: undone after the test
+
+
 def measured(*words: str) -> tuple[Experiment, Measurement]:
     experiment = compose(configured(*_SMALL, *words))
     return experiment, Goodput().measure(experiment)
