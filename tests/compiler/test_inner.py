@@ -10,6 +10,8 @@ import numba
 import numpy as np
 import pytest
 from numba.core import codegen
+from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
 
 from framework.compiler import linking
 from framework.compiler.decorators import compiled, either, inner, prepare
@@ -21,7 +23,8 @@ pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NUMBA_DI
 
 @pytest.fixture
 def optimised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The libraries that LLVM optimises and emits, as that happens."""
+    """The libraries that LLVM optimises and emits, as that happens; Numba's runtime, one for each process, is there."""
+    rtsys.initialize(cpu_target.target_context)
     names: list[str] = []
     library: Any = codegen.CPUCodeLibrary
     optimise = library._optimize_final_module
