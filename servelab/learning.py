@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -61,7 +61,6 @@ class RoutingEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         True
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
     features = ("queued_tokens", "lacking_tokens", "prefill_s", "prefills", "decodes", "step_s", "free_kv")
 
     def __init__(self, policy: Any = "chunked", trace: Any = "synthetic", **settings: Any) -> None:
