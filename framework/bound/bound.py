@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.bound.demand import demand_of, least_chain_s, most_started, use_names
+from framework.bound.chains import least_chain_s, least_program_s
+from framework.bound.demand import demand_of, most_started, use_names
 from framework.bound.fluid import Fluid, least_duration, most_good
 from framework.bound.requests import Needs, Pool, least_needs, make_pools
 from framework.bound.setting import Setting
@@ -131,6 +132,14 @@ def shortest_time_s(setting: Setting) -> float:
     return _search(setting).least()[0]
 
 
+def shortest_programs_s(setting: Setting) -> Floats:
+    """The least time of each program, from its first call to the end of its last, in the order of `Workload.openers`.
+
+    Errors and the cluster are those of `bound`.
+    """
+    return _search(setting).programs_s()
+
+
 def _search(setting: Setting) -> _Search:
     workload = within_context(setting.workload, setting.model.max_context)
     setting = replace(setting, workload=workload, cluster=streams_apart(setting.cluster, setting.engine))
@@ -241,6 +250,10 @@ class _Search:
             if fluid.least_of_all_s() > least_s:
                 least_s, limit = fluid.least_of_all_s(), self._scarce(fluid)
         return least_s, limit
+
+    def programs_s(self) -> Floats:
+        """Least times of programs, whatever else there is to serve."""
+        return least_program_s(self._setting, self._needs)
 
     def _latest_s(self) -> Floats:
         """The latest possible time from sending to the last token of a good request."""

@@ -149,27 +149,6 @@ def most_started(setting: Setting, pools: Sequence[Pool], needs: Needs) -> int:
     return free + most_in_time(ready_s, due_s, work_s / speed)
 
 
-def least_chain_s(setting: Setting, needs: Needs) -> float:
-    """Least time from the first arrival to the last completion when requests wait for others to end."""
-    workload, clients = setting.workload, setting.load.clients
-    count = len(workload)
-    previous = np.full(count, -1) if workload.previous is None else workload.previous
-    think_s = np.zeros(count) if workload.think_s is None else np.where(previous >= 0, workload.think_s, 0.0)
-    lasts_s = np.where(needs.served, needs.total_s, 0.0)
-    first_s = workload.arrival_s if clients is None else np.zeros(count)
-    ends_s = np.where(previous < 0, first_s + lasts_s, np.nan)
-    waiting = np.flatnonzero(previous >= 0)
-    while len(waiting):
-        before_s = ends_s[previous[waiting]]
-        known = ~np.isnan(before_s)
-        ends_s[waiting[known]] = (before_s + think_s[waiting] + lasts_s[waiting])[known]
-        waiting = waiting[~known]
-    least_s = float(ends_s[needs.served].max(initial=0.0) - first_s[previous < 0].min())
-    if clients is not None:
-        least_s = max(least_s, float((lasts_s + think_s)[needs.served].sum()) / clients)
-    return max(least_s, 0.0)
-
-
 # --- first tokens in time ---------------------------------------------------------------------------------------------
 
 

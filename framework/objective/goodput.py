@@ -12,13 +12,22 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.bound.bound import Bound, any_plan, any_role, any_stream, bound, shortest_time_s
+from framework.bound.bound import (
+    Bound,
+    any_plan,
+    any_role,
+    any_stream,
+    bound,
+    shortest_programs_s,
+    shortest_time_s,
+)
 from framework.metrics.by_length import by_length, require_edges
 from framework.metrics.parts import Seconds
+from framework.metrics.service.programs import program_slowdowns
 from framework.metrics.service.tenants import by_tenant
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
-from framework.metrics.summary import Evaluation, counted, evaluate
+from framework.metrics.summary import Evaluation, counted, evaluate, is_counted
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy
 from framework.result import Result
@@ -94,8 +103,8 @@ def judged(experiment: Experiment, result: Result) -> Evaluation:
 def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     """The evaluation of a run, with its goodput and the bound of every schedule (`framework.bound.bound`).
 
-    The summary gets `goodput_bound`, `share_of_bound` (None if no request can be good) and `bound_limit`; and `split`
-    if that of the cluster is automatic.
+    The summary gets `goodput_bound`, `share_of_bound` (None if no request can be good) and `bound_limit`; `split` if
+    that of the cluster is automatic; and the slowdowns of programs (`framework.metrics.service.programs`).
     """
     best = bound_of(experiment)
     evaluation = judged(experiment, result)
@@ -106,7 +115,16 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
         "bound_limit": best.limit,
     }
     split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
-    return replace(evaluation, summary=evaluation.summary | added | split)
+    return replace(evaluation, summary=evaluation.summary | added | split | _slowdowns(experiment, result, evaluation))
+
+
+def _slowdowns(experiment: Experiment, result: Result, evaluation: Evaluation) -> dict[str, float | None]:
+    """Of programs, relative to the least time that each takes if every GPU may do anything."""
+    if result.workload.trigger is None:
+        return {}
+    setting = experiment.setting
+    own = replace(setting, workload=result.workload, cluster=any_role(setting.cluster))
+    return program_slowdowns(result, is_counted(evaluation.requests), shortest_programs_s(own))
 
 
 def bound_of(experiment: Experiment) -> Bound:

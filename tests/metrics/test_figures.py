@@ -90,7 +90,8 @@ LOWER = [
         "idle_seat_share",
     ),
     *("service_difference", "worst_slowdown", "overdue_share"),
-    *("mean_program_s", "median_program_s", "p99_program_s", "recomputed_tokens", "tail_s"),
+    *("mean_program_s", "median_program_s", "p99_program_s", "mean_program_slowdown", "p99_program_slowdown"),
+    *("recomputed_tokens", "tail_s"),
     *("gpu_hours", "energy_j", "energy_per_token_j", "cost_usd", "usd_per_hour", "usd_per_million_good_tokens"),
 ]
 

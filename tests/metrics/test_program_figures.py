@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import servelab
-from framework.metrics.service.programs import program_figures
+from framework.metrics.service.programs import program_figures, program_slowdowns
 from framework.metrics.service.tail import tail_figures
 from tests.helpers.results import small_result
 from traces.formats.own import write_parquet
@@ -58,6 +58,19 @@ def test_a_program_counts_if_its_first_call_does() -> None:
     assert [found["programs"], found["mean_program_s"]] == [1, 5.0]
     nothing = program_figures(result(), ~COUNTED)
     assert [nothing["programs"], nothing["mean_program_s"], nothing["p99_program_s"]] == [0, None, None]
+
+
+def test_slowdowns_are_relative_to_the_least_time_of_each_program() -> None:
+    run, least_s = result(), np.array([2.5, 4.0])  # they took 5 s and 8 s
+    found = program_slowdowns(run, COUNTED, least_s)
+    assert found == {"mean_program_slowdown": 2.0, "p99_program_slowdown": 2.0}
+    only = program_slowdowns(run, np.array([True, False, False, False, True]), np.array([5.0, 1.0]))
+    assert only["mean_program_slowdown"] == 1.0
+    run.requests["state"][4] = 2
+    unserved = program_slowdowns(run, COUNTED, np.array([0.0, 4.0]))
+    assert unserved == {"mean_program_slowdown": None, "p99_program_slowdown": None}
+    plain = replace(run, workload=replace(run.workload, trigger=None))
+    assert program_slowdowns(plain, COUNTED, least_s) == {}
 
 
 def test_hits_are_told_apart_by_what_set_a_call_off() -> None:

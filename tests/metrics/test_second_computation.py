@@ -51,6 +51,8 @@ _NOT_RECOMPUTED = {
     "goodput_bound": "an optimum, for which tests/bound has other methods",
     "share_of_bound": "a share of that",
     "bound_limit": "what that optimum is limited by",
+    "mean_program_slowdown": "relative to a bound, for which tests/bound has other methods",
+    "p99_program_slowdown": "the same",
     "worst_slowdown": "relative to step times of a pool, of which tests/metrics/test_tenants has a second computation",
 }
 _NEAR = 1e-9  # relative

@@ -25,15 +25,11 @@ def program_figures(result: Result, counted: NDArray[np.bool_]) -> dict[str, Any
     workload, rows = result.workload, result.requests
     if workload.trigger is None:
         return {}
-    firsts, which = np.unique(workload.openers, return_inverse=True)
-    which = which.reshape(-1)
-    begin_s, end_s, done = rows["arrival_s"][firsts], np.full(len(firsts), -np.inf), np.ones(len(firsts), np.bool_)
-    np.maximum.at(end_s, which, rows["end_s"])
-    done[which[rows["state"] != FINISHED]] = False
-    times_s = (end_s - begin_s)[done & counted[firsts]]
+    all_s, counts = _times_s(result), counted[np.unique(workload.openers)]
+    times_s = all_s[counts & ~np.isnan(all_s)]
     known = len(times_s) > 0
     found: dict[str, Any] = {
-        "programs": int(counted[firsts].sum()),
+        "programs": int(counts.sum()),
         "programs_completed": len(times_s),
         "mean_program_s": float(times_s.mean()) if known else None,
         "median_program_s": float(np.median(times_s)) if known else None,
@@ -52,6 +48,33 @@ def program_figures(result: Result, counted: NDArray[np.bool_]) -> dict[str, Any
         asked = int(workload.input_tokens[own].sum())
         found[f"{name}_hit_rate"] = int(rows["cached_tokens"][own].sum()) / asked if asked else None
     return found
+
+
+def program_slowdowns(result: Result, counted: NDArray[np.bool_], least_s: NDArray[np.float64]) -> dict[str, Any]:
+    """The times of completed programs relative to `least_s`, those that no schedule passes, in the order of openers;
+    none if the trace does not say what sets calls off.
+    """
+    if result.workload.trigger is None:
+        return {}
+    times_s = _times_s(result)
+    some = counted[np.unique(result.workload.openers)] & ~np.isnan(times_s) & (least_s > 0)
+    slowdowns = times_s[some] / least_s[some]
+    return {
+        "mean_program_slowdown": float(slowdowns.mean()) if len(slowdowns) else None,
+        "p99_program_slowdown": float(np.percentile(slowdowns, 99)) if len(slowdowns) else None,
+    }
+
+
+def _times_s(result: Result) -> NDArray[np.float64]:
+    """From the first call of each program to the end of its last, in the order of openers; NaN if a call did not
+    finish.
+    """
+    rows = result.requests
+    firsts, which = np.unique(result.workload.openers, return_inverse=True)
+    which, end_s = which.reshape(-1), np.full(len(firsts), -np.inf)
+    np.maximum.at(end_s, which, rows["end_s"])
+    end_s[which[rows["state"] != FINISHED]] = np.nan
+    return np.asarray(end_s - rows["arrival_s"][firsts])
 
 
 def lost_tokens(result: Result) -> NDArray[np.int64]:
