@@ -23,6 +23,7 @@ from framework.run.sweep import Outcome, Sweep
 
 OVERRIDES, REFUSAL = "overrides", "refusal"  # user attributes of a trial
 SHOWN = (HEADLINE, "slo_attainment", "p99_ttft_ms", "p99_tpot_ms", "cost_usd")  # keys shown after the goals
+SETTLED = "capacity_settled"  # kept of a capacity, and not shown
 _VIOLATION = "violation"
 _REFUSED = 30  # refused trials in a row after which the search ends
 _POLL_S = 0.2
@@ -198,7 +199,7 @@ class Search:
         if values is None or outcome.record is None:
             return
         summary = outcome.record.summary
-        shown = {key: summary[key] for key in SHOWN if key in summary} | {"record": outcome.record.key}
+        shown = {key: summary[key] for key in (*SHOWN, SETTLED) if key in summary} | {"record": outcome.record.key}
         for key, value in shown.items():
             trial.set_user_attr(key, value)
         trial.set_constraint(_VIOLATION, 0.0)

@@ -22,7 +22,7 @@ def test_every_policy_of_the_project_has_a_row() -> None:
 
 def test_the_first_trial_is_the_policy_as_it_is(tmp_path: Path) -> None:
     shared = [*("gpu=h100", "trace.requests=60", "engine.max_batch=2", "timing=roofline"), "objective=capacity"]
-    study = Study(3, 2, shared, {"synthetic": []}, {"chunked": "chunked"}, Coarse([], {}))
+    study = Study(3, 2, shared, {"synthetic": []}, {"chunked": "chunked"}, Coarse({}, {}))
     found = search(study, "synthetic", "chunked", tmp_path)
     assert found.untuned_rps <= found.tuned_rps
     assert not any(word.startswith("engine.max_batch") for word in found.best)  # what is given is not searched
@@ -33,10 +33,17 @@ def test_the_first_trial_is_the_policy_as_it_is(tmp_path: Path) -> None:
 
 def test_only_the_cells_that_are_named_are_searched_coarsely() -> None:
     study = read_study()
-    assert set(study.coarse.settings) <= set(study.overrides("reasoning", "trail"))
-    assert not set(study.coarse.settings) & set(study.overrides("azure_code", "trail"))
+    assert set(study.coarse.settings["reasoning"]) <= set(study.overrides("reasoning", "trail"))
+    assert not set(study.coarse.settings["azure_code"]) & set(study.overrides("azure_code", "trail"))
     assert set(study.coarse.traces) <= set(study.policies)
     assert all(set(traces) <= set(study.traces) for traces in study.coarse.traces.values())
+    assert set(study.coarse.settings) == set(study.traces)
+
+
+def test_a_search_that_runs_out_of_requests_is_not_settled(tmp_path: Path) -> None:
+    shared = ["gpu=h100", "trace.requests=60", "timing=roofline", "objective=capacity", "objective.most_requests=120"]
+    study = Study(1, 2, shared, {"synthetic": []}, {"chunked": "chunked"}, Coarse({}, {}))
+    assert not search(study, "synthetic", "chunked", tmp_path).settled
 
 
 def test_draws_race_the_defaults() -> None:
@@ -45,12 +52,12 @@ def test_draws_race_the_defaults() -> None:
 
 
 def test_a_cell_below_the_share_is_marked() -> None:
-    found = [Found("a", "x", 4.0, 10.0, ()), Found("a", "y", 10.0, 10.0, ()), Found("b", "x", 0.0, 0.0, ())]
+    found = [Found("a", "x", 4.0, 10.0, ()), Found("a", "y", 10.0, 10.0, (), False), Found("b", "x", 0.0, 0.0, ())]
     assert table(found, 0.5).splitlines() == [
         "| policy | a | b |",
         "|---|---:|---:|",
         "| x | 4 / 10 (40 %) ! | 0 / 0 |",
-        "| y | 10 / 10 (100 %) | – |",
+        "| y | 10 / 10 (100 %) ? | – |",
     ]
 
 

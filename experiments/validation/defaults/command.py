@@ -3,7 +3,8 @@
     python -m experiments.validation.defaults azure_code only=chunked,distserve
 
 study.yaml names policies, spaces and traces. A cell is `untuned / tuned` requests/s and their ratio; `!` marks less
-than half. All runs go through the results store, and stored ones are not run again.
+than half, `?` a search that ran out of requests before it had decided. All runs go through the results store, and
+stored ones are not run again.
 """
 
 from __future__ import annotations

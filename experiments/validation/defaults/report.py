@@ -8,7 +8,10 @@ from experiments.validation.defaults.run import Found
 
 
 def table(found: Sequence[Found], least: float) -> str:
-    """`untuned / tuned` requests/s, with a mark if the defaults reach less than the share `least`."""
+    """`untuned / tuned` requests/s, with `!` if the defaults reach less than the share `least`.
+
+    `?`: requests ran out before a search had decided.
+    """
     traces = list(dict.fromkeys(one.trace for one in found))
     cells = {(one.policy, one.trace): _words(one, least) for one in found}
     lines = [f"| policy | {' | '.join(traces)} |", f"|---|{'---:|' * len(traces)}"]
@@ -21,4 +24,4 @@ def _words(one: Found, least: float) -> str:
     if one.share is None:
         return "0 / 0"
     words = f"{one.untuned_rps:.3g} / {one.tuned_rps:.3g} ({100 * one.share:.0f} %)"
-    return f"{words} !" if one.share < least else words
+    return words + (" !" if one.share < least else "") + ("" if one.settled else " ?")

@@ -14,7 +14,7 @@ from experiments.tune.result import Row, findings
 from experiments.tune.sampler import DEFAULT, SamplerKind
 from experiments.tune.space_file import read_space
 from experiments.tune.storage import Presence
-from experiments.tune.study import Search
+from experiments.tune.study import SETTLED, Search
 from experiments.validation.defaults.study import Study
 from framework.errors import InputError
 from framework.run.sweep import Sweep
@@ -25,13 +25,17 @@ _STEP = 1.1  # ratio of the rates that a search tries first beyond that
 
 @dataclass(frozen=True)
 class Found:
-    """Capacities in requests/s: of the defaults, and of the best trial, whose settings are `best`."""
+    """Capacities in requests/s: of the defaults, and of the best trial, whose settings are `best`.
+
+    `settled`: both searches decided whether their last rates are sustained; otherwise requests ran out before.
+    """
 
     trace: str
     policy: str
     untuned_rps: float
     tuned_rps: float
     best: tuple[str, ...]
+    settled: bool = True
 
     @property
     def share(self) -> float | None:
@@ -65,7 +69,8 @@ def search(study: Study, trace: str, policy: str, out: Path) -> Found:
     untuned_rps = first.values[0]
     run(study.trials, *race_above(untuned_rps))
     best = findings(trials, space, feasible, goals).ranked[0]
-    return Found(trace, policy, untuned_rps, best.values[0], changed(first, best))
+    settled = all(bool(row.figures.get(SETTLED, True)) for row in (first, best))
+    return Found(trace, policy, untuned_rps, best.values[0], changed(first, best), settled)
 
 
 def race_above(untuned_rps: float) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ _FILE = Path(__file__).with_name("study.yaml")
 
 @dataclass(frozen=True)
 class Coarse:
-    """Cells that are searched with further `settings`: `traces` by policy."""
+    """Cells that are searched with further settings: `settings` by trace, `traces` by policy."""
 
-    settings: Sequence[str]
+    settings: Mapping[str, Sequence[str]]
     traces: Mapping[str, Sequence[str]]
 
 
@@ -33,7 +33,7 @@ class Study:
 
     def overrides(self, trace: str, policy: str) -> tuple[str, ...]:
         """The settings of all runs of a search, as for run.py."""
-        further = self.coarse.settings if trace in self.coarse.traces.get(policy, ()) else ()
+        further = self.coarse.settings[trace] if trace in self.coarse.traces.get(policy, ()) else ()
         return (f"policy={policy}", f"trace={trace}", *self.shared, *self.traces[trace], *further)
 
 
