@@ -35,9 +35,10 @@ from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.outside import as_typed
 from framework.cli.safe_text import one_line, secrets_of, without
-from framework.cli.terminal import progress_bar, results_console, tell
+from framework.cli.terminal import results_console, tell
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
+from framework.run.live import told
 from framework.run.sweep import Sweep
 
 _TRIALS = 100
@@ -108,7 +109,8 @@ def tune(arguments: Arguments) -> None:
     space = with_demand(space, base)
     feasible = Feasibility(space, base)
     sweep = Sweep(overrides, out)
-    with Presence(study) as presence, progress_bar(study.study_name) as progress:
+    name = study.study_name
+    with Presence(study) as presence, told(sweep.store, f"study {name}", name, "trials") as progress:
         Search(study, space, feasible, sampler, goals, parts, sweep, presence).run(trials, workers, progress)
     _conclude(findings(study, space, feasible, goals), base, out, arguments.every)
 

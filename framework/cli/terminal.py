@@ -1,15 +1,12 @@
-"""The two streams of a run: results on stdout, a progress bar on stderr if that is a terminal."""
+"""The two streams of a command: results on stdout, lines about them on stderr."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from framework.cli.console import SafeConsole
 from framework.cli.safe_text import one_line, printable
@@ -30,23 +27,6 @@ def results_console() -> Console:
 def tell(line: str) -> None:
     """Print a line on stderr: where results are, and anything else that is no result."""
     print(printable(line), file=sys.stderr)
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield `report(done, total)`, which draws the bar, or None if stderr is not a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    counts = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(TextColumn("{task.description}"), *counts, console=console, transient=True) as progress:
-        task = progress.add_task(label, total=None)
-
-        def report(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
-        yield report
 
 
 @functools.cache

@@ -88,7 +88,7 @@ def solve(scenario: Scenario, searches: Searches, out: Path) -> Optimum:
     space = with_demand(space, base)
     feasible = Feasibility(space, base)
     points = {point.overrides: point for point in feasible.pool or ()}
-    launched = Sweep([*scenario.overrides, "hydra/launcher=joblib"], out).run(list(points))
+    launched = Sweep([*scenario.overrides, "hydra/launcher=joblib"], out).shown(list(points))
     outcomes = {outcome.overrides: outcome for outcome in launched}
     records = {key: outcome.record for key, outcome in outcomes.items() if outcome.record is not None}
     if not records:
