@@ -67,7 +67,7 @@ def test_the_time_left_is_that_of_the_last_reports_not_of_runs_found_in_a_store(
 ) -> None:
     heard: list[Standing] = []
     now_s = 0.0
-    monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
     progress = Progress((heard.append,))
     progress(0, 1000)
     assert heard[-1].left_s == -1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def _fail(store: Path) -> None:
 def test_the_file_of_a_killed_process_goes_with_the_next_sweep(tmp_path: Path) -> None:
     folder = tmp_path / "running"
     folder.mkdir()
-    known = {**vars(live.Running("lost", "runs")), "host": live.socket.gethostname(), "pid": 2**22 + 1}
+    known = {**vars(live.Running("lost", "runs")), "host": socket.gethostname(), "pid": 2**22 + 1}
     (folder / "lost.json").write_text(json.dumps(known))
     (folder / "elsewhere.json").write_text(json.dumps(known | {"host": "elsewhere"}))
     with told(tmp_path, "sweep", "sweep", "runs"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
+from hydra.core.utils import JobReturn
 
 from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import Feasibility
@@ -76,7 +77,7 @@ class _Known(Sweep):
     def __init__(self, outcomes: Mapping[tuple[str, ...], Outcome]) -> None:
         self._outcomes = outcomes
 
-    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
+    def run(self, jobs: Sequence[Sequence[str]], ended: Callable[[JobReturn], None] | None = None) -> list[Outcome]:
         return [self._outcomes[tuple(job)] for job in jobs]
 
 

@@ -34,7 +34,7 @@ class BasicLauncher(basic_launcher.BasicLauncher):
         from framework.run.following import follow
 
         assert self.hydra_context is not None
-        returned = []
+        returned: list[JobReturn] = []
         for number, overrides in enumerate(job_overrides, initial_job_idx):
             returned += super().launch([overrides], number)
             follow(self.hydra_context.callbacks.callbacks, returned[-1])
