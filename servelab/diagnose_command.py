@@ -17,8 +17,7 @@ from framework.cli.command import Arguments, command
 @command(__doc__, operands="DIR")
 def main(arguments: Arguments) -> None:
     """Print the diagnosis. Raises InputError if there is no run in the directory."""
-    from framework.cli.progress import progress_line
-    from framework.cli.terminal import results_console, tell
+    from framework.cli.terminal import progress_line, results_console, tell
     from framework.objective.goodput import Goodput
     from framework.report.trials_table import TrialsTable
     from framework.run.compose import compose

@@ -19,8 +19,7 @@ from experiments.guide.plots import draw
 from experiments.guide.report import report
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.progress import progress_line
-from framework.cli.terminal import results_console, tell
+from framework.cli.terminal import progress_line, results_console, tell
 from framework.run.callback import FreshDirectory
 
 

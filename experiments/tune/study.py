@@ -17,7 +17,7 @@ from experiments.tune.sampler import Proposer, SamplerKind
 from experiments.tune.space import Point, Space
 from experiments.tune.storage import OWNER, Presence
 from experiments.tune.surrogate import Tried
-from framework.cli.progress import Report
+from framework.cli.terminal import Report
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
 from framework.report.table_words import named

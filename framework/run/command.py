@@ -14,8 +14,7 @@ from rich.console import RenderableType
 
 from framework.cli.arguments import config_dirs, program
 from framework.cli.outside import as_typed, is_of_files
-from framework.cli.progress import progress_line
-from framework.cli.terminal import results_console, tell
+from framework.cli.terminal import progress_line, results_console, tell
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
 from framework.report.capacity_table import capacity_table

@@ -11,7 +11,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from framework.cli.progress import Progress
+from framework.cli.terminal import Progress
 from framework.metrics.figure import Better
 from framework.metrics.figures import metric
 from framework.report.table_words import named

@@ -17,8 +17,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from framework.cli.files import write_whole
-from framework.cli.progress import Progress, Standing, progress_line
 from framework.cli.safe_text import one_line
+from framework.cli.terminal import Progress, Standing, progress_line
 from framework.errors import InputError
 
 _FOLDER = "running"

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from framework.cli import progress as module
-from framework.cli.progress import Progress, Standing, duration, fitted, progress_line, words
+from framework.cli import terminal as module
+from framework.cli.terminal import Progress, Standing, duration, fitted, progress_line, words
 
 HALF = Standing(12, 40, 1, "goodput 4.50 req/s", gone_s=70.0, left_s=200.0)
 

@@ -86,6 +86,6 @@ def test_where_processes_have_no_files_one_that_there_is_runs(tmp_path: Path, mo
 def test_a_study_can_be_seen_in_a_browser(monkeypatch: pytest.MonkeyPatch, is_installed: bool) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if is_installed else None)
     install = "" if is_installed else "pip install optuna-dashboard; "
-    said = dashboard("studies/a b.journal")
+    said = storage.dashboard("studies/a b.journal")
     assert said == f"trials in a browser, also of a study that runs: {install}optuna-dashboard 'studies/a b.journal'"
-    assert "secret" not in dashboard("postgresql://me:secret@host/studies")
+    assert "secret" not in storage.dashboard("postgresql://me:secret@host/studies")

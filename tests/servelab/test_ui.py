@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from framework.cli.progress import Standing
+from framework.cli.terminal import Standing
 from framework.metrics.figures import metric
 from framework.metrics.summary import evaluate
 from framework.run.job import flattened, stored

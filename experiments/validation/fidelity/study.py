@@ -22,7 +22,7 @@ from experiments.validation.fidelity.replay import Replay, Replayed, replay_all
 from experiments.validation.fidelity.rows import Row
 from experiments.validation.fidelity.score import splits
 from experiments.validation.fidelity.server import Client, assumed, unsupported
-from framework.cli.progress import progress_line
+from framework.cli.terminal import progress_line
 from framework.timing.calibration_terms import Calibration
 
 

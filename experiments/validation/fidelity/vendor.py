@@ -31,8 +31,8 @@ import polars as pl
 from experiments.validation.fidelity.csv_file import VERSION, read_rows
 from experiments.validation.fidelity.rows import Pool, Row
 from framework.cli.files import user_cache, write_whole
-from framework.cli.progress import progress_line
 from framework.cli.reading import parquet_of
+from framework.cli.terminal import progress_line
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 

@@ -21,8 +21,7 @@ from experiments.validation.given.report import csv_lines, offline_table, stage_
 from experiments.validation.given.stage_file import read_stage_file
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.progress import progress_line
-from framework.cli.terminal import results_console
+from framework.cli.terminal import progress_line, results_console
 from framework.errors import InputError
 
 _KEYS = {

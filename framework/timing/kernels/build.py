@@ -20,8 +20,7 @@ from typing import Any
 from framework.checks import require_choice
 from framework.cli.arguments import configured, is_config_dir, whole
 from framework.cli.command import Arguments, command
-from framework.cli.progress import progress_line
-from framework.cli.terminal import results_console
+from framework.cli.terminal import progress_line, results_console
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model

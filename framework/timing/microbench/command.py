@@ -31,8 +31,8 @@ from typing import Any
 from framework.cli.arguments import DIRECTORIES
 from framework.cli.command import Arguments, command
 from framework.cli.files import write_whole
-from framework.cli.progress import progress_line
 from framework.cli.reading import parsed_json, read_text
+from framework.cli.terminal import progress_line
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.timing.microbench.cases import Case, unmeasured_parts
