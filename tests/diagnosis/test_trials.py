@@ -216,7 +216,7 @@ def test_remedies_are_settings_that_act_on_the_causes() -> None:
     assert remedies(flattened(config), experiment, []) == []
 
 
-SHAPES = {
+SHAPES: dict[tuple[str, ...], dict[str, set[str]]] = {
     ("policy=distserve", "cluster.prefill=4", "cluster.decode=3", "cluster.decode_tp=2"): {
         "prefill": {"cluster.prefill=2 cluster.prefill_tp=2", "cluster.prefill=2 cluster.prefill_pp=2"},
         "seats": {"cluster.decode=6 cluster.decode_tp=1"},
