@@ -9,7 +9,7 @@ from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
 from framework.reference.pins import break_pins
-from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
+from framework.reference.prefixes import enter_read, free_kv, matched_prefix, read_stores
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
@@ -63,8 +63,11 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
     i.cache.reference(r.id, present)
     r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
     r.covered, r.caches = covered, True
+    lacking = [id for id in ids if id not in present]
+    r.counted = 0
+    read_stores(s, i, r, lacking)
     i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
-    load_prefix(s, i, r, [id for id in ids if id not in present])
+    enter_read(i, r, lacking)
     i.take_in(r)
     i.prefilling.append(r)
     s.give_admission_number(r)

@@ -42,7 +42,7 @@ def join(s: Simulation, i: Instance) -> Request:
     i.take_in(r)
     if r.is_partial:
         i.prefilling.append(r)
-        r.caches = True
+        r.caches, r.counted = True, 0
         return r
     if i.spec.pulls:  # free the room for its first step: from now on it grows like any other
         i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, kv_of_first_step(s, r, r.kv)))
