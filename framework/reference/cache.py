@@ -188,11 +188,19 @@ class BlockCache(Cache):
 class Store:
     """Trace blocks, or chunks of them, least recently used first; a chunk has the id of its last block."""
 
-    def __init__(self, capacity: int, chunk: int = 1, write_after: int = 1, on_eviction: bool = False) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        chunk: int = 1,
+        write_after: int = 1,
+        on_eviction: bool = False,
+        takes_outputs: bool = False,
+    ) -> None:
         self.capacity = capacity
         self.chunk = chunk
         self.write_after = write_after
         self.on_eviction = on_eviction
+        self.takes_outputs = takes_outputs
         self.ids: list[int] = []
         self.uses: Counter[int] = Counter()
 

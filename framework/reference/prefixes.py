@@ -84,11 +84,27 @@ def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None
 def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
     """Enter the blocks that r's first tokens fill into i's cache, and keep them in its stores, after a chunk."""
     register_cached(s, i, r, tokens)
-    for store in i.stores:
-        store.uses.update(r.hash_ids[r.counted : r.registered])
+    for k in range(len(i.stores)):
+        write_through(i, k, r)
     r.counted = r.registered
-    for k, store in enumerate(i.stores):
-        for j in reversed(range(0 if store.on_eviction else r.registered)):
-            id = r.hash_ids[j]
-            if (j + 1) % store.chunk == 0 and store.uses[id] >= store.write_after:
-                i.keep(k, id)
+
+
+def write_through(i: Instance, k: int, r: Request) -> None:
+    """Count the use of what r has so far on i, and keep it in a store."""
+    store = i.stores[k]
+    store.uses.update(r.hash_ids[r.counted : r.registered])
+    for j in reversed(range(0 if store.on_eviction else r.registered)):
+        id = r.hash_ids[j]
+        if (j + 1) % store.chunk == 0 and store.uses[id] >= store.write_after:
+            i.keep(k, id)
+
+
+def free_ended(s: Simulation, i: Instance, r: Request) -> None:
+    """Free the KV of r, which has ended on i; stores that take outputs keep what it has."""
+    if r.caches:
+        if s.shares_early:
+            register_cached(s, i, r, r.kv - r.accepted)
+        for k, store in enumerate(i.stores):
+            if store.takes_outputs:
+                write_through(i, k, r)
+    free_kv(s, i, r)

@@ -25,6 +25,7 @@ def tiered(draw: Draw) -> Scenario:
             rule = {"write": "back", "shared": False}
         else:
             rule["write_after"] = draw.one([1, 1, 2, 2, 3])
+            rule["outputs"] = draw.one(["left", "written"])
             if draw.chance(0.4):
                 rule["chunk_tokens"] = size * draw.integer(1, 3)
         tiers[name] = replace(tier, **rule)

@@ -524,12 +524,7 @@ MUTANTS = (
         "    s.lists[counted_at + r] = q.registered\n",
         "    pass\n",
     ),
-    Mutant(
-        "one that is admitted again uses nothing",
-        "steps/admission.py",
-        "        begin_count(s, r)\n",
-        "",
-    ),
+    Mutant("one that is admitted again uses nothing", "steps/admission.py", "        begin_count(s, r)\n", ""),
     Mutant(
         "one that prefills on elsewhere uses nothing",
         "requests/lifecycle.py",
@@ -564,7 +559,8 @@ MUTANTS = (
         "room is made before stores are read",
         "steps/admission.py",
         "        read_stores(s, i, r)\n    allocate(s, i, blocks_of(s, i, kv) - shared)\n",
-        "        pass\n    allocate(s, i, blocks_of(s, i, kv) - shared)\n    if s.options.tiers > 0:\n        read_stores(s, i, r)\n",
+        "        pass\n    allocate(s, i, blocks_of(s, i, kv) - shared)\n"
+        "    if s.options.tiers > 0:\n        read_stores(s, i, r)\n",
     ),
     Mutant(
         "what is lost is written back",

@@ -25,7 +25,8 @@ class Tier:
 
     `write`: `through`, blocks are written when they have been computed or loaded; `back`, when the tier above evicts
     them (GPU memory is above the first). A block is written through once `write_after` requests have used it. It keeps
-    and finds whole chunks of `chunk_tokens` (null: single blocks of the cache).
+    and finds whole chunks of `chunk_tokens` (null: single blocks of the cache). `outputs`: whether blocks that decode
+    steps fill are written through at the end of their request, too.
     """
 
     capacity_tokens: Whole | None = None
@@ -36,6 +37,7 @@ class Tier:
     write: Literal["through", "back"] = "through"
     write_after: Count = 1
     chunk_tokens: Count | None = None
+    outputs: Literal["left", "written"] = "left"
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.prefix_stores: ")
@@ -176,32 +178,37 @@ def _unlink(s: State, row: int, key: int) -> None:
 
 @inner
 def keep_prefix(s: State, i: int, r: int) -> None:
-    """Write through, after a chunk of r on i, all that r has so far, the first block last, to each store."""
-    q = s.requests[r]
-    if unlikely(s.options.counts_uses):
-        _count_uses(s, i, r)
+    """Write through, after a chunk of r on i, all that r has so far, to each store."""
     for k in range(s.options.tiers):
-        tier = s.tiers[i * s.options.tiers + k]
-        if unlikely(tier.on_eviction):
-            continue
-        for j in range(q.registered - 1, -1, -1):
-            key = s.names[q.hash_at + j]
-            if unlikely(tier.chunk > 1) and (j + 1) % tier.chunk != 0:
-                continue
-            if unlikely(tier.write_after > 1) and s.lists[tier.uses_at + key] < tier.write_after:
-                continue
-            keep(s, i, k, key)
+        _write_through(s, i, k, r)
+    if unlikely(s.options.counts_uses):
+        s.lists[s.options.counted_at + r] = s.requests[r].registered
 
 
 @inner
-def _count_uses(s: State, i: int, r: int) -> None:
-    """Count a use of each block of r that i has not counted since r came to it."""
-    q, counted_at = s.requests[r], s.options.counted_at
+def keep_outputs(s: State, i: int, r: int) -> None:
+    """Write through all that r, which has ended on i, has there, to the stores that take outputs."""
     for k in range(s.options.tiers):
-        tier = s.tiers[i * s.options.tiers + k]
-        for j in range(s.lists[counted_at + r], q.registered if tier.write_after > 1 else 0):
+        if s.tiers[i * s.options.tiers + k].takes_outputs:
+            _write_through(s, i, k, r)
+
+
+@inner
+def _write_through(s: State, i: int, k: int, r: int) -> None:
+    """Write what r has so far to a tier of i, the first block last, and count its use there."""
+    q, tier = s.requests[r], s.tiers[i * s.options.tiers + k]
+    if unlikely(tier.on_eviction):
+        return
+    if unlikely(tier.write_after > 1):
+        for j in range(s.lists[s.options.counted_at + r], q.registered):
             s.lists[tier.uses_at + s.names[q.hash_at + j]] += 1
-    s.lists[counted_at + r] = q.registered
+    for j in range(q.registered - 1, -1, -1):
+        key = s.names[q.hash_at + j]
+        if unlikely(tier.chunk > 1) and (j + 1) % tier.chunk != 0:
+            continue
+        if unlikely(tier.write_after > 1) and s.lists[tier.uses_at + key] < tier.write_after:
+            continue
+        keep(s, i, k, key)
 
 
 @inner

@@ -163,5 +163,6 @@ OPTIONS = record(
     # Tiers of prefix blocks, further.
     ("writes_back", "b1"),  # 1: the first tier takes what GPU memory evicts
     ("counts_uses", "b1"),  # 1: a tier takes blocks that have been used more than once
+    ("keeps_outputs", "b1"),  # 1: a tier takes what requests have generated
     ("counted_at", "i8"),  # for each request, its blocks whose use is counted on its present instance
 )

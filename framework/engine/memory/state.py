@@ -208,6 +208,7 @@ TIER = record(
     ("chunk", "i8"),  # blocks that it keeps and finds together; such a chunk has the name of its last block
     ("write_after", "i8"),  # uses of a block after which it is written
     ("uses_at", "i8"),  # offset of the uses of each block, by name, if write_after > 1
+    ("takes_outputs", "b1"),  # 1: it takes what a request has generated, at its end
     ("on_eviction", "b1"),  # 1: it takes what the tier above evicts, 0: what is computed or loaded
 )
 
