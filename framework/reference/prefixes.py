@@ -95,7 +95,8 @@ def write_through(i: Instance, k: int, r: Request) -> None:
     store.uses.update(r.hash_ids[r.counted : r.registered])
     for j in reversed(range(0 if store.on_eviction else r.registered)):
         id = r.hash_ids[j]
-        if (j + 1) % store.chunk == 0 and store.uses[id] >= store.write_after:
+        often = store.write_after == 1 or store.uses[id] >= store.write_after
+        if (j + 1) % store.chunk == 0 and often:
             i.keep(k, id)
 
 

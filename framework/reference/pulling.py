@@ -38,11 +38,12 @@ def may_join(i: Instance) -> bool:
 def join(s: Simulation, i: Instance) -> Request:
     """Let the first request whose KV has come to i decode there, or continue its prefill."""
     r = i.joining.pop(0)
+    r.counted = 0
     s.give_admission_number(r)
     i.take_in(r)
     if r.is_partial:
         i.prefilling.append(r)
-        r.caches, r.counted = True, 0
+        r.caches = True
         return r
     if i.spec.pulls:  # free the room for its first step: from now on it grows like any other
         i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, kv_of_first_step(s, r, r.kv)))

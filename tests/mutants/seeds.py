@@ -507,10 +507,22 @@ MUTANTS = (
     ),
     Mutant("a part of a chunk is kept", "kv/prefix_tiers.py", "(j + 1) % tier.chunk != 0", "(j + 2) % tier.chunk != 0"),
     Mutant(
-        "a chunk that is not filled is found",
+        "outputs are written everywhere",
         "kv/prefix_tiers.py",
-        "if last < q.hash_count else -1",
-        "if last < q.hash_count else int(s.names[q.hash_at + j])",
+        "        if s.tiers[i * s.options.tiers + k].takes",
+        "        if True or s.tiers[i * s.options.tiers + k].takes",
+    ),
+    Mutant(
+        "what was generated is not written",
+        "kv/kv_cache.py",
+        "            register_prefix(s, i, r, q.kv - q.accepted)\n        keep",
+        "            pass\n        keep",
+    ),
+    Mutant(
+        "KV from elsewhere is written at the end",
+        "kv/kv_cache.py",
+        "if unlikely(s.options.keeps_outputs) and q.caches:",
+        "if unlikely(s.options.keeps_outputs):",
     ),
     Mutant(
         "a block is written one use too early",
@@ -521,13 +533,13 @@ MUTANTS = (
     Mutant(
         "a use counts at each chunk",
         "kv/prefix_tiers.py",
-        "    s.lists[counted_at + r] = q.registered\n",
-        "    pass\n",
+        "        s.lists[s.options.counted_at + r] = s.requests[r].registered\n",
+        "        pass\n",
     ),
     Mutant("one that is admitted again uses nothing", "steps/admission.py", "        begin_count(s, r)\n", ""),
     Mutant(
-        "one that prefills on elsewhere uses nothing",
-        "requests/lifecycle.py",
+        "one that goes on elsewhere uses nothing",
+        "steps/pulling.py",
         "    begin_count(s, r)\n",
         "",
     ),

@@ -10,7 +10,6 @@ from framework.engine.copies.migration import cancel_migration
 from framework.engine.events.ask import is_asked
 from framework.engine.events.order import stores_gained, wake
 from framework.engine.kv.kv_cache import free_ended
-from framework.engine.kv.prefix_tiers import begin_count
 from framework.engine.memory.queues import append, load_changed, queue_push, turn_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
@@ -35,7 +34,6 @@ def start_prefilling(s: State, i: int, r: int) -> None:
     inst = s.instances[i]
     s.requests[r].state = PREFILLING
     s.requests[r].caches = True
-    begin_count(s, r)
     s.lists[inst.prefilling_at + inst.prefilling] = r
     s.lists[inst.chunk_at + inst.prefilling] = 0
     inst.prefilling += 1
