@@ -1,9 +1,9 @@
 """The same runs through vLLM's scheduler with its OffloadingConnector and through the simulator: every token's time.
 
-Drawn are prompts of shared documents, each of which finds the server idle, so that a load delays its own request alone
-on both sides; GPU memory for few of them, and host memory for all or, in the regime "host memory", for some. No prompt
-is whole blocks: of one that host memory has in full vLLM loads all and computes its last token again, the simulator its
-last block.
+Drawn are prompts of shared documents, each of which finds the server idle, so that a load delays its own request
+alone on both sides; GPU memory for few of them, and host memory for all: which blocks of one copy vLLM evicts first
+depends on the order of a Python set. No prompt is whole blocks: of one that host memory has in full vLLM loads all
+and computes its last token again, the simulator its last block.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def drawn(seed: int) -> OffloadingRun:
     """The run of a seed, with host memory for all blocks."""
     draw, run = Draw(seed, 3), usual(seed)
     requests = tuple(
-        replace(r, arrival_s=_GAP_S * k, prompt=_no_whole_blocks(r, k), previous=-1, think_s=0.0)
-        for k, r in enumerate(run.requests)
+        replace(r, arrival_s=_GAP_S * k, prompt=_no_whole_blocks(r, k))
+        for k, r in enumerate(first for first in run.requests if first.previous < 0)
     )
     longest = -(-max(len(r.prompt) + len(r.output) for r in requests) // BLOCK_TOKENS)
     on = {"memory": draw.chance(0.7), "budget": "budget" in run.regimes, "slow loads": draw.chance(0.5)}
