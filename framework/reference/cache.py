@@ -193,14 +193,14 @@ class Store:
         capacity: int,
         chunk: int = 1,
         write_after: int = 1,
-        on_eviction: bool = False,
-        takes_outputs: bool = False,
+        write: str = "through",
+        outputs: str = "left",
     ) -> None:
         self.capacity = capacity
         self.chunk = chunk
         self.write_after = write_after
-        self.on_eviction = on_eviction
-        self.takes_outputs = takes_outputs
+        self.on_eviction = write == "back"
+        self.takes_outputs = outputs == "written"
         self.ids: list[int] = []
         self.uses: Counter[int] = Counter()
 

@@ -243,7 +243,7 @@ def _tiers(setting: Setting) -> tuple[Tier, ...]:
             tokens = int(tier.capacity_bytes / _kv_bytes(setting))
         chunk = size if tier.chunk_tokens is None else tier.chunk_tokens
         chunks = _UNBOUNDED if tokens is None else tokens // chunk
-        store = (chunks, chunk // size, tier.write_after, tier.write == "back", tier.outputs == "written")
+        store = (chunks, chunk // size, tier.write_after, tier.write, tier.outputs)
         found.append(Tier(store, tier.bandwidth_bytes_s, tier.latency_s, tier.shared))
     return tuple(found)
 

@@ -80,11 +80,17 @@ def free_deferred(s: State, i: int) -> bool:
 @inner
 def _free(s: State, i: int, r: int) -> None:
     """Free the deferred KV of r on i."""
+    free_now(s, i, r)
+    if unlikely(is_asked(s, ON_CALL_END)):
+        note_call_end(s, r)
+
+
+@inner
+def free_now(s: State, i: int, r: int) -> None:
+    """Free the KV of r, which has ended on i; of prompts that wait, less may be left with what tiers took of it."""
     free_ended(s, i, r)
     if unlikely(s.options.keeps_outputs):
         stores_gained(s)
-    if unlikely(is_asked(s, ON_CALL_END)):
-        note_call_end(s, r)
 
 
 @inner
