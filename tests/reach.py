@@ -350,15 +350,27 @@ def _admit(s: Simulation, i: Instance, covered: int) -> Names:
             yield "KV block loaded from a store"
         if any(not here and any(present[k + 1 :]) for k, here in enumerate(present)):
             yield "loaded from a store before cached blocks"
-        loaded = [id for id, here in zip(ids, present, strict=True) if not here]
-        if len({next(k for k, store in enumerate(i.stores) if id in store.ids) for id in loaded}) > 1:
+        loaded = [j for j, here in enumerate(present) if not here]
+        tiers = {next(k for k, store in enumerate(i.stores) if store.has(r.hash_ids, j)) for j in loaded}
+        if len(tiers) > 1:
             yield "loaded from two tiers"
+        if any(i.stores[k].chunk > 1 for k in tiers):
+            yield "chunk loaded from a store"
+        if any(i.stores[k].on_eviction for k in tiers):
+            yield "loaded from a store that takes what is evicted"
     if s.shares_early:
         yield from _shared_early(s, i, r, ids)
     if r.preemptions:
         yield "admitted again"
         if ids:
             yield "admitted again with a prefix"
+
+
+def _register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> Names:
+    fresh = [id for j, id in enumerate(r.hash_ids[r.counted :], r.counted) if (j + 1) * s.hash_tokens <= tokens]
+    for store in i.stores:
+        if any(store.uses[id] + 1 < store.write_after for id in fresh):
+            yield "used too seldom to be written to a store"
 
 
 def _shared_early(s: Simulation, i: Instance, r: Request, ids: list[int]) -> Names:
@@ -936,6 +948,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "complete_prefill": _complete_prefill,
     "reroute": _always("queued elsewhere by a change of role"),
     "admit": _admit,
+    "register_prefix": _register_prefix,
     "with_loads_s": _with_loads_s,
     "end_fetch": _end_fetch,
     "arrive_with_kv": _arrive_with_kv,

@@ -92,7 +92,8 @@ def end_fetch(s: Simulation, r: Request) -> None:
     assert r.fetch is not None
     (i, blocks), r.fetch = r.fetch, None
     for id in reversed(blocks):
-        i.stores[0].keep(id)
+        if (r.hash_ids.index(id) + 1) % i.stores[0].chunk == 0:
+            i.keep(0, id)
     if i.role & PREFILL:
         enqueue(s, r, i)
     elif s.unserved:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 
@@ -17,6 +19,7 @@ class Cache:
         self.references: dict[int, int] = {}  # cached id -> requests that reference it
         self.unreferenced: list[int] = []  # cached ids that no request references, oldest first
         self.ranks: dict[Any, int] = {}  # of cached ids, or of copies, if not 0
+        self.write_back: Callable[[int], None] | None = None  # called with each id that is evicted
 
     @property
     def available(self) -> int:
@@ -42,7 +45,10 @@ class Cache:
 
     def take(self, request: int, blocks: int) -> None:
         while self.free < blocks:
-            del self.references[self.pop_first(self.unreferenced)]
+            id = self.pop_first(self.unreferenced)
+            del self.references[id]
+            if self.write_back is not None:
+                self.write_back(id)
             self.free += self.blocks_per_id
         self.free -= blocks
         self.private[request] = self.private.get(request, 0) + blocks
@@ -133,6 +139,8 @@ class BlockCache(Cache):
             self.copies[oldest.name].remove(oldest)
             if not self.copies[oldest.name]:
                 del self.copies[oldest.name], self.references[oldest.name]
+            if self.write_back is not None:
+                self.write_back(oldest.name)
             self.free += 1
         self.free -= blocks
         self.private[request] = self.private.get(request, 0) + blocks
@@ -178,15 +186,35 @@ class BlockCache(Cache):
 
 
 class Store:
-    """Trace blocks, least recently used first."""
+    """Trace blocks, or chunks of them, least recently used first; a chunk has the id of its last block."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        chunk: int = 1,
+        write_after: int = 1,
+        write: str = "through",
+        outputs: str = "left",
+    ) -> None:
         self.capacity = capacity
+        self.chunk = chunk
+        self.write_after = write_after
+        self.on_eviction = write == "back"
+        self.takes_outputs = outputs == "written"
         self.ids: list[int] = []
+        self.uses: Counter[int] = Counter()
 
-    def keep(self, id: int) -> None:
+    def name_of(self, ids: list[int], j: int) -> int | None:
+        """Under what id it keeps block j of these; None if they do not fill that chunk."""
+        last = (j // self.chunk + 1) * self.chunk - 1
+        return ids[last] if last < len(ids) else None
+
+    def has(self, ids: list[int], j: int) -> bool:
+        return self.name_of(ids, j) in self.ids
+
+    def keep(self, id: int) -> int | None:
+        """Make a block the youngest; returns the one that leaves."""
         if id in self.ids:
             self.ids.remove(id)
         self.ids.append(id)
-        if len(self.ids) > self.capacity:
-            self.ids.pop(0)
+        return self.ids.pop(0) if len(self.ids) > self.capacity else None

@@ -9,7 +9,7 @@ from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
 from framework.reference.pins import break_pins
-from framework.reference.prefixes import free_kv, load_prefix, matched_prefix
+from framework.reference.prefixes import enter_read, free_ended, free_kv, matched_prefix, read_stores
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, Instance, Request
@@ -63,8 +63,11 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
     i.cache.reference(r.id, present)
     r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
     r.covered, r.caches = covered, True
+    lacking = [id for id in ids if id not in present]
+    r.counted = 0
+    read_stores(s, i, r, lacking)
     i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
-    load_prefix(s, i, r, [id for id in ids if id not in present])
+    enter_read(i, r, lacking)
     i.take_in(r)
     i.prefilling.append(r)
     s.give_admission_number(r)
@@ -133,7 +136,7 @@ def give_way(s: Simulation, i: Instance, r: Request) -> None:
     i.deferred_frees.remove(r)
     s.freed_early += 1
     forget_last(s, i, r)
-    free_kv(s, i, r)
+    free_ended(s, i, r)
     s.note(r, has_ended=True)
 
 
@@ -141,7 +144,7 @@ def free_deferred(s: Simulation, i: Instance) -> bool:
     """Free the KV whose free is deferred, since i's next step is formed. True: there was some."""
     there, i.deferred_frees = i.deferred_frees, []
     for r in there:
-        free_kv(s, i, r)
+        free_ended(s, i, r)
         s.note(r, has_ended=True)
     return bool(there)
 

@@ -107,7 +107,7 @@ def lowbias32(x: int) -> int:
 class Tier:
     """A tier: a kind of store below GPU memory."""
 
-    blocks: int  # trace blocks that one store holds
+    store: tuple[int, int, int, str, str]  # of one store: chunks that it holds, blocks of one, and how it is written
     bandwidth_bytes_s: float | None = None  # None: the host's
     latency_s: float = 0.0
     shared: bool = False  # one for all instances

@@ -16,8 +16,8 @@ def matched_prefix(s: Simulation, i: Instance, r: Request) -> list[int]:
 def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[int]:
     """Ids of the trace blocks of r in the cache or a store of i; at least one of `tokens` is left to compute."""
     ids: list[int] = []
-    for id in r.hash_ids:
-        if id not in i.cache.references and not any(id in store.ids for store in i.stores):
+    for j, id in enumerate(r.hash_ids):
+        if id not in i.cache.references and not any(store.has(r.hash_ids, j) for store in i.stores):
             break
         ids.append(id)
     while ids and s.hash_tokens * len(ids) >= tokens:
@@ -35,15 +35,23 @@ def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
     return ids
 
 
-def load_prefix(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
-    """Bring into the cache what only stores hold."""
-    tiers = [next(k for k, store in enumerate(i.stores) if id in store.ids) for id in ids]
+def read_stores(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
+    """Read from stores what the cache lacks."""
+    places = [r.hash_ids.index(id) for id in ids]
+    tiers = [next(k for k, store in enumerate(i.stores) if store.has(r.hash_ids, j)) for j in places]
     for k in sorted(set(tiers)):
         tier, tokens = s.options.tiers[k], tiers.count(k) * s.hash_tokens
         size = tokens * s.options.kv_bytes_per_token
         i.load_s += tier.latency_s + size / (tier.bandwidth_bytes_s or i.spec.host_bytes_s)
         i.loaded_bytes[k] += size
         i.hit_tokens[k] += tokens if math.isnan(r.start_s) else 0
+    for id, k in reversed(list(zip(ids, tiers, strict=True))):
+        if i.stores[k].on_eviction:
+            i.stores[k].keep(id)
+
+
+def enter_read(i: Instance, r: Request, ids: list[int]) -> None:
+    """Enter into the cache what was read."""
     for id in ids:
         i.cache.register(r.id, id)
     if ids:
@@ -76,6 +84,28 @@ def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None
 def register_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> None:
     """Enter the blocks that r's first tokens fill into i's cache, and keep them in its stores, after a chunk."""
     register_cached(s, i, r, tokens)
-    for store in i.stores:
-        for id in reversed(r.hash_ids[: r.registered]):
-            store.keep(id)
+    for k in range(len(i.stores)):
+        write_through(i, k, r)
+    r.counted = r.registered
+
+
+def write_through(i: Instance, k: int, r: Request) -> None:
+    """Count the use of what r has so far on i, and keep it in a store."""
+    store = i.stores[k]
+    store.uses.update(r.hash_ids[r.counted : r.registered])
+    for j in reversed(range(0 if store.on_eviction else r.registered)):
+        id = r.hash_ids[j]
+        often = store.write_after == 1 or store.uses[id] >= store.write_after
+        if (j + 1) % store.chunk == 0 and often:
+            i.keep(k, id)
+
+
+def free_ended(s: Simulation, i: Instance, r: Request) -> None:
+    """Free the KV of r, which has ended on i; stores that take outputs keep what it has."""
+    if r.caches:
+        if s.shares_early:
+            register_cached(s, i, r, r.kv - r.accepted)
+        for k, store in enumerate(i.stores):
+            if store.takes_outputs:
+                write_through(i, k, r)
+    free_kv(s, i, r)

@@ -38,6 +38,7 @@ def may_join(i: Instance) -> bool:
 def join(s: Simulation, i: Instance) -> Request:
     """Let the first request whose KV has come to i decode there, or continue its prefill."""
     r = i.joining.pop(0)
+    r.counted = 0
     s.give_admission_number(r)
     i.take_in(r)
     if r.is_partial:

@@ -241,8 +241,10 @@ def _tiers(setting: Setting) -> tuple[Tier, ...]:
         tokens = tier.capacity_tokens
         if tier.capacity_bytes is not None:
             tokens = int(tier.capacity_bytes / _kv_bytes(setting))
-        blocks = _UNBOUNDED if tokens is None else tokens // size
-        found.append(Tier(blocks, tier.bandwidth_bytes_s, tier.latency_s, tier.shared))
+        chunk = size if tier.chunk_tokens is None else tier.chunk_tokens
+        chunks = _UNBOUNDED if tokens is None else tokens // chunk
+        store = (chunks, chunk // size, tier.write_after, tier.write, tier.outputs)
+        found.append(Tier(store, tier.bandwidth_bytes_s, tier.latency_s, tier.shared))
     return tuple(found)
 
 

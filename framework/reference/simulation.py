@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -108,11 +109,14 @@ class Simulation:
 
     def _build_stores(self) -> None:
         for tier in self.options.tiers:
-            common = Store(tier.blocks)
+            common = Store(*tier.store)
             for i in self.instances:
-                i.stores.append(common if tier.shared else Store(tier.blocks))
+                i.stores.append(common if tier.shared else Store(*tier.store))
                 i.hit_tokens.append(0)
                 i.loaded_bytes.append(0.0)
+        for i in self.instances:
+            if i.stores and i.stores[0].on_eviction:
+                i.cache.write_back = functools.partial(i.keep, 0)
 
     # --- events ---
 

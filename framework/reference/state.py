@@ -82,6 +82,7 @@ class Request:
     migrations: int = 0
     token_s: list[float] = field(default_factory=list)
     accepted: int = 0  # drafts that its last decode step accepted
+    counted: int = 0  # of its blocks, those whose use is counted since it came to its instance
     paused: bool = False  # it decodes, but the step under way has no tokens for it
     skips: bool = False  # it decodes, and the policy leaves it out of steps
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
@@ -302,6 +303,12 @@ class Instance:
         """Tokens of a step, by the chunk schedule, up to which a request may add."""
         sizes = self.spec.chunk_sizes
         return sizes[min(done // self.spec.stage_tokens, len(sizes) - 1)] if sizes else 1 << 40
+
+    def keep(self, k: int, id: int) -> None:
+        """Keep an id in a store; what leaves goes to the store below if that takes what is evicted."""
+        left = self.stores[k].keep(id)
+        if left is not None and k + 1 < len(self.stores) and self.stores[k + 1].on_eviction:
+            self.keep(k + 1, left)
 
     def off_s_at(self, now_s: float) -> float:
         return self.off_s + (0.0 if self.off_since_s is None else now_s - self.off_since_s)

@@ -35,6 +35,8 @@ EVENTS = (
         "load longer than its step",
     ),
     *("loaded from a store", "loaded from a store before cached blocks", "loaded from two tiers"),
+    *("chunk loaded from a store", "loaded from a store that takes what is evicted"),
+    "used too seldom to be written to a store",
     *("migrated", "migration cancelled", "migration cancelled after its copy", "migration switched over"),
     *("migration without room", "migration without room for its tail", "more decodes than stages"),
     *("pipelined chunks concurrent with decodes", "preempted", "preempted and prefilled elsewhere"),

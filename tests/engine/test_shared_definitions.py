@@ -186,7 +186,7 @@ def _check_stores(s: Scenario, memory: Memory, reference: Options, number: int) 
         kept = per_token * _share(s)
         blocks = definitions.tier_blocks(tier.capacity_tokens, tier.capacity_bytes, kept, s.workload.hash_block_tokens)
         assert {*memory.tiers["capacity"][k :: len(tiers)].tolist()} == {min(blocks, most)}, number
-        assert min(reference.tiers[k].blocks, most) == min(blocks, most), number
+        assert min(reference.tiers[k].store[0], most) == min(blocks, most), number
 
 
 def _check_instances(s: Scenario, compiled: NDArray[np.void], reference: Sequence[Instance], number: int) -> None:

@@ -303,6 +303,28 @@ _MECHANISMS = {
         positive=("loaded_bytes_pool",),
         unlike="prefix_cache",
     ),
+    "store_vllm_offload": Golden(
+        _CACHED + "engine/prefix_stores=vllm_offload engine.prefix_stores.tiers.host.capacity_bytes=1073741824",
+        positive=("loaded_bytes_host",),
+        unlike="prefix_cache",
+    ),
+    "store_lmcache": Golden(
+        _CACHED + "engine/prefix_stores=lmcache engine.prefix_stores.tiers.host.capacity_bytes=1073741824",
+        positive=("loaded_bytes_host",),
+        unlike="store_vllm_offload",
+    ),
+    "store_hicache_write_back": Golden(
+        _CACHED + "engine/prefix_stores=hicache engine.prefix_stores.tiers.host.capacity_bytes=1073741824 "
+        "engine.prefix_stores.tiers.host.write=back",
+        positive=("loaded_bytes_host",),
+        unlike="store_vllm_offload",
+    ),
+    "store_mooncake": Golden(
+        _CACHED + "engine/prefix_stores=mooncake_store engine.prefix_stores.tiers.host.capacity_bytes=1073741824 "
+        "engine.prefix_stores.tiers.pool.bandwidth_bytes_s=8589934592",
+        positive=("loaded_bytes_host", "loaded_bytes_pool"),
+        unlike="store_vllm_offload",
+    ),
     "draft": Golden(
         _CHUNKED
         + "engine.speculation.depth=4 +engine.speculation={acceptance:0.75,draft_cost:0.0625} output.steps=true",

@@ -495,7 +495,10 @@ def cached_in_simulation(s: Simulation, r: Request) -> list[int]:
         return [0] * len(s.instances)
     runs = [0] * len(s.instances)
     for k, i in enumerate(s.instances):
-        names = {*i.cache.references, *(id for store in i.stores for id in store.ids)}
+        names = set(i.cache.references)
+        for store in i.stores:
+            chunks = [r.hash_ids[at : at + store.chunk] for at in range(0, len(r.hash_ids), store.chunk)]
+            names.update(*(ids for ids in chunks if len(ids) == store.chunk and ids[-1] in store.ids))
         while runs[k] < len(r.hash_ids) and r.hash_ids[runs[k]] in names:
             runs[k] += 1
     return [s.hash_tokens * min(run, (r.input_tokens - 1) // s.hash_tokens) for run in runs]

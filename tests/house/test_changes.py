@@ -45,8 +45,8 @@ HOOK = {
             "from framework.engine.events.ask import ask, is_asked\nfrom framework.engine.events.order import wake\n",
         ),
         (
-            "import defer_free, put_in_inbox\n",
-            "import defer_free, put_in_inbox\nfrom framework.policy.hooks import ON_END\n",
+            "import defer_free, free_now, put_in_inbox\n",
+            "import defer_free, free_now, put_in_inbox\nfrom framework.policy.hooks import ON_END\n",
         ),
     ],
     "framework/reference/steps/prefill_end.py": [

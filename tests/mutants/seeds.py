@@ -430,8 +430,8 @@ MUTANTS = (
     Mutant(
         "the youngest prefix is evicted",
         "kv/prefix_cache.py",
-        "    node = inst.cache_old\n    if",
-        "    node = inst.cache_young\n    if",
+        "else int(s.instances[i].cache_old)",
+        "else int(s.instances[i].cache_young)",
     ),
     Mutant(
         "a referenced prefix stays evictable",
@@ -491,7 +491,7 @@ MUTANTS = (
         "a block kept again stays old",
         "kv/prefix_tiers.py",
         "        _unlink(s, store.home, key)\n    elif",
-        "        return\n    elif",
+        "        return -1\n    elif",
     ),
     Mutant(
         "a store holds one block more",
@@ -504,6 +504,81 @@ MUTANTS = (
         "kv/prefix_tiers.py",
         "    for k in range(tiers):\n",
         "    for k in range(tiers - 1, -1, -1):\n",
+    ),
+    Mutant("a part of a chunk is kept", "kv/prefix_tiers.py", "(j + 1) % tier.chunk != 0", "(j + 2) % tier.chunk != 0"),
+    Mutant(
+        "outputs are written everywhere",
+        "kv/prefix_tiers.py",
+        "        if s.tiers[i * s.options.tiers + k].takes",
+        "        if True or s.tiers[i * s.options.tiers + k].takes",
+    ),
+    Mutant(
+        "what was generated is not written",
+        "kv/kv_cache.py",
+        "            register_prefix(s, i, r, q.kv - q.accepted)\n        keep",
+        "            pass\n        keep",
+    ),
+    Mutant(
+        "KV from elsewhere is written at the end",
+        "kv/kv_cache.py",
+        "if unlikely(s.options.keeps_outputs) and q.caches:",
+        "if unlikely(s.options.keeps_outputs):",
+    ),
+    Mutant(
+        "a block is written one use too early",
+        "kv/prefix_tiers.py",
+        "s.lists[tier.uses_at + key] < tier.write_after:",
+        "s.lists[tier.uses_at + key] < tier.write_after - 1:",
+    ),
+    Mutant(
+        "a use counts at each chunk",
+        "kv/prefix_tiers.py",
+        "        s.lists[s.options.counted_at + r] = s.requests[r].registered\n",
+        "        pass\n",
+    ),
+    Mutant("one that is admitted again uses nothing", "steps/admission.py", "        begin_count(s, r)\n", ""),
+    Mutant(
+        "one that goes on elsewhere uses nothing",
+        "steps/pulling.py",
+        "    begin_count(s, r)\n",
+        "",
+    ),
+    Mutant(
+        "what GPU memory evicts goes nowhere",
+        "kv/prefix_cache.py",
+        "        keep(s, i, 0, s.lists[",
+        "        int(s.lists[",
+    ),
+    Mutant(
+        "what a tier evicts goes nowhere",
+        "kv/prefix_tiers.py",
+        "        oldest = _put(s, i, tier, oldest)\n",
+        "        oldest = -1\n",
+    ),
+    Mutant(
+        "a tier that is written back is written through",
+        "kv/prefix_tiers.py",
+        "        if unlikely(tier.on_eviction):\n            continue\n",
+        "",
+    ),
+    Mutant(
+        "what is loaded stays old",
+        "kv/prefix_cache.py",
+        "                    keep(s, i, k, name_in(s, i, k, r, j))\n",
+        "                    pass\n",
+    ),
+    Mutant(
+        "room is made before stores are read",
+        "steps/admission.py",
+        "        read_stores(s, i, r)\n    allocate(s, i, blocks_of(s, i, kv) - shared)\n",
+        "        pass\n    allocate(s, i, blocks_of(s, i, kv) - shared)\n"
+        "    if s.options.tiers > 0:\n        read_stores(s, i, r)\n",
+    ),
+    Mutant(
+        "what is lost is written back",
+        "kv/prefix_cache.py",
+        "        _evict(s, i, _first_to_go(s, i))\n",
+        "        evict_oldest(s, i)\n",
     ),
     Mutant("loads take no latency", "kv/prefix_cache.py", "store.latency_s + bytes_ / store", "bytes_ / store"),
     Mutant(
@@ -1838,8 +1913,8 @@ MUTANTS = (
     Mutant(
         "KV blocks are not found in stores",
         "kv/prefix_cache.py",
-        "(s.options.tiers == 0 or tier_of(s, i, key) < 0)",
-        "(s.options.tiers == 0 or s.options.shares_early or tier_of(s, i, key) < 0)",
+        "(s.options.tiers == 0 or tier_of(s, i, r, run) < 0)",
+        "(s.options.tiers == 0 or s.options.shares_early or tier_of(s, i, r, run) < 0)",
     ),
     Mutant(
         "KV blocks in stores take no room",

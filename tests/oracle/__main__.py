@@ -1,11 +1,11 @@
 """Compares a policy with the scheduler that it is written after, token by token: `make oracle`.
 
 `policy=vllm_v1` with vLLM's; with `--of cancellations`, the same with clients that give up; with `--of connector`, the
-same on prefill and decode instances that pull KV with vLLM's servers and their NIXL connector; with `--of sglang`,
-`policy=sglang` with SGLang's. VLLM_PYTHON and SGLANG_PYTHON name the interpreters of environments that have vLLM 0.24.0
-and SGLang 0.5.14 (`pip install vllm==0.24.0`, some 9 GB, and `sglang==0.5.14`, some 11 GB, each into an environment of
-its own; no GPU is needed). Prints a line for each regime, and for each run that differs; the exit code is 1 if there is
-one.
+same on prefill and decode instances that pull KV with vLLM's servers and their NIXL connector; with `--of offloading`,
+a tier in host memory with vLLM's OffloadingConnector; with `--of sglang`, `policy=sglang` with SGLang's. VLLM_PYTHON
+and SGLANG_PYTHON name the interpreters of environments that have vLLM 0.24.0 and SGLang 0.5.14 (`pip install
+vllm==0.24.0`, some 9 GB, and `sglang==0.5.14`, some 11 GB, each into an environment of its own; no GPU is needed).
+Prints a line for each regime, and for each run that differs; the exit code is 1 if there is one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.oracle import comparison, connector_comparison, drawing, sglang_comparison
+from tests.oracle import comparison, connector_comparison, drawing, offloading_comparison, sglang_comparison
 from tests.oracle.comparison import TOLERANCE_S, Verdict, interpreter, oracle
 from tests.oracle.drawing import Run
 
@@ -47,6 +47,13 @@ _SCHEDULERS = {
         connector_comparison.drawn,
         connector_comparison.compared,
         connector_comparison.REGIMES,
+    ),
+    "offloading": _Scheduler(
+        comparison.VARIABLE,
+        offloading_comparison.PROGRAM,
+        offloading_comparison.drawn,
+        offloading_comparison.compared,
+        offloading_comparison.REGIMES,
     ),
     "sglang": _Scheduler(
         sglang_comparison.VARIABLE,

@@ -32,11 +32,12 @@ from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+PAGE_BYTES = 128  # of a block
 _LONGEST = 200_000  # tokens of prompt and output
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -94,7 +95,9 @@ def scheduler(run: dict[str, Any], model_config: ModelConfig, transfers: KVTrans
     )
     spec = FullAttentionSpec(block_size=run["block_tokens"], num_kv_heads=1, head_size=1, dtype=torch.float32)
     blocks = KVCacheConfig(
-        num_blocks=run["blocks"] + 1, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+        num_blocks=run["blocks"] + 1,
+        kv_cache_tensors=[KVCacheTensor(PAGE_BYTES * (run["blocks"] + 1), ["layer"])],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
     )
     kind = AsyncScheduler if run["asynchronous"] else Scheduler
     return kind(

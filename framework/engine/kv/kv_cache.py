@@ -6,6 +6,7 @@ from framework.codes import OUT_OF_BLOCKS
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv.held_blocks import close_list, hold, node_of
 from framework.engine.kv.prefix_cache import evict_oldest, register_prefix, unreference
+from framework.engine.kv.prefix_tiers import keep_outputs
 from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, note_use
 from framework.engine.memory.state import State
 
@@ -34,6 +35,17 @@ def free(s: State, i: int, blocks: int) -> None:
     """Free private blocks."""
     note_use(s, i, -blocks, s.sim.now_s)
     s.instances[i].free_blocks += blocks
+
+
+@inner
+def free_ended(s: State, i: int, r: int) -> None:
+    """Free the blocks of r, which has ended on i, where tiers that take outputs keep them."""
+    q = s.requests[r]
+    if unlikely(s.options.keeps_outputs) and q.caches:
+        if s.options.shares_early:
+            register_prefix(s, i, r, q.kv - q.accepted)
+        keep_outputs(s, i, r)
+    free_kv(s, i, r)
 
 
 @inner

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv.held_blocks import hold, node_of, open_list
-from framework.engine.kv.prefix_tiers import tier_of
+from framework.engine.kv.prefix_tiers import keep, name_in, tier_of
 from framework.engine.kv.ranks import link_ranked, lowest, rank_of, set_rank, unlink_ranked
 from framework.engine.memory.kv_blocks import note_use
 from framework.engine.memory.state import State
@@ -28,7 +28,7 @@ def matched_blocks(s: State, i: int, r: int, target: int) -> int:
     run = 0
     while run < most:
         key = s.names[q.hash_at + run]
-        if find(s, i, key) < 0 and (s.options.tiers == 0 or tier_of(s, i, key) < 0):
+        if find(s, i, key) < 0 and (s.options.tiers == 0 or tier_of(s, i, r, run) < 0):
             break
         run += 1
     return run
@@ -113,14 +113,16 @@ def share_chunk(s: State, i: int, r: int, tokens: int) -> None:
 
 
 @inner
-def load_prefix(s: State, i: int, r: int) -> None:
-    """Bring into i's cache the matched blocks of r that only stores hold; r has taken room for them."""
+def read_stores(s: State, i: int, r: int) -> None:
+    """Read from stores the matched blocks of r that i does not cache."""
     q, inst = s.requests[r], s.instances[i]
     for k in range(s.options.tiers):
         blocks = 0
-        for j in range(q.registered):
-            if node_of(s, r, j) < 0 and tier_of(s, i, s.names[q.hash_at + j]) == k:
+        for j in range(q.registered - 1, -1, -1):
+            if node_of(s, r, j) < 0 and tier_of(s, i, r, j) == k:
                 blocks += 1
+                if unlikely(s.tiers[i * s.options.tiers + k].on_eviction):
+                    keep(s, i, k, name_in(s, i, k, r, j))
         if blocks > 0:
             store = s.tiers[i * s.options.tiers + k]
             tokens = blocks * s.options.hash_blocks * s.options.block_tokens
@@ -129,6 +131,12 @@ def load_prefix(s: State, i: int, r: int) -> None:
             inst.load_s += store.latency_s + bytes_ / store.bandwidth_bytes_s
             if q.start_s != q.start_s:
                 store.hit_tokens += tokens
+
+
+@inner
+def enter_read(s: State, i: int, r: int) -> None:
+    """Enter into i's cache what was read for r; r has taken room for it."""
+    q = s.requests[r]
     for j in range(q.registered):
         key = s.names[q.hash_at + j]
         if node_of(s, r, j) < 0 and (s.options.shares_early or find(s, i, key) < 0):
@@ -238,9 +246,9 @@ def _remove(s: State, i: int, node: int) -> None:
 
 @inner
 def forget_prefixes(s: State, i: int) -> None:
-    """Empty the cache of prefixes, none of which a request references."""
+    """Empty the cache of prefixes, none of which a request references; they go nowhere."""
     while s.instances[i].evictable_blocks > 0:
-        evict_oldest(s, i)
+        _evict(s, i, _first_to_go(s, i))
 
 
 # --- the list of unreferenced blocks --------------------------------------------------------------------------------
@@ -300,10 +308,21 @@ def unlink(s: State, i: int, node: int) -> None:
 @inner
 def evict_oldest(s: State, i: int) -> None:
     """Evict the cached block that no request references of the lowest rank, and of these the least recently used."""
+    node = _first_to_go(s, i)
+    if unlikely(s.options.writes_back):
+        keep(s, i, 0, s.lists[s.instances[i].cache_at + s.options.cache_slots + node])
+    _evict(s, i, node)
+
+
+@inner
+def _first_to_go(s: State, i: int) -> int:
+    """The node that is evicted next."""
+    return lowest(s, i) if unlikely(s.instances[i].ranked_nodes > 0) else int(s.instances[i].cache_old)
+
+
+@inner
+def _evict(s: State, i: int, node: int) -> None:
     inst = s.instances[i]
-    node = inst.cache_old
-    if unlikely(inst.ranked_nodes > 0):
-        node = lowest(s, i)
     unlink(s, i, node)
     _remove(s, i, node)
     if unlikely(inst.ranked_nodes > 0):

@@ -160,4 +160,9 @@ OPTIONS = record(
     ("pin_ends_at", "i8"),  # heap of the pins that have a TTL
     ("ranks_at", "i8"),  # lists of ranked blocks that no request references, see kv/ranks.py
     ("awaited_at", "i8"),  # for each request, the first one that it waits for, -1: none
+    # Tiers of prefix blocks, further.
+    ("writes_back", "b1"),  # 1: the first tier takes what GPU memory evicts
+    ("counts_uses", "b1"),  # 1: a tier takes blocks that have been used more than once
+    ("keeps_outputs", "b1"),  # 1: a tier takes what requests have generated
+    ("counted_at", "i8"),  # for each request, its blocks whose use is counted on its present instance
 )

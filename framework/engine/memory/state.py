@@ -205,6 +205,11 @@ TIER = record(
     ("latency_s", "f8"),  # seconds of a load in addition to its bytes
     ("hit_tokens", "i8"),  # prompt tokens loaded from it by first admissions
     ("loaded_bytes", "f8"),  # bytes loaded from it
+    ("chunk", "i8"),  # blocks that it keeps and finds together; such a chunk has the name of its last block
+    ("write_after", "i8"),  # uses of a block after which it is written
+    ("uses_at", "i8"),  # offset of the uses of each block, by name, if write_after > 1
+    ("takes_outputs", "b1"),  # 1: it takes what a request has generated, at its end
+    ("on_eviction", "b1"),  # 1: it takes what the tier above evicts, 0: what is computed or loaded
 )
 
 # The requests of one tenant in one band that wait at the gateway. Those of a band are consecutive, and the first has

@@ -196,8 +196,11 @@ def _end_fetch(s: State, r: int) -> None:
 def _keep_fetched(s: State, r: int) -> int:
     """Enter the fetched blocks into the first tier, and return the instance."""
     q = s.requests[r]
+    if unlikely(s.options.writes_back):
+        catch_up_one(s, q.instance)  # what its leap has evicted by now came first
     for j in range(q.fetched_to - 1, q.fetched_from - 1, -1):
-        keep(s, q.instance, 0, s.names[q.hash_at + j])
+        if (j + 1) % s.tiers[q.instance * s.options.tiers].chunk == 0:
+            keep(s, q.instance, 0, s.names[q.hash_at + j])
     stores_gained(s)
     return q.instance
 

@@ -18,8 +18,8 @@ import numpy as np
 from framework.codes import CONCURRENT, JOINING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events.ask import is_asked
-from framework.engine.events.order import await_turn, wake
-from framework.engine.kv.kv_cache import free_kv
+from framework.engine.events.order import await_turn, stores_gained, wake
+from framework.engine.kv.kv_cache import free_ended
 from framework.engine.memory.kv_blocks import available, seats
 from framework.engine.memory.queues import append, queue_push
 from framework.engine.memory.state import State
@@ -80,9 +80,17 @@ def free_deferred(s: State, i: int) -> bool:
 @inner
 def _free(s: State, i: int, r: int) -> None:
     """Free the deferred KV of r on i."""
-    free_kv(s, i, r)
+    free_now(s, i, r)
     if unlikely(is_asked(s, ON_CALL_END)):
         note_call_end(s, r)
+
+
+@inner
+def free_now(s: State, i: int, r: int) -> None:
+    """Free the KV of r, which has ended on i; of prompts that wait, less may be left with what tiers took of it."""
+    free_ended(s, i, r)
+    if unlikely(s.options.keeps_outputs):
+        stores_gained(s)
 
 
 @inner

@@ -9,11 +9,10 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import cancel_migration
 from framework.engine.events.ask import is_asked
 from framework.engine.events.order import wake
-from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.queues import append, load_changed, queue_push, turn_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
-from framework.engine.requests.asynchronous import defer_free, put_in_inbox
+from framework.engine.requests.asynchronous import defer_free, free_now, put_in_inbox
 from framework.engine.requests.notices import note_call_end, note_use
 from framework.engine.requests.programs import ends_its_program, waits_for_another
 from framework.policy.hooks import ON_CALL_END
@@ -234,7 +233,7 @@ def end_with_kv(s: State, i: int, r: int) -> None:
     if unlikely(s.options.asynchronous):
         defer_free(s, i, r)
     else:
-        free_kv(s, i, r)
+        free_now(s, i, r)
         s.instances[i].frees_memory = True
     end_request(s, r, FINISHED, 0)
     if unlikely(is_asked(s, ON_CALL_END)) and not s.options.asynchronous:

@@ -83,6 +83,10 @@ def lay_out_tiers(
     if not tiers:
         return rows
     block_tokens = int(options["hash_blocks"][0] * options["block_tokens"][0])
+    options["writes_back"] = tiers[0].write == "back"
+    options["counts_uses"] = any(tier.write_after > 1 for tier in tiers)
+    options["keeps_outputs"] = any(tier.outputs == "written" for tier in tiers)
+    options["counted_at"] = space.reserve(len(workload) if options["counts_uses"][0] else 0)
     names = named(_names(options, workload)[0])[1]
     options["tiers"], options["tier_keys"], options["loads_layer_wise"] = len(tiers), names, stores.layer_wise
     for k, tier in enumerate(tiers):
@@ -91,7 +95,13 @@ def lay_out_tiers(
         number = np.arange(count) if lists == count else np.zeros(count, np.int64)
         own["home"] = number * len(tiers) + k
         own["at"] = space.reserve(2 * names * lists) + 2 * names * number
-        own["capacity"] = tier.blocks(block_tokens, float(options["kv_bytes_per_token"][0]), names)
+        own["chunk"] = tier.chunk_of(block_tokens)
+        own["capacity"] = tier.blocks(
+            block_tokens * tier.chunk_of(block_tokens), float(options["kv_bytes_per_token"][0]), names
+        )
+        own["write_after"], own["on_eviction"] = tier.write_after, tier.write == "back"
+        own["takes_outputs"] = tier.outputs == "written"
+        own["uses_at"] = space.reserve(names * lists if tier.write_after > 1 else 0) + names * number
         own["bandwidth_bytes_s"] = instances["host_bytes_s"]
         if tier.bandwidth_bytes_s is not None:
             own["bandwidth_bytes_s"] = tier.bandwidth_bytes_s

@@ -9,11 +9,13 @@ from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import close_admission, keeps_reserve
 from framework.engine.kv.prefix_cache import (
     cached_among,
-    load_prefix,
+    enter_read,
     matched_blocks,
+    read_stores,
     reference_prefix,
     unreferenced_among,
 )
+from framework.engine.kv.prefix_tiers import begin_count
 from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of, seats, watermark_of
 from framework.engine.memory.queues import load_changed, queue_pop
 from framework.engine.memory.state import State
@@ -107,9 +109,12 @@ def _admit(s: State, i: int, matched: int, chunk: int) -> int:
     reference_prefix(s, i, r, matched)
     q = s.requests[r]
     q.kv = kv
+    if unlikely(s.options.tiers > 0):
+        begin_count(s, r)
+        read_stores(s, i, r)
     allocate(s, i, blocks_of(s, i, kv) - shared)
     if unlikely(s.options.tiers > 0):
-        load_prefix(s, i, r)
+        enter_read(s, i, r)
     sim.admissions += 1
     q.admission = sim.admissions
     q.state = PREFILLING

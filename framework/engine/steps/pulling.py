@@ -10,6 +10,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.prefix_transfer import reserve_for, tokens_to_copy
 from framework.engine.copies.transfers import free_ahead, room_for, sent_kv, start_copy, start_copy_by_layer
 from framework.engine.kv.held_kv import wait_no_more
+from framework.engine.kv.prefix_tiers import begin_count
 from framework.engine.memory.kv_blocks import available, blocks_for, blocks_of, seats
 from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
@@ -77,6 +78,7 @@ def join_first(s: State, i: int) -> int:
     inst.joining -= 1
     sim.admissions += 1
     q.admission = sim.admissions
+    begin_count(s, r)
     if unlikely(inst.ranks > 0):
         put_on_rank(s, i, r)
     if unlikely(q.prefilled < q.prefill_until):

@@ -22,7 +22,7 @@ from framework.reference.copies.transfers import (
     turn_away,
 )
 from framework.reference.faults.parking import lose_kv
-from framework.reference.prefixes import free_kv
+from framework.reference.prefixes import free_ended
 from framework.reference.simulation import Simulation
 from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
 
@@ -209,7 +209,7 @@ def finish_request(s: Simulation, i: Instance, r: Request) -> bool:
     if s.options.asynchronous:
         i.deferred_frees.append(r)
     else:
-        free_kv(s, i, r)
+        free_ended(s, i, r)
     cancel_migration(s, r)
     s.end_request(r, FINISHED)
     if not s.options.asynchronous:
