@@ -410,6 +410,11 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="chunked",
     ),
+    "ltr": Golden(
+        "policy=ltr policy.patience_s=1 predictor=oracle engine.max_batch=4 engine.kv_tokens=8192 " + _TWO + _REQUESTS,
+        positive=("preemptions",),
+        unlike="trail",
+    ),
     "autellix": Golden(
         "policy=autellix policy.quantum_s=0.25 policy.short_tokens=300 engine.max_batch=2 " + _TWO + _SESSIONS,
         positive=("preemptions",),
@@ -432,6 +437,7 @@ _MECHANISMS = {
     "slos_serve": Golden(
         "policy=slos_serve policy.tpot_s=0.01171875 policy.ttft_s=0.25 " + _TWO + _REQUESTS, unlike="chunked"
     ),
+    "preble": Golden("policy=preble policy.window_s=8 engine.max_batch=2 " + _TWO + _SESSIONS, unlike="lmetric"),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "kairos": Golden(
         "policy=kairos policy.ttft_s=0.015625 policy.tpot_s=0.0107421875 policy.period_s=0.015625 policy.spare=0.01 "
