@@ -438,6 +438,7 @@ _MECHANISMS = {
         "policy=slos_serve policy.tpot_s=0.01171875 policy.ttft_s=0.25 " + _TWO + _REQUESTS, unlike="chunked"
     ),
     "preble": Golden("policy=preble policy.window_s=8 engine.max_batch=2 " + _TWO + _SESSIONS, unlike="lmetric"),
+    "llm_d": Golden("policy=llm_d " + _TWO + _SESSIONS, unlike="lmetric"),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "kairos": Golden(
         "policy=kairos policy.ttft_s=0.015625 policy.tpot_s=0.0107421875 policy.period_s=0.015625 policy.spare=0.01 "
