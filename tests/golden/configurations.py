@@ -439,6 +439,18 @@ _MECHANISMS = {
     ),
     "preble": Golden("policy=preble policy.window_s=8 engine.max_batch=2 " + _TWO + _SESSIONS, unlike="lmetric"),
     "llm_d": Golden("policy=llm_d " + _TWO + _SESSIONS, unlike="lmetric"),
+    "chiron": Golden(
+        "policy=chiron policy.classes_ttft_s=[40,1] policy.calm_s=1 trace.slo_classes={batch:0.5,chat:0.5} "
+        "engine.max_batch=4 engine.start_s=0.5 cluster=mixed cluster.instances=4 cluster.on_at_start=1 " + _REQUESTS,
+        positive=("starts", "stops"),
+        unlike="vllm_v1",
+    ),
+    "blitzscale": Golden(
+        "policy=blitzscale policy.calm_s=1 policy.wait_s=0.015625 engine.kv_tokens=16384 engine/start=none "
+        "engine.start_s=0.5 cluster=mixed cluster.instances=4 cluster.on_at_start=1 " + _REQUESTS,
+        positive=("starts", "stops"),
+        unlike="vllm_v1",
+    ),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "kairos": Golden(
         "policy=kairos policy.ttft_s=0.015625 policy.tpot_s=0.0107421875 policy.period_s=0.015625 policy.spare=0.01 "
