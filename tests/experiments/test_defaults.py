@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from experiments.validation.defaults.report import table
 from experiments.validation.defaults.run import Found, race_above, search
-from experiments.validation.defaults.study import Study, read_study
+from experiments.validation.defaults.study import Coarse, Study, read_study
 from tests.conftest import ROOT
 from tests.helpers.launcher import typed
 
@@ -21,13 +22,21 @@ def test_every_policy_of_the_project_has_a_row() -> None:
 
 def test_the_first_trial_is_the_policy_as_it_is(tmp_path: Path) -> None:
     shared = [*("gpu=h100", "trace.requests=60", "engine.max_batch=2", "timing=roofline"), "objective=capacity"]
-    study = Study(3, 2, shared, {"synthetic": []}, {"chunked": "chunked"})
+    study = Study(3, 2, shared, {"synthetic": []}, {"chunked": "chunked"}, Coarse([], {}))
     found = search(study, "synthetic", "chunked", tmp_path)
     assert found.untuned_rps <= found.tuned_rps
     assert not any(word.startswith("engine.max_batch") for word in found.best)  # what is given is not searched
-    alone = search(Study(1, 2, shared, {"synthetic": []}, {"chunked": "chunked"}), "synthetic", "chunked", tmp_path)
+    alone = search(replace(study, trials=1), "synthetic", "chunked", tmp_path)
     assert alone.tuned_rps == alone.untuned_rps == found.untuned_rps
     assert alone.best == ()
+
+
+def test_only_the_cells_that_are_named_are_searched_coarsely() -> None:
+    study = read_study()
+    assert set(study.coarse.settings) <= set(study.overrides("reasoning", "trail"))
+    assert not set(study.coarse.settings) & set(study.overrides("azure_code", "trail"))
+    assert set(study.coarse.traces) <= set(study.policies)
+    assert all(set(traces) <= set(study.traces) for traces in study.coarse.traces.values())
 
 
 def test_draws_race_the_defaults() -> None:

@@ -45,6 +45,7 @@ def test_each_file_is_tried_here() -> None:
         "diurnal.py",
         "evolve.py",
         "failover.py",
+        "learn_router.py",
         "first_look.ipynb",
         NOTEBOOK,
     }

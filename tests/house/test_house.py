@@ -48,6 +48,7 @@ def declared(extra: str | None) -> list[Requirement]:
         ("kernels", "requirements-fidelity.lock"),
         ("fidelity", "requirements-fidelity.lock"),
         ("serve", "requirements-serve.lock"),
+        ("learning", "requirements-serve.lock"),
     ],
 )
 def test_lock_meets_the_declared_ranges(extra: str | None, lock: str) -> None:

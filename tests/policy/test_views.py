@@ -29,7 +29,7 @@ from framework.policy import (
     SetTokenBudget,
     decision,
 )
-from framework.policy.answers import ActionRow
+from framework.policy.action_rows import ActionRow
 from framework.policy.view import Cluster, Instances, Request, Requests
 from framework.result import STATES, Result
 from framework.simulate import simulate

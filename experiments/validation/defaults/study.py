@@ -13,6 +13,14 @@ _FILE = Path(__file__).with_name("study.yaml")
 
 
 @dataclass(frozen=True)
+class Coarse:
+    """Cells that are searched with further `settings`: `traces` by policy."""
+
+    settings: Sequence[str]
+    traces: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
 class Study:
     """`traces`: further settings by trace; `policies`: the space of conf/space by policy, each of `gpus` GPUs."""
 
@@ -21,13 +29,16 @@ class Study:
     shared: Sequence[str]
     traces: Mapping[str, Sequence[str]]
     policies: Mapping[str, str]
+    coarse: Coarse
 
     def overrides(self, trace: str, policy: str) -> tuple[str, ...]:
         """The settings of all runs of a search, as for run.py."""
-        return (f"policy={policy}", f"trace={trace}", *self.shared, *self.traces[trace])
+        further = self.coarse.settings if trace in self.coarse.traces.get(policy, ()) else ()
+        return (f"policy={policy}", f"trace={trace}", *self.shared, *self.traces[trace], *further)
 
 
 def read_study(path: Path = _FILE) -> Study:
     """The study in a file. Raises InputError for unknown or missing keys."""
     content = declared(path, Study)
-    return Study(**content | {"policies": {**league().policies, **content["policies"]}})
+    policies = {**league().policies, **content["policies"]}
+    return Study(**content | {"policies": policies, "coarse": Coarse(**content["coarse"])})

@@ -25,7 +25,8 @@ from framework.codes import (
     SET_TOKEN_BUDGET,
 )
 from framework.errors import InputError, instead_of, note_hook
-from framework.policy.answers import ActionRow, Answers
+from framework.policy.action_rows import ActionRow
+from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FRONT_END, HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.reports import Reported
