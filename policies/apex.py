@@ -6,11 +6,13 @@ its own prefix as that instance's cache has it, and one decode step later.
 Order. A queue is read by the due time of first tokens. If not all can be in time, the longest prompts move behind the
 others (Moore and Hodgson, as in `kairos`), with each prompt's time after its cached prefix. Nothing is turned away.
 
-Step. The decode with the least time left until its next token is due sets how long a step may last. What a decode has
-saved lengthens a step, up to twice its TPOT. A decode whose request has missed a limit for good sets nothing.
+Step. The decode with the least time left until its next token is due sets how long a step may last, and chunks count
+with the prefix before them. What a decode has saved lengthens a step, up to four times its TPOT. A decode whose request
+has missed a limit for good sets nothing.
 
 Streams. Where prompts and decodes meet, they share the GPU as two streams (as in `nexus`) if the prompts in time need
-no more than the prefill stream then gives. Otherwise one step holds both, with as large a chunk as its time allows.
+much less than the prefill stream then gives, or if one step with both would be slower for them. Otherwise one step
+holds both, with as large a chunk as its time allows.
 
 The limits are those of the run's SLO for each request. Nothing is learnt and no output length is predicted.
 """
@@ -35,7 +37,7 @@ from framework.timing.table import StepTables
 _CHUNK = 64  # tokens: the smallest chunk, and the unit of chunks
 _SLOWER = 1.15  # factor on prefills alone, by which prompts are expected to take longer next to decodes
 _SPARE = 1.4  # factor by which the prefill stream must be faster than the prompts in time need
-_SHORTEST, _LONGEST = 0.9, 4.0  # bounds of a step, in TPOT limits of the decode that sets it
+_SHORTEST, _LONGEST = 0.7, 4.0  # bounds of a step, in TPOT limits of the decode that sets it
 _LOST = 10.0  # a decode that many TPOT limits behind has missed its own
 _LATE_KEY_S = 1e9  # added to the due time of a prompt that would be late
 _SOON_S = 1e-3  # the shortest time left by which a rate is computed
@@ -87,8 +89,12 @@ def under_way(times: StepTimes, i: int, prompts: Integers, rest: int, most: int)
 
 
 @compiled
-def largest_chunk(times: StepTimes, i: int, prefix: int, decodes: int, context: int, limit_s: float, most: int) -> int:
-    """The prompt tokens after `prefix`, a multiple of `_CHUNK` up to `most`, of the longest step of i in `limit_s`."""
+def largest_chunk(
+    times: StepTimes, i: int, prefix: int, decodes: int, context: int, limit_s: float, most: int
+) -> tuple[int, float]:
+    """The prompt tokens after `prefix`, a multiple of `_CHUNK` up to `most`, of the longest step of i in `limit_s`, and
+    the share of a prefill's speed at which that step computes them.
+    """
     low, high = 1, max(most // _CHUNK, 1)
     prompt = np.array([[prefix], [most]])
     while low < high:
@@ -97,7 +103,9 @@ def largest_chunk(times: StepTimes, i: int, prefix: int, decodes: int, context: 
             low = middle
         else:
             high = middle - 1
-    return low * _CHUNK
+    chunk = low * _CHUNK
+    step_s = chunked_s(times, i, prompt, chunk, decodes, context, context // decodes)
+    return chunk, chunked_s(times, i, prompt, chunk, 0, 0, 0) / step_s
 
 
 @compiled
@@ -210,15 +218,15 @@ class Apex(Aggregated):
         if self.fixed or decodes == 0 or there.queued_tokens[instance] == 0:
             return self._plan(longest, "decode_first", None)
         prefix = self._under_way(instance, cluster)[1]
-        limit_s = self._limit_s(instance, cluster)
+        limit_s, context = self._limit_s(instance, cluster), int(there.kv_tokens[instance])
+        chunk, speed = largest_chunk(there.step_times, instance, prefix, decodes, context, limit_s, longest)
         if self.shares_gpus:
             prefill_s, decode_s = cluster.streams_s(instance)
             in_limit = np.flatnonzero(decode_s[100 - self.most_percent : 100] <= limit_s)
             percent = max(self.most_percent - int(in_limit[0]) if len(in_limit) else 0, _LEAST_PERCENT)
-            if prefill_s[100] >= _SPARE * self._need(instance, cluster) * prefill_s[percent]:
+            share = prefill_s[100] / prefill_s[percent]
+            if share >= min(_SPARE * self._need(instance, cluster), speed):
                 return self._plan(longest, "concurrent", percent)
-        context = int(there.kv_tokens[instance])
-        chunk = largest_chunk(there.step_times, instance, prefix, decodes, context, limit_s, longest)
         return self._plan(chunk + decodes, "decode_first", None)
 
     def _under_way(self, instance: int, cluster: Cluster) -> tuple[float, int]:
