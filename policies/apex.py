@@ -6,11 +6,13 @@ its own prefix as that instance's cache has it, and one decode step later.
 Order. A queue is read by the due time of first tokens. If not all can be in time, the longest prompts move behind the
 others (Moore and Hodgson, as in `kairos`), with each prompt's time after its cached prefix. Nothing is turned away.
 
-Step. The decode with the least time left until its next token is due sets how long a step may last. What a decode has
-saved lengthens a step, up to twice its TPOT. A decode whose request has missed a limit for good sets nothing.
+Step. The decode with the least time left until its next token is due sets how long a step may last, and chunks count
+with the prefix before them. What a decode has saved lengthens a step, up to four times its TPOT. A decode whose request
+has missed a limit for good sets nothing.
 
 Streams. Where prompts and decodes meet, they share the GPU as two streams (as in `nexus`) if the prompts in time need
-no more than the prefill stream then gives. Otherwise one step holds both, with as large a chunk as its time allows.
+much less than the prefill stream then gives, or if one step with both would be slower for them. Otherwise one step
+holds both, with as large a chunk as its time allows.
 
 The limits are those of the run's SLO for each request. Nothing is learnt and no output length is predicted.
 """
@@ -29,13 +31,13 @@ from framework.engine.setup.config import Batching
 from framework.policy import Aggregated, Plan
 from framework.policy.rules import PREFILL_RULES
 from framework.policy.view import Cluster, Floats, Integers, Request
-from framework.timing.estimate import StepTimes, estimate_s
+from framework.timing.estimate import StepTimes, chunked_s, prefill_alone_s
+from framework.timing.table import StepTables
 
 _CHUNK = 64  # tokens: the smallest chunk, and the unit of chunks
-_RATE_TOKENS = 1024  # a prompt of this length gives the seconds of a token that waits
 _SLOWER = 1.15  # factor on prefills alone, by which prompts are expected to take longer next to decodes
-_SPARE = 1.1  # factor by which the prefill stream must be faster than the prompts in time need
-_SHORTEST, _LONGEST = 0.3, 2.0  # bounds of a step, in TPOT limits of the decode that sets it
+_SPARE = 1.4  # factor by which the prefill stream must be faster than the prompts in time need
+_SHORTEST, _LONGEST = 0.7, 4.0  # bounds of a step, in TPOT limits of the decode that sets it
 _LOST = 10.0  # a decode that many TPOT limits behind has missed its own
 _LATE_KEY_S = 1e9  # added to the due time of a prompt that would be late
 _SOON_S = 1e-3  # the shortest time left by which a rate is computed
@@ -70,16 +72,66 @@ def on_time_first(due_s: Floats, own_s: Floats, now_s: float, ahead_s: float, la
 
 
 @compiled
-def largest_chunk(times: StepTimes, i: int, decodes: int, context: int, limit_s: float, most: int) -> int:
-    """The prompt tokens, a multiple of `_CHUNK` up to `most`, of the longest step of i within `limit_s`."""
+def under_way(times: StepTimes, i: int, prompts: Integers, rest: int, most: int) -> tuple[float, int]:
+    """The seconds of what is left of prompts under way on i, and the tokens of the first of them that are computed.
+
+    `prompts` are their lengths, in order, of which `rest` tokens are left in all, behind those that are computed.
+    """
+    tables, computed = StepTables(times.rows, times.data), max(prompts.sum() - rest, 0)
+    seconds, prefix = 0.0, -1
+    for k in range(len(prompts)):
+        done = min(computed, prompts[k])
+        computed -= done
+        if done < prompts[k]:
+            seconds += prefill_alone_s(tables, times.pools[i], times.stages[i], done, prompts[k], most)
+            prefix = done if prefix < 0 else prefix
+    return seconds, max(prefix, 0)
+
+
+@compiled
+def largest_chunk(
+    times: StepTimes, i: int, prefix: int, decodes: int, context: int, limit_s: float, most: int
+) -> tuple[int, float]:
+    """The prompt tokens after `prefix`, a multiple of `_CHUNK` up to `most`, of the longest step of i in `limit_s`, and
+    the share of a prefill's speed at which that step computes them.
+    """
     low, high = 1, max(most // _CHUNK, 1)
+    prompt = np.array([[prefix], [most]])
     while low < high:
         middle = (low + high + 1) // 2
-        if estimate_s(times, i, middle * _CHUNK, decodes, context) <= limit_s:
+        if chunked_s(times, i, prompt, middle * _CHUNK, decodes, context, context // decodes) <= limit_s:
             low = middle
         else:
             high = middle - 1
-    return low * _CHUNK
+    chunk = low * _CHUNK
+    step_s = chunked_s(times, i, prompt, chunk, decodes, context, context // decodes)
+    return chunk, chunked_s(times, i, prompt, chunk, 0, 0, 0) / step_s
+
+
+@compiled
+def longest_step_s(
+    ids: Integers,
+    generated: Integers,
+    arrival_s: Floats,
+    first_token_s: Floats,
+    ttft_s: Floats,
+    tpot_s: Floats,
+    now_s: float,
+    margin: float,
+    bounds: tuple[float, float],
+) -> float:
+    """The longest step that decodes `ids` allow, which have `generated` tokens; inf if none has a limit to keep.
+
+    The other columns are of all requests, shapes (N,). `bounds` are those of a decode's part, in its TPOT limits.
+    """
+    limit_s = np.inf
+    for k in range(len(ids)):
+        r = ids[k]
+        left_s = first_token_s[r] + generated[k] * tpot_s[r] - now_s
+        if first_token_s[r] <= arrival_s[r] + ttft_s[r] and left_s > -_LOST * tpot_s[r]:
+            allowed_s = min(max(margin * left_s, bounds[0] * tpot_s[r]), bounds[1] * tpot_s[r])
+            limit_s = min(limit_s, allowed_s)
+    return limit_s
 
 
 class Apex(Aggregated):
@@ -103,7 +155,8 @@ class Apex(Aggregated):
         margin: Share = 0.9,
         most_percent: Percent = 70,
     ) -> None:
-        self.in_time, self.by_slack, self.fixed = order == "on_time", budget == "slack", budget == "fixed"
+        self.in_time, self.fixed = order == "on_time", budget == "fixed"
+        self.bounds = (_SHORTEST, _LONGEST) if budget == "slack" else (margin, margin)
         self.margin, self.most_percent = margin, most_percent
         vars(self)["shares_gpus"] = streams == "spare" and budget != "fixed"
         vars(self)["route_prefill"] = PREFILL_RULES.get(routing, self.soonest)
@@ -113,10 +166,10 @@ class Apex(Aggregated):
         self.ttft_s, self.tpot_s = requests.limits
         self.own_s = np.full(len(requests.arrival_s), np.nan)  # seconds of each prompt's prefill, alone
         self.longest = there.token_budget.tolist()  # tokens of a step
-        self.token_s = there.estimate_s(_RATE_TOKENS, 0, 0) / _RATE_TOKENS
-        # Of each instance's queue, counted when it was last ordered: seconds of prompts in time, all tokens, and the
-        # share of a prefill's speed that the first need.
-        self.timely_s, self.tokens, self.need = np.zeros((3, len(there)))
+        self._plans = dict[tuple[int, Batching, int | None], Plan]()
+        # Of each instance: seconds of prompts under way; of its queue, counted when it was last ordered, seconds of
+        # prompts in time, all tokens, and the share of a prefill's speed that the first need.
+        self.under_way_s, self.timely_s, self.tokens, self.need = np.zeros((4, len(there)))
 
     def soonest(self, request: Request, cluster: Cluster) -> int:
         """The instance with the earliest first token."""
@@ -138,9 +191,8 @@ class Apex(Aggregated):
     def _ahead_s(self, ids: Integers, cluster: Cluster) -> Floats:
         """Seconds of the prompts on these instances that go first: those under way, and those that wait in time."""
         there = cluster.instances
-        waits = there.queued[ids] > 0
-        under_way = np.maximum(there.queued_tokens[ids] - np.where(waits, self.tokens[ids], 0.0), 0.0)
-        return np.asarray(np.where(waits, self.timely_s[ids], 0.0) + under_way * self.token_s[ids])
+        waiting_s = np.where(there.queued[ids] > 0, self.timely_s[ids], 0.0)
+        return np.asarray(waiting_s + np.where(there.prefilling[ids] > 0, self.under_way_s[ids], 0.0))
 
     def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
         requests = cluster.requests
@@ -150,7 +202,7 @@ class Apex(Aggregated):
         arrival_s = requests.arrival_s[queue]
         due_s, own_s, tokens = arrival_s + self.ttft_s[queue], self.own_s[queue], requests.input_tokens[queue]
         self.tokens[i] = tokens.sum()
-        under_way_s = max(float(cluster.instances.queued_tokens[i] - self.tokens[i]), 0.0) * self.token_s[i]
+        under_way_s = self._under_way(i, cluster)[0]
         order, late = np.lexsort((queue, due_s)), np.zeros(len(queue), np.bool_)
         slower_s = _SLOWER * own_s[order]
         need = on_time_first(due_s[order], slower_s, cluster.now_s, _SLOWER * under_way_s, late) / _SLOWER
@@ -164,30 +216,37 @@ class Apex(Aggregated):
         there = cluster.instances
         decodes, longest = int(there.running[instance]), self.longest[instance]
         if self.fixed or decodes == 0 or there.queued_tokens[instance] == 0:
-            return Plan(longest, "decode_first")
-        limit_s = self._limit_s(instance, cluster)
+            return self._plan(longest, "decode_first", None)
+        prefix = self._under_way(instance, cluster)[1]
+        limit_s, context = self._limit_s(instance, cluster), int(there.kv_tokens[instance])
+        chunk, speed = largest_chunk(there.step_times, instance, prefix, decodes, context, limit_s, longest)
         if self.shares_gpus:
             prefill_s, decode_s = cluster.streams_s(instance)
             in_limit = np.flatnonzero(decode_s[100 - self.most_percent : 100] <= limit_s)
             percent = max(self.most_percent - int(in_limit[0]) if len(in_limit) else 0, _LEAST_PERCENT)
-            if prefill_s[100] >= _SPARE * self._need(instance, cluster) * prefill_s[percent]:
-                return Plan(longest, "concurrent", percent)
-        context = int(there.kv_tokens[instance])
-        chunk = largest_chunk(there.step_times, instance, decodes, context, limit_s, longest)
-        return Plan(chunk + decodes, "decode_first")
+            share = prefill_s[100] / prefill_s[percent]
+            if share >= min(_SPARE * self._need(instance, cluster), speed):
+                return self._plan(longest, "concurrent", percent)
+        return self._plan(chunk + decodes, "decode_first", None)
+
+    def _under_way(self, instance: int, cluster: Cluster) -> tuple[float, int]:
+        """As `under_way`, of an instance's prompts."""
+        there, prompts = cluster.instances, cluster.requests.input_tokens[cluster.prefilling(instance)]
+        rest = int(there.queued_tokens[instance] - (self.tokens[instance] if there.queued[instance] else 0.0))
+        found = under_way(there.step_times, instance, prompts, max(rest, 0), self.longest[instance])
+        self.under_way_s[instance] = found[0]
+        return found
+
+    def _plan(self, tokens: int, batching: Batching, percent: int | None) -> Plan:
+        """A plan; equal ones are one object, which is checked once."""
+        key = tokens, batching, percent
+        return self._plans.get(key) or self._plans.setdefault(key, Plan(*key))
 
     def _limit_s(self, instance: int, cluster: Cluster) -> float:
         """The longest step that the decodes of an instance allow; inf if none has a limit to keep."""
         requests, ids = cluster.requests, cluster.decoding(instance)
-        tpot_s, first_s = self.tpot_s[ids], requests.first_token_s[ids]
-        left_s = np.minimum(first_s + requests.generated(ids) * tpot_s - cluster.now_s, 1e9)
-        keeps = (first_s <= requests.arrival_s[ids] + self.ttft_s[ids]) & (left_s > -_LOST * tpot_s)
-        if not keeps.any():
-            return np.inf
-        if not self.by_slack:
-            return self.margin * float(tpot_s[keeps].min())
-        allowed_s = np.clip(self.margin * left_s, _SHORTEST * tpot_s, _LONGEST * tpot_s)
-        return float(allowed_s[keeps].min())
+        columns = ids, requests.generated(ids), requests.arrival_s, requests.first_token_s, self.ttft_s, self.tpot_s
+        return longest_step_s(*columns, cluster.now_s, self.margin, self.bounds)
 
     def _need(self, instance: int, cluster: Cluster) -> float:
         """The share of a prefill's speed that the prompts in time need."""
@@ -196,5 +255,4 @@ class Apex(Aggregated):
         ids = cluster.prefilling(instance)
         left_s = cluster.requests.arrival_s[ids] + self.ttft_s[ids] - cluster.now_s
         left_s = left_s[left_s > 0.0]
-        rest_s = float(cluster.instances.queued_tokens[instance]) * self.token_s[instance]
-        return rest_s / float(left_s.min()) if len(left_s) else 0.0
+        return float(self.under_way_s[instance] / left_s.min()) if len(left_s) else 0.0

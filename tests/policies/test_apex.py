@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.policy import Cluster, Plan
 from framework.timing.table import StepRow
-from policies.apex import Apex, on_time_first
+from policies.apex import Apex, on_time_first, under_way
 from policies.chunked import Chunked
 from tests.helpers.by_hand import fleet, play
 from tests.helpers.scenarios import prefixes
@@ -69,9 +69,9 @@ def test_a_prefix_is_weighed_against_the_queue_before_it(implementation: str, ot
 @pytest.mark.parametrize(
     ("budget", "tpot_s", "tokens"),
     [
-        ("slack", 1.5, [129]),  # up to 3 s
-        ("slack", 0.8, [65, 65]),  # up to 1.6 s
-        ("step", 1.5, [65, 65]),  # up to 0.9 * 1.5 s
+        ("slack", 1.5, [129]),  # up to 6 s
+        ("slack", 0.5, [65, 65]),  # up to 2 s, then 0.9 * 1.5 s that are left
+        ("step", 1.5, [65, 65]),  # 0.9 * 1.5 s
         ("fixed", 0.8, [128, 128]),
     ],
 )
@@ -109,3 +109,20 @@ def test_the_fewest_prompts_are_late() -> None:
         fit = [int(kept.sum()) for kept in sets if np.all(np.cumsum(own_s * kept)[kept] <= due_s[kept])]
         assert count - int(late.sum()) == max(fit)
         assert need <= 1.0
+
+
+def test_the_rest_of_a_prompt_is_counted_behind_its_prefix() -> None:
+    """Two prompts of 96 and 32 tokens, of which 64 are left: 32 of the first, behind 64."""
+
+    class Measured(Apex):
+        found: ClassVar[list[tuple[float, int]]] = []
+
+        def prepare(self, cluster: Cluster) -> None:
+            times = cluster.instances.step_times
+            self.found.append(under_way(times, 0, np.array([96, 32]), 64, 16))
+            self.found.append(under_way(times, 0, np.zeros(0, np.int64), 0, 16))
+            super().prepare(cluster)
+
+    play(Measured(), [(0.0, 16, 1)], row=StepRow(base_s=1.0, prefill_quadratic_s=2.0**-10))
+    alone_s = [1.0 + (end**2 - (end - 16) ** 2) * 2.0**-10 for end in (80, 96, 16, 32)]
+    assert Measured.found == [(sum(alone_s), 64), (0.0, 0)]
