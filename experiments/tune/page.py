@@ -73,15 +73,15 @@ def _fronts(found: Findings) -> str | None:
 
 def _front(found: Findings, place: int) -> str:
     x, y = _values(found.ranked, found, 0), _values(found.ranked, found, place)
-    labels = [_label(found.goals[one]) for one in (0, place)]
-    chart = Chart(f"{labels[1]} over {labels[0]}", _axis(x), fitting(y), *labels)
+    label, other = (_label(found.goals[one]) for one in (0, place))
+    chart = Chart(f"{other} over {label}", _axis(x), fitting(y), label, other)
     chart.dots(x, y, "kept", [_said(row, found) for row in found.ranked])
     front = sorted(found.front, key=lambda row: row.values[0])
-    chosen = [_values(front, found, one) for one in (0, place)]
-    chart.line(*chosen, "s1", [_said(row, found) for row in front])
-    rows: list[list[Cell]] = [[_words(row), *map(float, ends)] for row, *ends in zip(front, *chosen, strict=True)]
+    ends = _values(front, found, 0), _values(front, found, place)
+    chart.line(*ends, "s1", [_said(row, found) for row in front])
+    rows: list[list[Cell]] = [[_words(row), float(at), float(up)] for row, at, up in zip(front, *ends, strict=True)]
     legend = Legend((("trial", "kept"), ("Pareto front", "s1")))
-    return figure(labels[1], f"over {labels[0]}", chart.html(), legend, Sheet(["front", *labels], rows))
+    return figure(other, f"over {label}", chart.html(), legend, Sheet(["front", label, other], rows))
 
 
 def _importances(found: Findings) -> str | None:
