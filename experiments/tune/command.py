@@ -133,7 +133,9 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     console, commands = results_console(), [*tuned, command_line(own)]
     for part in report(found, commands, console.width):
         console.print(part, highlight=False)
-    from experiments.tune.page import study_page  # The library of pictures takes long to load, and so does Matplotlib.
+    from experiments.tune.page.study_page import (
+        study_page,  # The library of pictures takes long to load, and so does Matplotlib.
+    )
     from experiments.tune.plots import draw
 
     draw(found, out)

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from experiments.tune.goals import Goal
-from experiments.tune.page import study_page
+from experiments.tune.page.study_page import study_page
 from experiments.tune.result import Findings, Row
 from tests.experiments.test_tune_kept import SPACE, found
 from tests.report.test_run_page import Page, without_scripts

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from experiments.tune.page import study_page
+from experiments.tune.page.study_page import study_page
 from framework.report.page.sweep_page import sweep_page
 from tests.experiments.test_study_page import STUDY
 from tests.helpers.browser import Tab, program, tab
