@@ -18,11 +18,6 @@ EACH = (
 # A size of all ranks is reached by a D-th of it on each, and a limit of all is a D-th for each.
 OVER_SIZES = ("linear", "decode", "logits", "decode_limits")
 LIMITS = ("tokens_limit", "sampled_limit", "decode_limits", "decodes_at_once")
-# These belong to a step, a prompt, a request, a kernel, or a rank's own host.
-THE_SAME = (
-    *("prefill_step_s", "waste", "decode_rows", "head_group", "base_s", "request_s", "intake_s", "intake_token_s"),
-    *("host_s", "host_sequence_s", "eager_s", "graph_tokens", "length_limit"),
-)
 
 
 def instance_row(timing: Timing, model: Model, pool: PoolSpec) -> StepRow:

@@ -6,7 +6,6 @@ adding, scaling and splitting go through the fields.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Protocol
@@ -99,12 +98,12 @@ class StepRow:
         if factor == 1.0:
             return self
         mine = vars(self)
-        return StepRow(**{**mine, **{name: _times(mine[name], factor) for name in _scaling() if mine[name]}})
+        return StepRow(**{**mine, **{name: _times(mine[name], factor) for name in _SCALING if mine[name]}})
 
     @property
     def least_s(self) -> float:
         """Seconds that the terms of a step take together for one token each."""
-        scaling = (getattr(self, name) for name in (*_scaling(), "host_s", "host_sequence_s", "eager_s"))
+        scaling = (getattr(self, name) for name in (*_SCALING, "host_s", "host_sequence_s", "eager_s"))
         return sum(_first(value) for value in scaling if value is not None)
 
     def mapped(self, **functions: Callable[[Any], Any]) -> StepRow:
@@ -115,7 +114,7 @@ class StepRow:
     def parts(self) -> Mapping[str, StepRow]:
         """The row split into the parts of a step, by name, in the order in which to show them."""
         members: dict[str, list[str]] = {}
-        for one in _declared():
+        for one in _DECLARED:
             members.setdefault(one.metadata["part"], []).append(one.name)
         del members[""]
         return {part: StepRow(**{name: getattr(self, name) for name in names}) for part, names in members.items()}
@@ -126,28 +125,14 @@ class StepRow:
         Raises ValueError if both rows have `waste`, or both have `decode_limits`.
         """
         mine, its = vars(self), vars(other)
-        numbers = {name: mine[name] + its[name] for name in _added_numbers()}
-        return StepRow(**numbers, **{one.name: _sum(one, mine[one.name], its[one.name]) for one in _summed_otherwise()})
+        numbers = {name: mine[name] + its[name] for name in _ADDED_NUMBERS}
+        return StepRow(**numbers, **{one.name: _sum(one, mine[one.name], its[one.name]) for one in _SUMMED_OTHERWISE})
 
 
-@functools.cache
-def _declared() -> tuple[Field[Any], ...]:
-    return fields(StepRow)
-
-
-@functools.cache
-def _added_numbers() -> tuple[str, ...]:
-    return tuple(one.name for one in _declared() if one.metadata["adds"] and isinstance(one.default, float))
-
-
-@functools.cache
-def _summed_otherwise() -> tuple[Field[Any], ...]:
-    return tuple(one for one in _declared() if one.name not in _added_numbers())
-
-
-@functools.cache
-def _scaling() -> tuple[str, ...]:
-    return tuple(one.name for one in _declared() if one.metadata["scales"])
+_DECLARED = fields(StepRow)
+_ADDED_NUMBERS = tuple(one.name for one in _DECLARED if one.metadata["adds"] and isinstance(one.default, float))
+_SUMMED_OTHERWISE = tuple(one for one in _DECLARED if one.name not in _ADDED_NUMBERS)
+_SCALING = tuple(one.name for one in _DECLARED if one.metadata["scales"])
 
 
 def _first(value: Any) -> float:

@@ -415,6 +415,7 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="chunked",
     ),
+    "apex": Golden("policy=apex slo.ttft_s=1 slo.tpot_s=0.0078125 " + _TWO + _REQUESTS, unlike="chunked"),
     "continuum": Golden(
         "policy=continuum policy.samples=8 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
         positive=("cache_hit_rate",),

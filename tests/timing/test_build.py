@@ -145,8 +145,8 @@ def test_nothing_made_is_an_error(tmp_path: Path, tables: None) -> None:
 
 
 def test_setups_are_those_that_are_asked_for_or_those_that_ship() -> None:
-    def of(asked: command.Request) -> set[tuple[str, str, Parallelism]]:
-        made = (setup for _, setup in command._candidates(asked, DENSE, GPU))
+    def of(asked: command.Request, gpu: Gpu = GPU) -> set[tuple[str, str, Parallelism]]:
+        made = (setup for _, setup in command._candidates(asked, DENSE, gpu))
         return {(setup.dtype, setup.kv_dtype, setup.parallelism) for setup in made}
 
     assert of(ASKED) == {("bf16", "bf16", ONE)}
@@ -154,6 +154,9 @@ def test_setups_are_those_that_are_asked_for_or_those_that_ship() -> None:
     shipped = of(replace(ASKED, types=None, parallelisms=None))
     assert {parallelism for *_, parallelism in shipped} == {Parallelism(tp=tp) for tp in (1, 2, 4, 8)}
     assert {types[:2] for types in shipped} == {("bf16", "bf16")}
+    small = replace(GPU, memory_bytes=1e6)
+    assert of(ASKED, small) == {("bf16", "bf16", ONE)}  # what is asked for is made even if it does not fit
+    assert of(replace(ASKED, types=None, parallelisms=None), small) == set()
 
 
 def test_what_was_made_is_summed_up(tmp_path: Path) -> None:

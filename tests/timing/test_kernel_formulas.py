@@ -14,8 +14,9 @@ import pytest
 from scipy.interpolate import RegularGridInterpolator
 
 from framework.system.gpu import DTYPE_BYTES, Gpu
-from framework.system.model import Experts, LatentAttention, Model
+from framework.system.model import Experts, LatentAttention, LinearAttention, Model
 from framework.timing.kernels.attention_gqa import GroupedQuery
+from framework.timing.kernels.attention_linear import DeltaRule
 from framework.timing.kernels.attention_mla import MlaKernels, MlaModule, mla_attention
 from framework.timing.kernels.checks import _flops_and_bytes, _light
 from framework.timing.kernels.interpolate import Interpolated, estimated, interpolate, nearest
@@ -40,6 +41,7 @@ def of_the_datasheet(gpu: Gpu = GPU) -> Operations:
 
 HEADS = {"heads": 8, "kv_heads": 2, "head_dim": 64, "kv_dtype": "fp8", "batch": 3}
 ROUTED = {"tokens": 5, "hidden": 32, "intermediate": 16, "per_token": 2, "tp": 2, "ep": 4}
+SPARSE = {"heads": 8, "batch": 3, "hidden": 32, "dtype": "fp8"}
 WORK: list[tuple[str, dict[str, Any], float, float]] = [
     ("gemm", {"dtype": "bf16", "m": 3, "n": 5, "k": 7}, 2 * 105, 70),
     ("gemm", {"dtype": "fp8", "m": 3, "n": 5, "k": 7}, 2 * 105, 35),
@@ -53,6 +55,8 @@ WORK: list[tuple[str, dict[str, Any], float, float]] = [
     ("uneven_decode", HEADS | {"context": 10, "window": 40}, 4 * 8 * 64 * 3 * 10, 2 * 2 * 64 * 3 * 10),
     ("latent_prefill", {"heads": 8, "batch": 3, "tokens": 10, "prefix": 4}, 3 * 8 * 10 * 18 * 320, 0),
     ("latent_decode", {"heads": 8, "batch": 3, "context": 10, "kv_dtype": "bf16"}, 2 * 8 * 30 * 1088, 30 * 576 * 2),
+    ("sparse_prefill", SPARSE | {"tokens": 10}, 2 * 3 * 10 * 8 * 128 * 32, 8 * 128 * 32),
+    ("sparse_decode", SPARSE | {"tokens": 10}, 2 * 3 * 8 * 128 * 32, 8 * 128 * 32),
     ("latent_bmm", {"heads": 8, "tokens": 10, "dtype": "fp8"}, 2 * 8 * 10 * 128 * 512, 8 * 128 * 512),
     ("sampler", {"vocab": 100, "batch": 3}, 0, 600),
     ("quantize", {"m": 5, "k": 7}, 0, 70),
@@ -112,6 +116,26 @@ def test_products_of_the_datasheet(n: int, k: int, m: int) -> None:
         moved = n * k * DTYPE_BYTES[dtype] + (n + k) * m * 2
         found = of_the_datasheet().gemm(dtype).seconds(float(n), float(k), float(m))
         assert found == pytest.approx(longer(2.0 * n * k * m, peak, moved))
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_projections_of_grouped_queries_compute_the_gate_of_the_output_too(gate: bool) -> None:
+    model = replace(Model("toy", 4, 512, 8, 2, 64, 1024, 1000, 100_000), output_gate=gate)
+    tokens, product = np.array(300.0), of_the_datasheet().gemm("bf16")
+    columns = (8 if gate else 4) + 2  # of queries, gates, keys and values on one of two GPUs
+    expected = 4 * (product.seconds(columns * 64.0, 512.0, 300.0) + product.seconds(512.0, 4 * 64.0, 300.0))
+    assert GroupedQuery(of_the_datasheet(), model, 2).projections_s(tokens) == pytest.approx(expected)
+
+
+def test_projections_of_linear_attention_are_three_products() -> None:
+    """Queries, keys, values and the gate of the output; the gates of the rule; the output."""
+    model = replace(
+        Model("toy", 4, 512, 8, 2, 64, 1024, 1000, 100_000), linear=LinearAttention(3, 2, 4, 64, 32, kernel=4)
+    )
+    product = of_the_datasheet().gemm("bf16")
+    shapes = (2 * 64 + 2 * 2 * 32, 512), (2 * 2, 512), (512, 2 * 32)
+    expected = 3 * sum(product.seconds(float(n), float(k), 300.0) for n, k in shapes)
+    assert DeltaRule(of_the_datasheet(), model, 2).projections_s(np.array(300.0)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("tp", "ep"), [(1, 1), (2, 4)])

@@ -555,6 +555,12 @@ def test_scaling_a_matrix_is_elementwise_and_vllm_has_the_sizes_that_lack(tmp_pa
     ]
 
 
+def test_elementwise_kernels_of_an_h100_are_left_out(tmp_path: Path) -> None:
+    scaled = [{"quant_dtype": "fp8", "m": m, "k": 4096, "kernel_source": "a", "latency": 0.002} for m in (1, 64)]
+    files = {"gemm/vllm/2.0/gemm": [multiply(1, 0.014), multiply(64, 0.016)], "quantize/vllm/2.0/scale_matrix": scaled}
+    assert set(read(tmp_path, files).tables) == {"gemm", "quantize"}
+
+
 def test_package_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = package(tmp_path / "systems", {})
     with pytest.raises(InputError, match="no measured kernel times of gpu l20: aiconfigurator-core has a100, b200"):

@@ -34,6 +34,11 @@ def test_blocks_run_in_waves(tokens: int, waves: int, filled: float) -> None:
     assert WAVES.waste_of(tokens, 32, 216) == pytest.approx(waves / filled)
 
 
+@pytest.mark.parametrize(("heads", "waste"), [(7, 1.0), (8, 10 / 8), (9, 10 / 9)])
+def test_keys_are_split_where_blocks_fill_less_than_four_fifths_of_a_wave(heads: int, waste: float) -> None:
+    assert WAVES.waste_of(64, heads, 10) == pytest.approx(waste)
+
+
 def test_few_blocks_split_their_keys() -> None:
     assert WAVES.waste_of(64, 32, 216) == 1.0
     assert WAVES.waste_of(32, 32, 216) == 2.0  # of half a tile

@@ -1,0 +1,111 @@
+"""What distinguishes Apex from chunked prefill: each of its four rules against the neighbour's that its word names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framework.engine.parallel.sm_sharing import Sharing
+from framework.policy import Cluster, Plan
+from framework.timing.table import StepRow
+from policies.apex import Apex, on_time_first
+from policies.chunked import Chunked
+from tests.helpers.by_hand import fleet, play
+from tests.helpers.scenarios import prefixes
+
+ENGINES = pytest.mark.parametrize("implementation", ["compiled", "reference"])
+PROMPTS = StepRow(base_s=0.0, per_prefill_token_s=2.0**-4)  # 16 prompt tokens in a second
+STEP = StepRow(base_s=0.0, per_prefill_token_s=2.0**-6, per_sequence_s=2.0**-2)
+PROPORTIONAL = Sharing(50, {100: 1.0}, {100: 1.0}, contention=False)
+
+
+class Limited(Apex):
+    """With limits, which a run by hand has not; keeps its plans for prompts next to decodes."""
+
+    def __init__(self, ttft_s: float, tpot_s: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.allowed_s, self.plans = (ttft_s, tpot_s), list[Plan]()
+
+    def prepare(self, cluster: Cluster) -> None:
+        super().prepare(cluster)
+        size = len(cluster.requests.arrival_s)
+        self.ttft_s, self.tpot_s = (np.full(size, limit_s) for limit_s in self.allowed_s)
+
+    def batching(self, instance: int, cluster: Cluster) -> Plan:
+        plan, there = super().batching(instance, cluster), cluster.instances
+        if there.running[instance] and there.queued_tokens[instance]:
+            self.plans.append(plan)
+        return plan
+
+
+@ENGINES
+@pytest.mark.parametrize(("order", "first_s"), [("on_time", [6, 1, 2, 3]), ("arrival", [3, 4, 5, 6])])
+def test_the_longest_prompt_waits_so_that_others_are_in_time(
+    implementation: str, order: str, first_s: list[float]
+) -> None:
+    """Of 3 s and three times 1 s, three can be done within 4 s."""
+    policy = Limited(4.0, 10.0, order=order)
+    rows = [(0.0, 48, 1), (0.0, 16, 1), (0.0, 16, 1), (0.0, 16, 1)]
+    result = play(policy, rows, row=PROMPTS, token_budget=16, kv_tokens=4000, implementation=implementation)
+    assert result.requests["first_token_s"].tolist() == first_s
+
+
+@ENGINES
+@pytest.mark.parametrize(("other", "instance"), [(16, 0), (80, 1)])
+def test_a_prefix_is_weighed_against_the_queue_before_it(implementation: str, other: int, instance: int) -> None:
+    """Instance 0 has 64 of 80 tokens: it saves 4 s of 5, and another prompt there costs 1 s, or 5."""
+    ids = [list(range(80)), [200 + k for k in range(other)], list(range(64)) + [500 + k for k in range(16)]]
+    rows = [(0.0, 80, 1), (9.0, other, 1), (9.0, 80, 1)]
+    settings: dict[str, Any] = {"columns": prefixes(ids, 1), "prefix_cache": True, "token_budget": 16}
+    settings |= {"kv_tokens": 4000, "row": PROMPTS, "implementation": implementation}
+    result = play(Limited(20.0, 10.0), rows, fleet(mixed=2), **settings)
+    assert result.requests["prefill_instance"].tolist() == [0, 0, instance]
+    neighbour = play(Chunked(), rows, fleet(mixed=2), **settings)
+    assert neighbour.requests["prefill_instance"].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "tpot_s", "tokens"),
+    [
+        ("slack", 1.5, [129]),  # up to 3 s
+        ("slack", 0.8, [65, 65]),  # up to 1.6 s
+        ("step", 1.5, [65, 65]),  # up to 0.9 * 1.5 s
+        ("fixed", 0.8, [128, 128]),
+    ],
+)
+def test_the_tightest_decode_sets_the_step(budget: str, tpot_s: float, tokens: list[int]) -> None:
+    """A prompt of 128 tokens, of 1 s each 64, comes to a decode that takes 0.25 s and has saved many seconds."""
+    policy = Limited(50.0, tpot_s, budget=budget, streams="never")
+    play(policy, [(0.0, 16, 40), (2.0, 128, 1)], row=STEP, token_budget=128, kv_tokens=4000)
+    assert [plan.token_budget for plan in policy.plans] == tokens
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("ttft_s", "streams", "mode"),
+    [(60.0, "spare", "concurrent"), (2.5, "spare", "decode_first"), (60.0, "never", "decode_first")],
+)
+def test_streams_share_the_gpu_while_prompts_have_time(
+    implementation: str, ttft_s: float, streams: str, mode: str
+) -> None:
+    """A prompt of 2 s comes to a decode. Within 2.5 s it is done only at nearly full speed."""
+    policy = Limited(ttft_s, 2.0, streams=streams)
+    options: dict[str, Any] = {"token_budget": 256, "kv_tokens": 4000, "sharing": PROPORTIONAL}
+    play(policy, [(0.0, 16, 40), (2.0, 128, 1)], row=STEP, **options, implementation=implementation)
+    assert {plan.batching for plan in policy.plans} == {mode}
+
+
+def test_the_fewest_prompts_are_late() -> None:
+    """Moore and Hodgson, against all subsets of small sets of prompts."""
+    draws = np.random.default_rng(0)
+    for _ in range(200):
+        count = int(draws.integers(1, 8))
+        own_s, due_s = draws.integers(1, 6, count).astype(float), np.sort(draws.integers(1, 16, count)).astype(float)
+        late = np.zeros(count, np.bool_)
+        need = on_time_first(due_s, own_s, 0.0, 0.0, late)
+        sets = [np.array([(mask >> k) & 1 for k in range(count)], bool) for mask in range(1 << count)]
+        fit = [int(kept.sum()) for kept in sets if np.all(np.cumsum(own_s * kept)[kept] <= due_s[kept])]
+        assert count - int(late.sum()) == max(fit)
+        assert need <= 1.0
