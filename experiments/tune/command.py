@@ -130,12 +130,16 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     given = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
     own = [_as_typed(word, best) for word in given]
     tuned = [f"{program()} +tuned={found.name}"] if own == given else []  # no YAML names a class of a file
-    console = results_console()
-    for part in report(found, [*tuned, command_line(own)], console.width):
+    console, commands = results_console(), [*tuned, command_line(own)]
+    for part in report(found, commands, console.width):
         console.print(part, highlight=False)
-    from experiments.tune.plots import draw  # Matplotlib takes long to load.
+    from experiments.tune.page.study_page import (
+        study_page,  # The library of pictures takes long to load, and so does Matplotlib.
+    )
+    from experiments.tune.plots import draw
 
     draw(found, out)
+    write_whole(out / "study.html", study_page(found, commands).encode())
     tell(f"results in {out}")
 
 

@@ -80,7 +80,8 @@ def told(store: Path, what: str, label: str, unit: str) -> Iterator[Progress]:
     for path, one in _files(store):
         if one.host == socket.gethostname() and not _exists(one.pid):
             path.unlink(missing_ok=True)  # its process was killed
-    file = Told(store, one_line(what)[:_WHAT], unit)
+    line = one_line(what)
+    file = Told(store, line if len(line) <= _WHAT else f"{line[:_WHAT]} …", unit)
     try:
         with progress_line(label, unit, file.tell) as progress:
             yield progress
