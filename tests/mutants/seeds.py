@@ -558,7 +558,7 @@ MUTANTS = (
     Mutant(
         "a tier that is written back is written through",
         "kv/prefix_tiers.py",
-        "        if unlikely(tier.on_eviction):\n            continue\n",
+        "    if unlikely(tier.on_eviction):\n        return\n",
         "",
     ),
     Mutant(
