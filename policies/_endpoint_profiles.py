@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from framework.checks import check_fields, require_at_least
-from framework.cli.reading import parsed_yaml, read_text
 from framework.errors import InputError, shown
 from policies import _endpoint_filters as choosing
 from policies import _endpoint_scorers as scoring
@@ -92,9 +92,13 @@ def read_profiles(source: str | Mapping[str, Any]) -> dict[str, Profile]:
         return _profiles("policy.profile", source)
     path = Path(source).expanduser()
     try:
-        content = parsed_yaml(read_text(path))
-    except ValueError as error:
-        raise InputError(f"{path}: is no YAML ({error})") from None
+        content = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not text in UTF-8 (byte {error.start + 1:,})") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: is no YAML ({' '.join(str(error).split())})") from None
     return _profiles(str(path), content)
 
 

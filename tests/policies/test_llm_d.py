@@ -121,6 +121,9 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, old: str, new: str, line: str)
 def test_other_mistakes_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         LlmD(str(tmp_path / "none.yaml"))
+    (tmp_path / "latin.yaml").write_bytes(b"kind: \xe9")
+    with pytest.raises(InputError, match=r"latin.yaml: is not text in UTF-8 \(byte 7\)"):
+        LlmD(str(tmp_path / "latin.yaml"))
     picks = [{"type": "max-score-picker"}, {"type": "random-picker"}]
     with pytest.raises(InputError, match="has 2 pickers; leave one"):
         LlmD({"plugins": picks})
