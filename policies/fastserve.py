@@ -8,8 +8,8 @@ their arrival at the level, form the batch. Others are preempted at the end of t
 it to host memory if the batch lacks room. A request that has not run for `starvation_s` moves to the first level.
 
 Simplified: levels are updated whenever something changes on an instance, and once in the first quantum. KV is swapped
-when room is lacking, the lowest level first, and not ahead of time. A prompt under way is not preempted. A request back
-from host memory waits for those that came before it. Iterations are those of `continuous`.
+when room is lacking, the lowest level first, and not ahead of time. A prompt under way is not preempted. Iterations are
+those of `continuous`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, checked
 from framework.engine.setup.config import Batching
-from framework.policy import Action, Aggregated, Cluster, Preempt, Resume, SetMaxBatch
+from framework.policy import Action, Cluster, SetMaxBatch
 from framework.policy.rules import PREFILL_RULES, rule
+from policies._ranked_batches import RankedBatches
 
-Integers = NDArray[np.int64]
 
-
-class FastServe(Aggregated):
+class FastServe(RankedBatches):
     """`levels` of quanta from `quantum_s` on; `routing` spreads requests over instances."""
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
-    dynamic_keys = True
 
     @checked("policy.")
     def __init__(
@@ -48,63 +45,18 @@ class FastServe(Aggregated):
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
 
     def prepare(self, cluster: Cluster) -> None:
+        super().prepare(cluster)
         count = len(cluster.requests.input_tokens)
         self._level = np.full(count, -1)  # -1: it has not joined
         self._place = np.zeros(count, np.int64)  # place of each request in its level
         self._used_s = np.zeros(count)  # seconds used of the quantum of its level
         self._seen_s = np.zeros(count)  # time at which it last ran, or joined
         self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # requests that ran at the last look
-        # For each instance, the suspended requests with their KV there, and with it in host memory.
-        self._kept: list[set[int]] = [set() for _ in cluster.instances.ids]
-        self._out: list[set[int]] = [set() for _ in cluster.instances.ids]
-        self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # resumed requests that wait for room
         self._places = 0
-        self._ended = 0
-
-    def prioritize(self, queue: Integers, cluster: Cluster) -> NDArray[np.float64]:
-        keys = np.empty(len(queue))
-        keys[np.lexsort([self._place[queue], self._level[queue]])] = np.arange(len(queue))
-        return keys
-
-    def decide(self, instance: int, cluster: Cluster) -> list[Action]:
-        """Form the batch of an instance: which requests leave it, and which return."""
-        queued, running = cluster.queued(instance).tolist(), cluster.decoding(instance).tolist()
-        prefilling = cluster.prefilling(instance).tolist()
-        there = cluster.suspended
-        aside = there[cluster.requests.instance[there] == instance].tolist()
-        kept, out = self._kept[instance], self._out[instance]
-        kept.intersection_update(aside)
-        out.intersection_update(aside)
-        back = self._coming_back(instance, cluster, queued + aside + running + prefilling)
-        self._look(instance, cluster, queued + aside + back, running + prefilling)
-        seats = max(0, int(cluster.instances.max_batch[instance]) - len(prefilling))
-        ranked = sorted(queued + aside + running + back, key=lambda r: (self._level[r], self._place[r]))
-        batch, rest = set(ranked[:seats]), ranked[seats:]
-        leaving, coming = [r for r in running if r not in batch], [r for r in aside if r in batch]
-        needed = self._lacking(instance, cluster, [r for r in queued + back + coming if r in batch])
-        self._back[instance].update(r for r in coming if r in out)
-        kept.update(leaving)
-        kept.difference_update(coming)
-        swapped = self._swapped(cluster, [r for r in reversed(rest) if r in kept], needed)
-        swapped += [r for r in back if r not in batch]
-        kept.difference_update(swapped)
-        out.difference_update(coming)
-        out.update(swapped)
-        stay: list[Action] = [Preempt(r, "kv") for r in leaving if r not in swapped]
-        return [*(Preempt(r, "swap") for r in swapped), *stay, *(Resume(r) for r in coming)]
 
     def on_tick(self, cluster: Cluster) -> list[Action]:
         """Let each instance be asked about its batch when its step ends, so that no decision is postponed."""
         return [SetMaxBatch(i, int(cluster.instances.max_batch[i])) for i in cluster.prefill.ids.tolist()]
-
-    def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
-        """The requests that wait for room for their KV, which is in host memory."""
-        ended = cluster.finished(self._ended).ids.tolist()
-        self._ended += len(ended)
-        for waiting in self._back:
-            waiting.difference_update(ended)
-        self._back[instance].difference_update(others)
-        return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
 
     def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
         """Add new requests, charge those that ran since the last look, and lift those that did not run for long."""
@@ -133,24 +85,3 @@ class FastServe(Aggregated):
         first_s = float(one.estimate_s(int(cluster.requests.input_tokens[r]), 0, 0)[instance])
         fitting = [level for level, quantum_s in enumerate(self.quanta_s) if quantum_s >= first_s]
         return fitting[0] if fitting else len(self.quanta_s) - 1
-
-    def _blocks(self, cluster: Cluster, r: int) -> int:
-        tokens = int(cluster.requests.input_tokens[r]) + int(cluster.requests.generated(np.array([r]))[0])
-        return -(-tokens // cluster.block_tokens)
-
-    def _lacking(self, instance: int, cluster: Cluster, coming: list[int]) -> int:
-        """Blocks that requests which join the batch without KV need beyond the available ones."""
-        there = cluster.instances
-        blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept[instance])
-        spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # blocks that admissions may leave
-        return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
-
-    def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
-        """The kept requests, the lowest first, whose KV gives the needed blocks."""
-        found: list[int] = []
-        for r in kept:
-            if needed <= 0:
-                break
-            needed -= self._blocks(cluster, r)
-            found.append(r)
-        return found

@@ -432,6 +432,11 @@ _MECHANISMS = {
         positive=("preemptions",),
         unlike="chunked",
     ),
+    "ltr": Golden(
+        "policy=ltr policy.patience_s=1 predictor=oracle engine.max_batch=4 engine.kv_tokens=8192 " + _TWO + _REQUESTS,
+        positive=("preemptions",),
+        unlike="trail",
+    ),
     "autellix": Golden(
         "policy=autellix policy.quantum_s=0.25 policy.short_tokens=300 engine.max_batch=2 " + _TWO + _SESSIONS,
         positive=("preemptions",),
@@ -454,6 +459,20 @@ _MECHANISMS = {
     ),
     "slos_serve": Golden(
         "policy=slos_serve policy.tpot_s=0.01171875 policy.ttft_s=0.25 " + _TWO + _REQUESTS, unlike="chunked"
+    ),
+    "preble": Golden("policy=preble policy.window_s=8 engine.max_batch=2 " + _TWO + _SESSIONS, unlike="lmetric"),
+    "llm_d": Golden("policy=llm_d " + _TWO + _SESSIONS, unlike="lmetric"),
+    "chiron": Golden(
+        "policy=chiron policy.classes_ttft_s=[40,1] policy.calm_s=1 trace.slo_classes={batch:0.5,chat:0.5} "
+        "engine.max_batch=4 engine.start_s=0.5 cluster=mixed cluster.instances=4 cluster.on_at_start=1 " + _REQUESTS,
+        positive=("starts", "stops"),
+        unlike="vllm_v1",
+    ),
+    "blitzscale": Golden(
+        "policy=blitzscale policy.calm_s=1 policy.wait_s=0.015625 engine.kv_tokens=16384 engine/start=none "
+        "engine.start_s=0.5 cluster=mixed cluster.instances=4 cluster.on_at_start=1 " + _REQUESTS,
+        positive=("starts", "stops"),
+        unlike="vllm_v1",
     ),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "kairos": Golden(
