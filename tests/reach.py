@@ -1121,6 +1121,7 @@ _OFTEN = {
     "programs": 240,
     "stateful": 240,
     "pinned": 600,
+    "tiered": 200,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more

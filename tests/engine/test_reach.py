@@ -35,8 +35,6 @@ EVENTS = (
         "load longer than its step",
     ),
     *("loaded from a store", "loaded from a store before cached blocks", "loaded from two tiers"),
-    *("chunk loaded from a store", "loaded from a store that takes what is evicted"),
-    "used too seldom to be written to a store",
     *("migrated", "migration cancelled", "migration cancelled after its copy", "migration switched over"),
     *("migration without room", "migration without room for its tail", "more decodes than stages"),
     *("pipelined chunks concurrent with decodes", "preempted", "preempted and prefilled elsewhere"),
@@ -143,6 +141,8 @@ RARE_EVENTS = (  # that few runs do not reach
     *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
     *("call that waited for one that was not served", "asked about KV that has been used", "pins ended by going off"),
+    *("chunk loaded from a store", "loaded from a store that takes what is evicted"),
+    "used too seldom to be written to a store",
 )
 MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "states"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
