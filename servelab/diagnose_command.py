@@ -17,7 +17,7 @@ from framework.cli.command import Arguments, command
 @command(__doc__, operands="DIR")
 def main(arguments: Arguments) -> None:
     """Print the diagnosis. Raises InputError if there is no run in the directory."""
-    from framework.cli.terminal import progress_bar, results_console, tell
+    from framework.cli.terminal import progress_line, results_console, tell
     from framework.objective.goodput import Goodput
     from framework.report.trials_table import TrialsTable
     from framework.run.compose import compose
@@ -27,7 +27,7 @@ def main(arguments: Arguments) -> None:
     directory = Path(arguments.operands[0])
     config = config_of(directory)
     experiment = compose(config)
-    with progress_bar("trials") as progress:
+    with progress_line("diagnosis", "runs") as progress:
         measurement = Goodput().measure(experiment)
         found = tried(config, settings_of(config, experiment), experiment, measurement, progress)
     _tell_of_another_run(directory, measurement.evaluation.summary["goodput_rps"])

@@ -71,7 +71,7 @@ def _summaries(jobs: int, fixed: Mapping[str, Any], points: Sequence[Mapping[str
     """The summaries of runs of names alone, which a store keeps."""
     launcher = ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"] if jobs != 1 else []
     with TemporaryDirectory() as directory:
-        outcomes = Sweep([*launcher, *_words(fixed)], Path(directory)).run([_words(point) for point in points])
+        outcomes = Sweep([*launcher, *_words(fixed)], Path(directory)).shown([_words(point) for point in points])
     for outcome in outcomes:
         if outcome.record is None:
             raise InputError(f"{' '.join(outcome.overrides)}: {outcome.refusal}")

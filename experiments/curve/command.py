@@ -12,8 +12,6 @@ of settings with several values, as policy=chunked,distserve, is a series. Sever
 from __future__ import annotations
 
 import os
-import sys
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -27,7 +25,7 @@ from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.launch import USER_ERROR
 from framework.cli.streams import report_error
-from framework.cli.terminal import progress_bar, results_console, tell
+from framework.cli.terminal import results_console, tell
 from framework.run.callback import FreshDirectory
 from framework.run.sweep import Outcome, Sweep
 
@@ -39,8 +37,6 @@ _KEYS = {
     "attainment": "share of requests that must keep the SLO, 0.9 by default",
     "out": "directory of the results, one of its own in outputs/ by default",
 }
-_BASIC = "hydra/launcher=basic"
-_BATCHES_A_CORE = 4  # batches a core: few enough for a progress bar, enough to keep workers busy
 
 
 @command(
@@ -74,18 +70,4 @@ def curve(arguments: Sequence[str]) -> int:
 
 def run(plan: Plan, directory: Path) -> list[Outcome]:
     """Run every job, or find it in the store; progress goes to stderr."""
-    jobs = plan.jobs()
-    sweep = Sweep(plan.launcher, directory)
-    alone = all(word == _BASIC for word in plan.launcher if word.startswith("hydra/launcher="))
-    at_once = 1 if alone else _BATCHES_A_CORE * (os.cpu_count() or 1)
-    outcomes: list[Outcome] = []
-    started_s = time.monotonic()
-    with progress_bar(f"{len(plan.series)} series") as progress:
-        for start in range(0, len(jobs), at_once):
-            outcomes += sweep.run([job.overrides for job in jobs[start : start + at_once]])
-            if progress is not None:
-                progress(len(outcomes), len(jobs))
-            else:
-                elapsed_s = time.monotonic() - started_s
-                print(f"{len(outcomes)} of {len(jobs)} runs, {elapsed_s:.0f} s", file=sys.stderr, flush=True)
-    return outcomes
+    return Sweep(plan.launcher, directory).shown([job.overrides for job in plan.jobs()])

@@ -19,7 +19,7 @@ from experiments.guide.plots import draw
 from experiments.guide.report import report
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.terminal import progress_bar, results_console, tell
+from framework.cli.terminal import progress_line, results_console, tell
 from framework.run.callback import FreshDirectory
 
 
@@ -40,7 +40,7 @@ def guide(arguments: Sequence[str]) -> None:
     before = FreshDirectory.watch(plan.out)
     require_writable(plan.out)
     try:
-        with progress_bar(plan.load) as progress:
+        with progress_line(plan.load, "runs") as progress:
             answer = answered(plan, progress)
         results_console().print(report(answer), highlight=False)
         write_whole(plan.out / "guide.json", text_of(answer).encode())

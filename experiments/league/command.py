@@ -33,6 +33,7 @@ from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.terminal import results_console, tell
 from framework.errors import InputError
+from framework.run.live import told
 from framework.run.run_key import is_of_this_code
 from framework.run.sweep import Sweep
 
@@ -71,18 +72,22 @@ def _play(plan: Plan, shipped: Results | None) -> Results:
         tell("the shipped results have other terms or settings, so they are not shown")
     left = _left(plan, results)
     tell(str(cost(left, plan, shipped or results)))
-    player = Player(plan.terms, Sweep(plan.shared, plan.out))
-    for number, (cell, entrant) in enumerate(left, 1):
-        if cell.name not in results.cells:
-            results = results.with_cell(cell.name, opened(cell, plan.terms))
-        cell_so_far = results.cells[cell.name]
-        start_s = time.process_time()
-        entry = player.played(entrant, cell, cell_so_far)
-        entry = replace(entry, cpu_s=max(entry.cpu_s, time.process_time() - start_s))
-        results = results.with_cell(cell.name, cell_so_far.with_entry(entrant.name, entry))
-        write(results, plan.out / FILE)
-        rest = cost(left[number:], plan, shipped or results)
-        _tell_progress(results.cells[cell.name], entrant.name, f"{number} of {len(left)}", rest)
+    sweep = Sweep(plan.shared, plan.out)
+    player, refused = Player(plan.terms, sweep), 0
+    with told(sweep.store, "league", "league", "entries") as progress:
+        for number, (cell, entrant) in enumerate(left, 1):
+            progress(number - 1, len(left), refused)
+            if cell.name not in results.cells:
+                results = results.with_cell(cell.name, opened(cell, plan.terms))
+            cell_so_far = results.cells[cell.name]
+            start_s = time.process_time()
+            entry = player.played(entrant, cell, cell_so_far)
+            entry = replace(entry, cpu_s=max(entry.cpu_s, time.process_time() - start_s))
+            refused += not entry.capacities_rps
+            results = results.with_cell(cell.name, cell_so_far.with_entry(entrant.name, entry))
+            write(results, plan.out / FILE)
+            rest = cost(left[number:], plan, shipped or results)
+            _tell_progress(results.cells[cell.name], entrant.name, f"{number} of {len(left)}", rest)
     return results
 
 

@@ -28,16 +28,17 @@ from experiments.tune.result import Findings, findings
 from experiments.tune.sampler import DEFAULT, SAMPLERS, SamplerKind
 from experiments.tune.space import Space
 from experiments.tune.space_file import of_directories, read_space, space_names
-from experiments.tune.storage import Presence, only_study, open_storage, open_study
+from experiments.tune.storage import Presence, dashboard, only_study, open_storage, open_study
 from experiments.tune.study import Search
 from framework.cli.arguments import ANY, config_dirs, program, whole
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.outside import as_typed
 from framework.cli.safe_text import one_line, secrets_of, without
-from framework.cli.terminal import progress_bar, results_console, tell
+from framework.cli.terminal import results_console, tell
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
+from framework.run.live import told
 from framework.run.sweep import Sweep
 
 _TRIALS = 100
@@ -100,7 +101,7 @@ def tune(arguments: Arguments) -> None:
         math.inf if sampler.name == "grid" and "trials" not in own else whole("trials", own.get("trials", str(_TRIALS)))
     )
     workers = _workers(own.get("workers"), overrides)
-    study = _study(own, base, space, goals)
+    study, place = _study(own, base, space, goals)
     study.pruner = pruner
     out = Path(own.get("out", f"outputs/tune/{study.study_name}"))
     require_writable(out)
@@ -108,9 +109,11 @@ def tune(arguments: Arguments) -> None:
     space = with_demand(space, base)
     feasible = Feasibility(space, base)
     sweep = Sweep(overrides, out)
-    with Presence(study) as presence, progress_bar(study.study_name) as progress:
+    name = study.study_name
+    with Presence(study) as presence, told(sweep.store, f"study {name}", name, "trials") as progress:
         Search(study, space, feasible, sampler, goals, parts, sweep, presence).run(trials, workers, progress)
     _conclude(findings(study, space, feasible, goals), base, out, arguments.every)
+    tell(dashboard(place))
 
 
 def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequence[str]) -> None:
@@ -127,12 +130,16 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     given = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
     own = [_as_typed(word, best) for word in given]
     tuned = [f"{program()} +tuned={found.name}"] if own == given else []  # no YAML names a class of a file
-    console = results_console()
-    for part in report(found, [*tuned, command_line(own)], console.width):
+    console, commands = results_console(), [*tuned, command_line(own)]
+    for part in report(found, commands, console.width):
         console.print(part, highlight=False)
-    from experiments.tune.plots import draw  # Matplotlib takes long to load.
+    from experiments.tune.page.study_page import (
+        study_page,  # The library of pictures takes long to load, and so does Matplotlib.
+    )
+    from experiments.tune.plots import draw
 
     draw(found, out)
+    write_whole(out / "study.html", study_page(found, commands).encode())
     tell(f"results in {out}")
 
 
@@ -171,17 +178,20 @@ def _space(own: Mapping[str, str], constants: Mapping[str, str], base: Configura
     return read_space(name, {**base.choices, **base.settings}, given, constants)
 
 
-def _study(own: Mapping[str, str], base: Configuration, space: Space, goals: Sequence[Goal]) -> optuna.Study:
-    """The study of this command, in its storage."""
+def _study(
+    own: Mapping[str, str], base: Configuration, space: Space, goals: Sequence[Goal]
+) -> tuple[optuna.Study, str]:
+    """The study of this command, and its storage."""
     default = "-".join((base.choices["policy"], base.choices["trace"], space.name, *_unusual(own, base)))
     name = own.get("name", default)
     if not _NAME.fullmatch(name):
         raise InputError(f"name={name}: give it a name of letters, digits, points, hyphens and underscores")
-    storage = open_storage(own.get("storage", f"studies/{name}.journal"))
+    place = own.get("storage", f"studies/{name}.journal")
+    storage = open_storage(place)
     if "storage" in own and "name" not in own:
         name = only_study(storage, default)
     identity = {"space": space.name, **space.described, "objectives": " ".join(map(str, goals)), **base.settings}
-    return open_study(storage, name, [goal.direction for goal in goals], identity)
+    return open_study(storage, name, [goal.direction for goal in goals], identity), place
 
 
 def _unusual(own: Mapping[str, str], base: Configuration) -> list[str]:

@@ -19,6 +19,7 @@ from experiments.tune.study import SHOWN
 from framework.cli.arguments import program
 from framework.metrics.figures import HEADLINE, metric
 from framework.report.numbers import NONE, number
+from framework.report.table_words import named
 
 _TOP = 10
 _FRONT = 20
@@ -59,7 +60,7 @@ def _extent(found: Findings) -> Text:
 
 def _best(found: Findings, replay: Sequence[str]) -> Iterator[RenderableType]:
     best, several = found.ranked[0], len(found.goals) > 1
-    values = ", ".join(_named(goal.key, value) for goal, value in zip(found.goals, best.values, strict=True))
+    values = ", ".join(named(goal.key, value) for goal, value in zip(found.goals, best.values, strict=True))
     attained = best.figures.get("slo_attainment")
     attainment = f", SLO met {100 * attained:.1f} %" if attained is not None else ""
     yield Text.assemble(("best  ", "bold"), f"{values}{attainment} (trial {best.number})")
@@ -180,12 +181,6 @@ def _folded(name: str) -> str:
             lines.append("")
         lines[-1] += part
     return "\n".join(lines)
-
-
-def _named(key: str, value: float) -> str:
-    """A figure in words: `goodput 44.5 req/s`."""
-    known = metric(key)
-    return f"{known.name} {_cell(key, value)} {known.unit}".rstrip()
 
 
 def _cell(key: str, value: float | None) -> str:

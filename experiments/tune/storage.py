@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import shlex
 import socket
 import threading
 import time
@@ -67,6 +69,15 @@ def open_study(storage: BaseStorage, name: str, directions: list[StudyDirection]
         study = optuna.create_study(storage=storage, study_name=name, directions=directions)
     study.set_user_attr(_IDENTITY, dict(identity))
     return study
+
+
+def dashboard(place: str) -> str:
+    """How to see the studies of a storage in a browser, by optuna-dashboard."""
+    command = f"optuna-dashboard {shlex.quote(masked(place))}"
+    known = importlib.util.find_spec("optuna_dashboard") is not None
+    return (
+        f"trials in a browser, also of a study that runs: {'' if known else 'pip install optuna-dashboard; '}{command}"
+    )
 
 
 def only_study(storage: BaseStorage, default: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -17,8 +17,10 @@ from experiments.tune.sampler import Proposer, SamplerKind
 from experiments.tune.space import Point, Space
 from experiments.tune.storage import OWNER, Presence
 from experiments.tune.surrogate import Tried
+from framework.cli.terminal import Report
 from framework.errors import InputError
 from framework.metrics.figures import HEADLINE
+from framework.report.table_words import named
 from framework.run.sweep import Outcome, Sweep
 
 OVERRIDES, REFUSAL = "overrides", "refusal"  # user attributes of a trial
@@ -61,7 +63,7 @@ class Search:
         self._presence = presence
         self._points: dict[int, Point] = {}
 
-    def run(self, trials: float, workers: int, progress: Callable[[int, int], None] | None = None) -> None:
+    def run(self, trials: float, workers: int, progress: Report | None = None) -> None:
         """Continue until `trials` have ended in the study, or nothing new is left; `workers` are run at a time.
 
         Raises InputError for a space in which nothing can be run, and for goals that summaries lack.
@@ -70,7 +72,8 @@ class Search:
             known = self._known()
             ended = sum(trial.state.is_finished() for trial in known if counts(trial))
             if progress is not None:
-                progress(ended, int(min(trials, ended + self._left(known))))
+                refused = sum(not counts(trial) for trial in known)
+                progress(ended, int(min(trials, ended + self._left(known))), refused, self._best(known))
             running = [trial for trial in known if trial.state == TrialState.RUNNING]
             self._refuse_hopeless(known)
             room = min(trials - ended - len(running), self._left(known))
@@ -92,6 +95,13 @@ class Search:
             elif trial.state in (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED):
                 known.append(trial)
         return known
+
+    def _best(self, known: Sequence[FrozenTrial]) -> str:
+        """The best result by the first goal, in words."""
+        goal = self._goals[0]
+        whole = [trial for trial in known if trial.state == TrialState.COMPLETE and counts(trial)]
+        values = [trial.values[0] for trial in whole]
+        return named(goal.key, (max if goal.maximize else min)(values)) if values else ""
 
     def _left(self, known: Sequence[FrozenTrial]) -> float:
         pool = self._feasible.pool

@@ -10,15 +10,18 @@ import polars as pl
 
 from framework.diagnosis.decode_steps import DecodeSteps
 from framework.diagnosis.findings import Diagnosis, as_percent, as_time
+from framework.diagnosis.waiting import Waiting
 from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement
 from framework.result import Result
 
 
-def evidence(cause: str, experiment: Experiment, measurement: Measurement, seen: Diagnosis) -> str:
-    """The sentence of a cause, one of `framework.diagnosis.removals.REMOVABLE`."""
-    return _TELL[cause](_Case(experiment, measurement, seen))
+def evidence(
+    cause: str, experiment: Experiment, measurement: Measurement, seen: Diagnosis, waiting: Waiting | None
+) -> str:
+    """The sentence of a cause, one of `framework.diagnosis.removals.REMOVABLE`. `waiting`: why requests queued."""
+    return _TELL[cause](_Case(experiment, measurement, seen, waiting))
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class _Case:
     experiment: Experiment
     measurement: Measurement
     seen: Diagnosis
+    waiting: Waiting | None
 
     @property
     def result(self) -> Result:
@@ -50,6 +54,14 @@ class _Case:
         rows = self.measurement.evaluation.pools.iter_rows(named=True)
         return [row for row in rows if row["role"] in ("mixed", phase)]
 
+    @property
+    def crowded(self) -> str:
+        """That KV memory is full, in a sentence; nothing if it is not. Who decodes faster frees it sooner."""
+        waiting = self.waiting
+        if waiting is None or not waiting.room.memory_is_full:
+            return ""
+        return f" KV memory is full while requests wait: {waiting.room.fullness}; faster decodes free it sooner."
+
     def limit(self, name: str) -> str:
         limit_s = getattr(self.experiment.slo, f"{name}_s")
         return f"{name.upper()} limit {as_time(limit_s)}" if limit_s is not None else f"no {name.upper()} limit for all"
@@ -64,9 +76,9 @@ def _prefill(case: _Case) -> str:
 def _decode(case: _Case) -> str:
     steps = case.steps
     if steps is None:
-        return f"Tokens take {as_time(case.mean_s('tpot_s'))} each on average ({case.limit('tpot')})."
+        return f"Tokens take {as_time(case.mean_s('tpot_s'))} each on average ({case.limit('tpot')}).{case.crowded}"
     took = f"A decode step of {steps.batch:,.0f} requests takes {as_time(steps.step_s)} without any prefill"
-    return f"{took}, tokens {as_time(case.mean_s('tpot_s'))} each on average ({case.limit('tpot')})."
+    return f"{took}, tokens {as_time(case.mean_s('tpot_s'))} each on average ({case.limit('tpot')}).{case.crowded}"
 
 
 def _context(case: _Case) -> str:

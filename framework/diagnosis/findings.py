@@ -127,12 +127,10 @@ class _Case:
         evidence = f"That takes {self._of_decoding('transfer', chosen)}"
         if self.losses.steps is not None:
             outcome = self.result.requests[chosen]
-            room = decode_room(self.result, outcome["prefill_end_s"], outcome["transfer_end_s"])
+            tokens = self.result.workload.input_tokens[chosen].astype(np.float64)
+            room = decode_room(self.result, outcome["prefill_end_s"], outcome["transfer_end_s"], tokens)
             if room.memory_is_full or room.seats_are_full:
-                evidence += (
-                    f"; meanwhile decodes of {room.pool} read {as_percent(room.kv)} of its KV memory "
-                    f"and take {as_percent(room.seats)} of its seats."
-                )
+                evidence += f"; meanwhile {room.fullness}, and decodes take {as_percent(room.seats)} of its seats."
                 title = "Prefilled requests wait for room to decode: decode capacity"
                 return title, evidence, "cluster.decode, engine.max_batch, engine.kv_tokens"
         return "The transfer of KV is slow", f"{evidence}.", "cluster.link_bandwidth_bytes_s"
@@ -203,10 +201,7 @@ class _Case:
 _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
     "memory": (
         "KV memory is full while requests wait: decode capacity",
-        lambda waiting: (
-            f"decodes read {as_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool} "
-            f"and instances are {as_percent(waiting.busy)} busy"
-        ),
+        lambda waiting: f"{waiting.room.fullness}, and instances are {as_percent(waiting.busy)} busy",
         "engine.kv_tokens, cluster.decode, cluster.instances, engine.kv_compression",
     ),
     "seats": (

@@ -15,6 +15,7 @@ Settings = Mapping[str, Any]
 MOST = 24  # remedies of a run, at most
 _LARGE_FRACTION = 0.95  # share of GPU memory
 _OFTEN = (4.0, 16.0, 64.0)  # times as many ticks
+_FP8 = 0.5  # share of the memory of KV in two bytes
 _ANY = "any"  # cause
 
 
@@ -40,6 +41,8 @@ def remedies(settings: Settings, experiment: Experiment, causes: Sequence[str]) 
         *_batches(settings),
         *_links(settings, experiment),
         *_clusters(settings, experiment),
+        *_shapes(settings, experiment),
+        *_formats(settings, experiment),
     ]
     chosen: list[Remedy] = []
     for cause in causes:
@@ -68,10 +71,22 @@ def _clusters(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
             shifted = {"prefill": counts["prefill"] + more, "decode": counts["decode"] - more}
             if min(shifted.values()) > 0:
                 yield Remedy(_counted(settings, shifted), acts_on)
-    instances, tp = counts.get("instances"), settings.get("cluster.tp")
-    if instances is not None and isinstance(tp, int) and instances % 2 == 0:
-        larger = {"cluster.instances": instances // 2, "cluster.tp": 2 * tp}
-        yield Remedy(larger, ("prefill", "decode", "context", "memory", "interference"))
+
+
+def _shapes(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
+    """The same GPUs as fewer and larger instances, or more and smaller ones: tensor parallelism, pipeline stages."""
+    for name, count in _counts(settings, experiment).items():
+        prefix = "" if name == "instances" else f"{name}_"
+        for degree, larger, smaller in (("tp", *_OF_TP[name]), ("pp", *_OF_PP[name])):
+            key = f"cluster.{prefix}{degree}"
+            size = settings.get(key) or settings.get(f"cluster.{degree}")
+            if not isinstance(size, int):
+                continue
+            counts = _counts(settings, experiment)
+            if count % 2 == 0:
+                yield Remedy({**_counted(settings, counts | {name: count // 2}), key: 2 * size}, larger)
+            if size % 2 == 0:
+                yield Remedy({**_counted(settings, counts | {name: 2 * count}), key: size // 2}, smaller)
 
 
 def _counts(settings: Settings, experiment: Experiment) -> dict[str, int]:
@@ -93,6 +108,17 @@ def _counted(settings: Settings, counts: Mapping[str, int]) -> dict[str, Any]:
 
 
 _OF_DECODE = ("decode", "context", "memory", "seats")
+# Causes on which larger and smaller instances of the same GPUs act, by what the instances do.
+_OF_TP = {
+    "instances": (("prefill", "decode", "context", "memory", "interference"), ("prefill", "seats", "routing")),
+    "prefill": (("prefill",), ("prefill", "order", "routing")),
+    "decode": (("decode", "context", "memory"), ("seats",)),
+}
+_OF_PP = {
+    "instances": (("memory", "prefill"), ("prefill", "decode")),
+    "prefill": (("prefill",), ("prefill",)),
+    "decode": (("memory",), ("decode", "context")),
+}
 
 
 def _batches(settings: Settings) -> Iterator[Remedy]:
@@ -174,6 +200,21 @@ def _mechanisms(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
                 yield Remedy({"cluster.rank_choice": choice}, ("ranks",))
     if experiment.workload.has_prefixes and not engine.prefix_cache:
         yield Remedy({"engine.prefix_cache": True}, ("prefill", "memory"))
+
+
+def _formats(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
+    """Places for prefixes that GPU memory drops, and KV in fewer bytes than fp8, which may cost quality."""
+    if experiment.workload.has_prefixes and not experiment.engine.prefix_stores.tiers:
+        for name in ("dram", "pool"):
+            own = {} if experiment.engine.prefix_cache else {"engine.prefix_cache": True}
+            yield Remedy({**own, "engine.prefix_stores": name}, ("prefill", "memory", "order"))
+    if settings.get("engine.kv_compression.memory_share", 1.0) >= _FP8:
+        acts_on = (
+            ("memory", "context", "network") if settings.get("engine.kv_tokens") is None else ("context", "network")
+        )
+        yield Remedy({"engine.kv_compression": "int4"}, acts_on)
+    if settings.get("engine.kv_compression.copy_share", 1.0) == 1.0 and len(experiment.cluster.pools) > 1:
+        yield Remedy({"engine.kv_compression": "cachegen"}, ("network",))
 
 
 def _text(value: Any) -> str:

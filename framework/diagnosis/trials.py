@@ -13,6 +13,7 @@ from framework.diagnosis.evidence import evidence
 from framework.diagnosis.findings import LEAST, LEAST_SHARE, Diagnosis, diagnose
 from framework.diagnosis.remedies import Remedy, remedies
 from framework.diagnosis.removals import REMOVABLE, Cause
+from framework.diagnosis.waiting import waiting_of
 from framework.errors import InputError, hook_noted
 from framework.metrics.clock import clock_of
 from framework.metrics.figures import HEADLINE
@@ -113,12 +114,16 @@ def trials(
 
     found = _without_each(experiment, measurement, tell)
     better = [(name, one) for name, one in found.items() if one.is_better(base)]
+    waiting = waiting_of(measurement.result)
     removed = tuple(
-        Removed(name, REMOVABLE[name], one, evidence(name, experiment, measurement, seen))
+        Removed(name, REMOVABLE[name], one, evidence(name, experiment, measurement, seen, waiting))
         for name, one in _ranked(better, base)
     )
     indifferent = tuple(REMOVABLE[name] for name in found if name not in {one.name for one in removed})
-    chosen = remedies(settings, experiment, [one.name for one in removed])
+    causes = [one.name for one in removed]
+    if waiting is not None and waiting.room.memory_is_full and "memory" not in causes:
+        causes.append("memory")  # more of it is no help alone, because there is too much of everything else
+    chosen = remedies(settings, experiment, causes)
     return Trials(base, seen, removed, indifferent, _with_each(chosen, compose, base, tell))
 
 

@@ -14,6 +14,7 @@ Floats = NDArray[np.float64]
 _CELLS, _MOST_WINDOWS = 2_000_000, 8_000  # windows times instances, and windows: they are short because queues are
 _FEW_WINDOWS = 400  # windows for what changes slowly
 _FULL = 0.8  # share of the KV memory read by decodes from which admissions wait for it
+_HALF, _ROOM = 0.5, 1.25  # the same share if what is left has room for fewer waiting prompts than that
 _SEATS = 0.9  # share of the seats of a batch
 _BUSY = 0.8  # share of the time in steps
 _IDLE = 0.5  # share of busy time of the other instances below which the cause of a queue is routing
@@ -22,16 +23,26 @@ _IDLE = 0.5  # share of busy time of the other instances below which the cause o
 @dataclass(frozen=True)
 class Room:
     """For the fullest `pool`: the share of the KV memory that decodes read, and of the seats that they take. Both are
-    means over the time in which requests wait, weighted by their number.
+    means over the time in which requests wait, weighted by their number. `prompt`: the mean share of an instance's KV
+    memory that the prompt of a waiting request takes beyond what was cached.
     """
 
     kv: float
     seats: float
     pool: str
+    prompt: float = 0.0
 
     @property
     def memory_is_full(self) -> bool:
-        return self.kv >= _FULL
+        """Whether admissions wait for memory: hardly any is left, or too little for one more prompt."""
+        return self.kv >= _FULL or (self.kv >= _HALF and 1 - self.kv < _ROOM * self.prompt)
+
+    @property
+    def fullness(self) -> str:
+        """`decodes read 72 % of the KV memory of mixed, a prompt that waits takes 25 % of an instance's`."""
+        read = f"decodes read {100 * self.kv:.0f} % of the KV memory of {self.pool}"
+        more = f", a prompt that waits takes {100 * self.prompt:.0f} % of an instance's"
+        return read if self.kv >= _FULL else read + more
 
     @property
     def seats_are_full(self) -> bool:
@@ -83,8 +94,13 @@ def waiting_of(result: Result) -> Waiting | None:
     return Waiting(
         busy=float((share * queued_s).sum() / queued_s.sum()),
         others=float((others * queued_s).sum() / queued_s.sum()),
-        room=decode_room(result, requests["arrival_s"][here], requests["start_s"][here]),
+        room=decode_room(result, requests["arrival_s"][here], requests["start_s"][here], _fresh_tokens(result)[here]),
     )
+
+
+def _fresh_tokens(result: Result) -> Floats:
+    """Prompt tokens of each request (N,) that its first admission found in no cache."""
+    return (result.workload.input_tokens - result.requests["cached_tokens"]).astype(np.float64)
 
 
 def _queued_s(result: Result, windows: Windows) -> Floats:
@@ -106,8 +122,10 @@ def _busy_s(result: Result, windows: Windows) -> Floats:
     return integral(windows, leaps["start_s"], end_s, np.ones(len(leaps)), at, len(result.instances))
 
 
-def decode_room(result: Result, begin_s: Floats, end_s: Floats) -> Room:
-    """The used share of the room for decodes while requests wait, each from `begin_s` to `end_s`, both (N,)."""
+def decode_room(result: Result, begin_s: Floats, end_s: Floats, tokens: Floats) -> Room:
+    """The used share of the room for decodes while requests wait, each from `begin_s` to `end_s`, for KV of `tokens`,
+    all (N,).
+    """
     first_s, last_s = span_s(result)
     window_s = (last_s - first_s) / _FEW_WINDOWS
     windows = windows_of(result, window_s)
@@ -121,7 +139,14 @@ def decode_room(result: Result, begin_s: Floats, end_s: Floats) -> Room:
         kv.append(_mean(own["decode_kv_share"].fill_null(0.0).to_numpy(), weight))
         seats.append(_mean(own["decoding"].to_numpy() / most, weight))
     fullest = int(np.argmax(kv))
-    return Room(kv[fullest], max(seats), result.cluster.pools[fullest].name)
+    own = result.instances[result.instances["pool"] == fullest]
+    most_tokens = float((own["total_blocks"] * result.engine.block_tokens).mean())
+    return Room(
+        kv[fullest],
+        max(seats),
+        result.cluster.pools[fullest].name,
+        _mean(tokens, end_s - begin_s) / max(most_tokens, 1.0),
+    )
 
 
 def _mean(values: Floats, weight: Floats) -> float:

@@ -111,6 +111,12 @@ def attainment(share: float, unit: str = " %") -> Text:
     return Text(f"{100 * share:.1f}{unit}", style=style)
 
 
+def named(key: str, value: float) -> str:
+    """A figure in words: `goodput 44.5 req/s`."""
+    known = metric(key)
+    return f"{known.name} {scaled(known, value)} {known.unit}".rstrip()
+
+
 def scaled(shown: Metric, value: float | None) -> str:
     """A value of the summary in the unit of its figure."""
     return NONE if value is None else number(value * shown.scale)

@@ -11,8 +11,8 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
@@ -21,7 +21,6 @@ from typing import Any
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
-from hydra.experimental.callback import Callback
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -33,6 +32,7 @@ from framework.cli.safe_text import masked
 from framework.cli.streams import drop_output, reader_has_gone, report_error
 from framework.errors import InputError, hook_noted
 from framework.report.sweep_groups import Ended, in_groups, rows_of
+from framework.run.following import Follower
 
 _MOST = 40  # the most runs that a table at the end of a sweep shows completely
 _BEST = 20  # rows shown if there are more
@@ -51,7 +51,7 @@ def clear_after_killed(sweep: Path) -> None:
                 remove_abandoned(kept.parent)
 
 
-class Runs(Callback):
+class Runs(Follower):
     """Hydra's hooks. One instance sees a whole run or sweep; copies of it see the jobs that run in other processes.
 
     A run refused for a user's mistake leaves one line on stderr, no directory, and exit code 2. In a sweep the other
@@ -67,6 +67,12 @@ class Runs(Callback):
         self._reported: set[str] = set()
         self._held: int | None = None  # the locked directory of a run or sweep
         self._unfinished: tuple[Path, int] | None = None  # a sweep under way: its directory, and its number of runs
+        self._shown = ExitStack()  # the line that says how far a sweep is
+        self._ended: Callable[[JobReturn], None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What the copies for other processes get, where nothing is shown."""
+        return self.__dict__ | {"_shown": None, "_ended": None}
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         self._start(config, "run", "hydra.run.dir")
@@ -80,6 +86,21 @@ class Runs(Callback):
             self._unfinished = directory, runs_of(config.hydra.overrides.task)
             clear_after_killed(directory)
             atexit.register(self._tell_what_is_kept)
+            self._show(config, self._unfinished[1])
+
+    def _show(self, config: DictConfig, runs: int) -> None:
+        """Say how far the sweep is until it ends, in any way."""
+        from framework.run.course import course
+
+        words = list(config.hydra.overrides.task)
+        swept = [word for word in words if runs_of([word]) > 1]
+        self._ended = self._shown.enter_context(course(config, f"sweep {' '.join(words)}", swept, runs))
+        atexit.register(self._shown.close)
+
+    def follow(self, returned: JobReturn) -> None:
+        """A run of a sweep has ended, here or in another process."""
+        if self._ended is not None:
+            self._ended(returned)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         if job_return.status != JobStatus.FAILED:
@@ -118,6 +139,7 @@ class Runs(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         self._unfinished = None
+        self._shown.close()
         self._let_go()
         try:
             self._tell()

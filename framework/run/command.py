@@ -14,7 +14,7 @@ from rich.console import RenderableType
 
 from framework.cli.arguments import config_dirs, program
 from framework.cli.outside import as_typed, is_of_files
-from framework.cli.terminal import progress_bar, results_console, tell
+from framework.cli.terminal import progress_line, results_console, tell
 from framework.codes import REASON_LENGTH
 from framework.objective.goodput import Measurement
 from framework.report.capacity_table import capacity_table
@@ -37,7 +37,8 @@ def execute(config: DictConfig) -> float:
         return sweep_job(config).value
     chosen = chosen_options(HydraConfig.get().runtime.choices)
     directory = Path(HydraConfig.get().runtime.output_dir)
-    with progress_bar(f"{chosen['policy']} on {chosen['trace']}") as progress:
+    unit = "requests" if chosen["objective"] == "goodput" else "steps of the search"
+    with progress_line(f"{chosen['policy']} on {chosen['trace']}", unit) as progress:
         outcome = done(config, directory, progress)
     measurement = outcome.measurement
     console = results_console()

@@ -17,10 +17,13 @@ from pathlib import Path
 from uuid import uuid4
 
 from framework.cli.files import write_whole
+from framework.cli.safe_text import one_line
+from framework.cli.terminal import Progress, Standing, progress_line
 from framework.errors import InputError
 
 _FOLDER = "running"
-_FIRST_S, _EVERY_S = 2.0, 1.0
+_FIRST_S, _EVERY_S = 2.0, 0.9
+_WHAT = 120  # characters
 SILENT_S = 60.0  # seconds without a word after which a process on another machine counts as gone
 
 
@@ -53,16 +56,14 @@ class Told:
         self._file = store / _FOLDER / f"{uuid4().hex[:12]}.json"
         self._next_s = now_s + _FIRST_S
 
-    def tell(self, done: int, total: int, failed: int, best: str) -> None:
+    def tell(self, standing: Standing) -> None:
         """Renew the file, at most once a second."""
         now_s = time.time()
         if now_s < self._next_s:
             return
         self._next_s = now_s + _EVERY_S
-        gone_s = now_s - self._state.began_s
-        left_s = gone_s * (total - done) / done if done and total else -1.0
-        counts = replace(self._state, done=done, total=total, failed=failed, best=best)
-        self._state = replace(counts, told_s=now_s, time_left_s=left_s)
+        own = {name: getattr(standing, name) for name in ("done", "total", "failed", "best")}
+        self._state = replace(self._state, **own, told_s=now_s, time_left_s=standing.left_s)
         with suppress(InputError):
             write_whole(self._file, json.dumps(asdict(self._state)).encode())
 
@@ -74,24 +75,33 @@ class Told:
 
 
 @contextmanager
-def told(store: Path, what: str, unit: str) -> Iterator[Told]:
-    """The file of one sweep or study, which is removed in any case."""
-    file = Told(store, what, unit)
+def told(store: Path, what: str, label: str, unit: str) -> Iterator[Progress]:
+    """The progress of one sweep or study, in the line of its command and in a file, which is removed in any case."""
+    for path, one in _files(store):
+        if one.host == socket.gethostname() and not _exists(one.pid):
+            path.unlink(missing_ok=True)  # its process was killed
+    line = one_line(what)
+    file = Told(store, line if len(line) <= _WHAT else f"{line[:_WHAT]} …", unit)
     try:
-        yield file
+        with progress_line(label, unit, file.tell) as progress:
+            yield progress
     finally:
         file.end()
 
 
 def running_in(store: Path) -> list[Running]:
     """What runs now with this store, the oldest first; processes that have died are left out."""
+    return sorted((one for _, one in _files(store) if _is_there(one)), key=lambda one: one.began_s)
+
+
+def _files(store: Path) -> list[tuple[Path, Running]]:
     found = []
     for path in (store / _FOLDER).glob("[!.]*.json"):
         with suppress(OSError, ValueError, TypeError):
             known = json.loads(path.read_bytes())
             if isinstance(known, dict) and set(known) == {field.name for field in fields(Running)}:
-                found.append(Running(**known))
-    return sorted(filter(_is_there, found), key=lambda one: one.began_s)
+                found.append((path, Running(**known)))
+    return found
 
 
 def _is_there(one: Running) -> bool:

@@ -47,6 +47,7 @@ async function draw(place, x, y, known, front) {
   const options = {ast: true, actions: false, renderer: known.length > MOST_SVG ? "canvas" : "svg", tooltip: {theme: "custom"}};
   const {view: made} = await embed(place, specification(x, y, known, front, Math.min(980, place.clientWidth)), options);
   made.addEventListener("click", (_, item) => { if (item?.datum?.row !== undefined) open([data.keys[item.datum.row]]); });
+  for (const drawn of place.querySelectorAll("svg,canvas")) drawn.setAttribute("aria-hidden", "true");
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", `${y.words} against ${x.words} of ${known.length} runs; the table has the front`);
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from omegaconf import DictConfig
@@ -19,6 +19,10 @@ _AFFINE = (
     *("timing=affine", "timing.base_s=0.01", "timing.per_prefill_token_s=2e-5", "timing.prefill_quadratic_s=0"),
     *("timing.per_sequence_s=1e-5", "timing.per_context_token_s=4e-8", "server=none", "predictor=none"),
 )
+
+
+_ROOFLINE = ("timing=roofline", "server=none", "predictor=none")  # which knows GPUs that share the work
+_BLOCK = 16  # tokens of a block of prompts
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,14 @@ def steady(count: int, rate: float, prompt: int, output: int) -> Workload:
     return Workload(np.arange(count) / rate, np.full(count, prompt), np.full(count, output))
 
 
+def in_turn(count: int, rate: float, groups: int, prompt: int, output: int) -> Workload:
+    """Steady requests whose prompts are those of `groups` in turn, each the same from its second time on."""
+    blocks = prompt // _BLOCK
+    spans = np.arange(count)[:, None] % groups * blocks + np.array([0, blocks])
+    known = {"hash_ids": np.arange(groups * blocks), "hash_spans": spans, "hash_block_tokens": _BLOCK}
+    return replace(steady(count, rate, prompt, output), **known)
+
+
 def every_fourth(count: int, rate: float, small: tuple[int, int], large: tuple[int, int]) -> Workload:
     """Every fourth request is a large one, of the class `batch`; the others are `interactive`."""
     sizes = np.array([large if number % 4 == 3 else small for number in range(count)])
@@ -58,7 +70,7 @@ def uneven(workload: Workload, seed: int) -> Workload:
     arrival_s = np.cumsum(draw.exponential(float(workload.arrival_s[-1]) / count, count))
     prompts = np.maximum(workload.input_tokens * draw.lognormal(-0.08, 0.4, count), 16).astype(np.int64)
     outputs = np.maximum(workload.output_tokens * draw.lognormal(-0.03, 0.25, count), 2).astype(np.int64)
-    return Workload(arrival_s, prompts, outputs, slo_class=workload.slo_class)
+    return replace(workload, arrival_s=arrival_s, input_tokens=prompts, output_tokens=outputs)
 
 
 PLANTS = {
@@ -139,6 +151,19 @@ PLANTS = {
         "cluster.rank_choice=",
         ("policy=chunked", "cluster.instances=1", "cluster.dp=4", "cluster.rank_choice=round_robin"),
         every_fourth(400, 16.0, (200, 20), (8000, 20)),
-        ("timing=roofline", "server=none", "predictor=none"),  # which knows that ranks share the work
+        _ROOFLINE,
+    ),
+    "prompts too long for one GPU": Plant(
+        "prefill",
+        "cluster.prefill=1 cluster.prefill_tp=2",
+        ("policy=distserve", "cluster.prefill=2", "cluster.decode=1", "slo.ttft_s=0.15"),
+        steady(100, 1.0, 8000, 20),
+        _ROOFLINE,
+    ),
+    "prefixes that GPU memory drops": Plant(
+        "memory",
+        "engine.prefix_stores=dram",
+        ("policy=chunked", "cluster.instances=1", "engine.kv_tokens=30000", "engine.prefix_cache=true"),
+        in_turn(300, 16.0, 30, 4000, 20),
     ),
 }

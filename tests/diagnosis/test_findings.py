@@ -75,6 +75,9 @@ PLANTS = {
     "KV memory is full": Plant(
         steady(200, 8.0, 400, 200), mixed(1, GPU), engine={"kv_tokens": 5000}, slo=Slo(1.0, tpot_s=1.0)
     ),
+    "KV memory is full while requests wait": Plant(  # not 80 % of it: one more prompt takes a quarter
+        steady(200, 30.0, 2000, 50), mixed(1, GPU), engine={"kv_tokens": 8000}, slo=Slo(1.0, tpot_s=0.03)
+    ),
     "Batches are full": Plant(steady(200, 8.0, 400, 200), mixed(1, GPU), engine={"max_batch": 4}),
     "routing": Plant(steady(200, 20.0, 8000, 10), mixed(4, GPU), policy=ToTheFirst),
     "transfer of KV": Plant(

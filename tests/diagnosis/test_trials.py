@@ -216,6 +216,60 @@ def test_remedies_are_settings_that_act_on_the_causes() -> None:
     assert remedies(flattened(config), experiment, []) == []
 
 
+SHAPES: dict[tuple[str, ...], dict[str, set[str]]] = {
+    ("policy=distserve", "cluster.prefill=4", "cluster.decode=3", "cluster.decode_tp=2"): {
+        "prefill": {"cluster.prefill=2 cluster.prefill_tp=2", "cluster.prefill=2 cluster.prefill_pp=2"},
+        "seats": {"cluster.decode=6 cluster.decode_tp=1"},
+    },
+    ("policy=chunked", "cluster.instances=2", "cluster.tp=2", "cluster.pp=2"): {
+        "memory": {"cluster.instances=1 cluster.tp=4", "cluster.instances=1 cluster.pp=4"},
+        "seats": {"cluster.instances=4 cluster.tp=1"},
+        "decode": {"cluster.instances=1 cluster.tp=4", "cluster.instances=4 cluster.pp=1"},
+    },
+}
+
+
+@pytest.mark.parametrize("arguments", SHAPES, ids=" ".join)
+def test_other_shapes_of_the_same_gpus_are_tried(arguments: tuple[str, ...]) -> None:
+    plant = Plant("", "", arguments, steady(10, 1.0, 100, 10))
+    config = plant.config()
+    experiment = compose_on(config, plant.workload)
+    gpus = sum(pool.gpus for pool in experiment.cluster.pools)
+    for cause, expected in SHAPES[arguments].items():
+        chosen = [one for one in remedies(flattened(config), experiment, [cause]) if " cluster." in one.text]
+        assert expected <= {one.text for one in chosen}
+        for one in chosen:
+            if one.text in expected:
+                again = with_settings(config, plant.workload, one.settings)
+                assert sum(pool.gpus for pool in again.cluster.pools) == gpus
+
+
+def test_stores_and_formats_of_kv_are_tried_where_the_run_can_have_them() -> None:
+    plant = PLANTS["prefixes that GPU memory drops"]
+    config = plant.config()
+    texts = {one.text for one in remedies(flattened(config), compose_on(config, plant.workload), ["prefill"])}
+    assert {"engine.prefix_stores=dram", "engine.prefix_stores=pool"} <= texts
+    config.engine.prefix_cache = False
+    texts = {one.text for one in remedies(flattened(config), compose_on(config, plant.workload), ["prefill"])}
+    assert "engine.prefix_cache=true engine.prefix_stores=dram" in texts
+    plant = PLANTS["slow link"]
+    config = plant.config()
+    texts = {one.text for one in remedies(flattened(config), compose_on(config, plant.workload), ["network"])}
+    assert {f"engine.kv_compression={name}" for name in ("fp8", "int4", "cachegen")} <= texts
+    assert not [text for text in texts if "prefix_stores" in text]
+
+
+def test_a_full_memory_is_named_where_more_of_it_alone_is_no_help() -> None:
+    """Prefills alone are too much, so endless memory mends nothing; decodes ten times as fast free memory sooner."""
+    arguments = ("policy=chunked", "cluster.instances=1", "engine.kv_tokens=12000")
+    trials = Plant("", "", arguments, steady(150, 20.0, 4000, 100)).trials()
+    assert [one.name for one in trials.removed] == ["decode"]
+    (said,) = (line for line in verdict(trials) if line.startswith("Decode limits goodput"))
+    assert "KV memory is full while requests wait: decodes read 62 % of the KV memory of mixed, a prompt that" in said
+    assert "engine.kv_tokens=null" in {one.remedy.text for one in trials.tried}
+    assert "KV memory is full" not in found("too few prefill instances").removed[0].evidence
+
+
 def test_a_remedy_may_name_a_file_of_settings() -> None:
     plant = PLANTS["too few prefill instances"]
     config = plant.config()

@@ -22,6 +22,7 @@ from experiments.tune.space import Dimension, Point, Space
 from experiments.tune.storage import OWNER, only_study, open_study
 from experiments.tune.study import OVERRIDES, REFUSAL, Search, counts
 from framework.errors import InputError
+from framework.metrics.figures import metric
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 
@@ -107,12 +108,17 @@ class Set:
         self.goals, self.feasible, self.runs = goals, Feasible(self.space), Runs(answer)
         presence = SimpleNamespace(owner="me", is_running=is_running)
         self.told: list[tuple[int, int]] = []
+        self.said: list[tuple[int, str]] = []  # how many could not be run, and the best
         kind = SamplerKind(sampler, 0)
         parts: Any = (self.feasible, kind, goals, rungs, self.runs, presence)
         self.search = Search(self.study, self.space, *parts)
 
     def run(self, trials: float = math.inf, workers: int = 1) -> None:
-        self.search.run(trials, workers, lambda ended, most: self.told.append((ended, most)))
+        self.search.run(trials, workers, self._take)
+
+    def _take(self, ended: int, most: int, failed: int, best: str) -> None:
+        self.told.append((ended, most))
+        self.said.append((failed, best))
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -171,6 +177,11 @@ def test_what_cannot_be_run_is_told_and_does_not_count() -> None:
         assert trial.user_attrs.get(REFUSAL) == ("it is even" if is_even else None)
     own.run(9)
     assert sorted(own.states()) == ["COMPLETE"] * 3 + ["PRUNED"] * 2
+    assert own.said[0] == (0, "")
+    assert own.said[-1] == (2, "goodput 5.00 req/s")
+    fewest = Set(goals=(Goal("cost_usd", maximize=False), *GOAL))
+    fewest.run()
+    assert fewest.said[-1] == (0, f"{metric('cost_usd').name} 4.00 {metric('cost_usd').unit}")
     found = findings(own.study, own.space, own.feasible, GOAL)  # type: ignore[arg-type]
     assert (found.count("complete"), found.count("infeasible"), found.feasible) == (3, 2, 5)
     assert [row.point.settings["count"] for row in found.ranked] == [5, 3, 1]

@@ -80,3 +80,12 @@ def test_where_processes_have_no_files_one_that_there_is_runs(tmp_path: Path, mo
     monkeypatch.setattr(storage, "Path", lambda name: tmp_path / name[1:])
     assert storage._started(os.getpid()) == "running"
     assert storage._started(ended.pid) == ""
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_study_can_be_seen_in_a_browser(monkeypatch: pytest.MonkeyPatch, is_installed: bool) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if is_installed else None)
+    install = "" if is_installed else "pip install optuna-dashboard; "
+    said = storage.dashboard("studies/a b.journal")
+    assert said == f"trials in a browser, also of a study that runs: {install}optuna-dashboard 'studies/a b.journal'"
+    assert "secret" not in storage.dashboard("postgresql://me:secret@host/studies")

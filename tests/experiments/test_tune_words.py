@@ -257,15 +257,16 @@ def test_a_study_is_called_by_what_is_unusual() -> None:
 def test_a_study_is_named_and_kept_as_the_command_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     base = Configuration(("policy=chunked", "trace=synthetic"))
-    study = command._study({"seed": "3"}, base, SPACE, (GOODPUT,))
+    study, place = command._study({"seed": "3"}, base, SPACE, (GOODPUT,))
+    assert place == "studies/chunked-synthetic-pd-seed3.journal"
     assert study.study_name == "chunked-synthetic-pd-seed3"
     assert (tmp_path / "studies" / "chunked-synthetic-pd-seed3.journal").is_file()
     identity = study.user_attrs["identity"]
     assert (identity["space"], identity["objectives"], identity["space.gpus"]) == ("pd", "+goodput_rps", "8")
     assert identity["trace.name"] == base.settings["trace.name"] if "trace.name" in base.settings else True
     own = {"name": "own.name-1", "storage": "kept/all"}
-    assert command._study(own, base, SPACE, (COST,)).direction == StudyDirection.MINIMIZE
-    assert command._study({"storage": "kept/all"}, base, SPACE, (COST,)).study_name == "own.name-1"
+    assert command._study(own, base, SPACE, (COST,))[0].direction == StudyDirection.MINIMIZE
+    assert command._study({"storage": "kept/all"}, base, SPACE, (COST,))[0].study_name == "own.name-1"
     for name in ("", "-a", "a b", "a/b"):
         with pytest.raises(InputError, match="give it a name of letters, digits, points, hyphens and underscores"):
             command._study({"name": name}, base, SPACE, (GOODPUT,))

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from framework.cli.terminal import Standing
 from framework.metrics.figures import metric
 from framework.metrics.summary import evaluate
 from framework.run.job import flattened, stored
@@ -159,12 +160,12 @@ def test_what_runs_now_is_shown_until_it_ends_or_dies(
     port, store, _ = shown
     monkeypatch.setattr("framework.run.live._FIRST_S", -1.0)
     told = Told(store, "sweep", "runs")
-    told.tell(3, 12, 1, "goodput 4.50 req/s")
+    told.tell(Standing(3, 12, 1, "goodput 4.50 req/s", left_s=9.0))
     (one,) = read(port, "/live")["running"]
     assert [one[name] for name in ("what", "unit", "done", "total", "failed", "best")] == [
         *("sweep", "runs", 3, 12, 1, "goodput 4.50 req/s"),
     ]
-    assert one["time_left_s"] >= 0
+    assert one["time_left_s"] == 9.0
     told.end()
     assert read(port, "/live")["running"] == []
     assert not (store / "running").exists()

@@ -60,7 +60,7 @@ def put_to_test(claims: Sequence[Claim], common: Common, directory: Path) -> lis
     """
     comparisons = [one for claim in claims for one in _comparisons(claim, common)]
     jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(one.replicates))
-    launched = Sweep(["hydra/launcher=joblib"], directory).run(list(jobs))
+    launched = Sweep(["hydra/launcher=joblib"], directory).shown(list(jobs))
     outcomes = {outcome.overrides: outcome for outcome in launched}
     effects: dict[str, dict[str, Effect]] = {claim.name: {} for claim in claims}
     for one in comparisons:

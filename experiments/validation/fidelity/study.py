@@ -22,7 +22,7 @@ from experiments.validation.fidelity.replay import Replay, Replayed, replay_all
 from experiments.validation.fidelity.rows import Row
 from experiments.validation.fidelity.score import splits
 from experiments.validation.fidelity.server import Client, assumed, unsupported
-from framework.cli.terminal import progress_bar
+from framework.cli.terminal import progress_line
 from framework.timing.calibration_terms import Calibration
 
 
@@ -36,7 +36,7 @@ class Replays:
     def __call__(self, tasks: Sequence[Replay]) -> list[Replayed | str]:
         """Outcomes in the order of the tasks."""
         fresh = sorted({task for task in tasks if task not in self._known}, key=_shared_tables)
-        with progress_bar(f"replaying deployments ({len(fresh):,} times)") as progress:
+        with progress_line("replaying deployments", "runs") as progress:
             for at, outcome in enumerate(replay_all(fresh, self._processes)):
                 self._known[fresh[at]] = outcome
                 if progress is not None:

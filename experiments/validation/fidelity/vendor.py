@@ -32,7 +32,7 @@ from experiments.validation.fidelity.csv_file import VERSION, read_rows
 from experiments.validation.fidelity.rows import Pool, Row
 from framework.cli.files import user_cache, write_whole
 from framework.cli.reading import parquet_of
-from framework.cli.terminal import progress_bar
+from framework.cli.terminal import progress_line
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
 
@@ -105,7 +105,7 @@ def predict(rows: Sequence[Row]) -> list[Prediction]:
     missing = [row for row in rows if row.key not in known]
     # Rows of one model and system share tables that take seconds to load, so one process gets them all.
     missing.sort(key=lambda row: (row.gpu, row.backend, row.model, row.deployment))
-    with progress_bar("vendor's predictions") as progress:
+    with progress_line("vendor's predictions", "rows") as progress:
         for done, one in enumerate(_answers(missing), start=1):
             known[one.key] = one
             if progress is not None:

@@ -21,7 +21,7 @@ from experiments.validation.given.report import csv_lines, offline_table, stage_
 from experiments.validation.given.stage_file import read_stage_file
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.terminal import progress_bar, results_console
+from framework.cli.terminal import progress_line, results_console
 from framework.errors import InputError
 
 _KEYS = {
@@ -65,7 +65,7 @@ def read(operands: Sequence[str], models: Mapping[str, str]) -> tuple[list[Stage
 def judge(stages: Sequence[Stage], rows: Sequence[Offline], overrides: Sequence[str]) -> list[list[Judged]]:
     """The figures of each stage, then of each offline row."""
     found: list[list[Judged]] = []
-    with progress_bar("replaying rows") as progress:
+    with progress_line("replaying", "rows") as progress:
         for stage in stages:
             found.append(judge_stage(stage, overrides))
             if progress is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
+from hydra.core.utils import JobReturn
 
 from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import Feasibility
@@ -76,7 +77,7 @@ class _Known(Sweep):
     def __init__(self, outcomes: Mapping[tuple[str, ...], Outcome]) -> None:
         self._outcomes = outcomes
 
-    def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
+    def run(self, jobs: Sequence[Sequence[str]], ended: Callable[[JobReturn], None] | None = None) -> list[Outcome]:
         return [self._outcomes[tuple(job)] for job in jobs]
 
 
@@ -88,7 +89,7 @@ def solve(scenario: Scenario, searches: Searches, out: Path) -> Optimum:
     space = with_demand(space, base)
     feasible = Feasibility(space, base)
     points = {point.overrides: point for point in feasible.pool or ()}
-    launched = Sweep([*scenario.overrides, "hydra/launcher=joblib"], out).run(list(points))
+    launched = Sweep([*scenario.overrides, "hydra/launcher=joblib"], out).shown(list(points))
     outcomes = {outcome.overrides: outcome for outcome in launched}
     records = {key: outcome.record for key, outcome in outcomes.items() if outcome.record is not None}
     if not records:

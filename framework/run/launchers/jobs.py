@@ -20,6 +20,7 @@ from omegaconf import DictConfig, open_dict
 
 from framework.cli.explain import explain
 from framework.errors import InputError, JobError
+from framework.run.following import follow
 
 try:
     from joblib.externals import cloudpickle
@@ -55,6 +56,10 @@ class Shared:
     def pack(self) -> bytes:
         """All of it, with the directory of relative paths, packed for `perform`."""
         return cloudpickle.dumps((os.getcwd(), (self.context, self.config, self.task, Singleton.get_state())))
+
+    def ended(self, returned: JobReturn) -> None:
+        """Tell the command that a job has ended."""
+        follow(self.context.callbacks.callbacks, returned)
 
     def failed(self, number: int, overrides: Overrides, line: str) -> JobReturn:
         """The result of a job whose process has died, which callbacks also receive."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
@@ -13,7 +13,6 @@ from joblib import effective_n_jobs
 from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from framework.cli.terminal import progress_bar
 from framework.errors import InputError
 from framework.run.launchers.jobs import Overrides, Shared, perform, result_of
 from framework.run.launchers.starting import how_to_start
@@ -37,26 +36,25 @@ def launch(shared: Shared, n_jobs: int, job_overrides: Sequence[Overrides], firs
     workers = effective_n_jobs(n_jobs)
     log.info(f"{len(job_overrides):,} runs, {workers} at a time, in {directory}")
     jobs = dict(enumerate(job_overrides, first))
-    with progress_bar("runs") as report, warnings.catch_warnings():
+    with warnings.catch_warnings():
         # Before loky ends a worker it asks the system for the worker's children, and not every system answers.
         warnings.filterwarnings("ignore", "Failed to kill subprocesses")
-        pool = _Pool(shared.pack(), jobs, workers, report)
+        pool = _Pool(shared, shared.pack(), jobs, workers)
         for number in pool.run_all():
-            pool.returned[number] = shared.failed(number, jobs[number], _KILLED)
+            pool.keep(number, shared.failed(number, jobs[number], _KILLED))
     return [pool.returned[number] for number in jobs]
 
 
 @dataclass
 class _Pool:
+    shared: Shared
     packed: bytes
     jobs: Mapping[int, Overrides]
     workers: int
-    report: Callable[[int, int], None] | None
     returned: dict[int, JobReturn] = field(default_factory=dict)
 
     def run_all(self) -> list[int]:
         """Fill `returned`; jobs that were killed twice run alone the third time."""
-        self._tell()
         lost = self._run_in_company(self._run_in_company(self.jobs))
         return [number for number in lost if self._attempt([number], workers=1)]
 
@@ -80,12 +78,12 @@ class _Pool:
                 if not given:
                     return set()
                 for future in wait(given, return_when=FIRST_COMPLETED).done:
-                    self._keep(given[future], future.result())
+                    self.keep(given[future], result_of(future.result()))
                     del given[future]
         except TerminatedWorkerError:
             for future, number in given.items():
                 if future.done() and future.exception() is None:
-                    self._keep(number, future.result())
+                    self.keep(number, result_of(future.result()))
             lost = begun - self.returned.keys()
             log.warning(f"a worker was killed; {len(lost)} runs that were under way or next start again")
             return lost
@@ -93,10 +91,7 @@ class _Pool:
             executor.shutdown(kill_workers=True)
             raise
 
-    def _keep(self, number: int, performed: JobReturn | Exception) -> None:
-        self.returned[number] = result_of(performed)
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.report is not None:
-            self.report(len(self.returned), len(self.jobs))
+    def keep(self, number: int, returned: JobReturn) -> None:
+        """Take the result of a job."""
+        self.returned[number] = returned
+        self.shared.ended(returned)

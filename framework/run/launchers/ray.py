@@ -11,7 +11,6 @@ from typing import Any
 import ray
 from hydra.core.utils import JobReturn
 
-from framework.cli.terminal import progress_bar
 from framework.errors import InputError
 from framework.run.launchers.jobs import SINGLE_THREADED, Overrides, Shared, module_path, perform, result_of
 
@@ -38,16 +37,14 @@ def launch(
     jobs = dict(enumerate(job_overrides, first))
     numbers = {task.remote(packed, number, list(overrides)): number for number, overrides in jobs.items()}
     returned = {}
-    with progress_bar("runs") as report:
-        for ref in _as_they_end(list(numbers)):
-            number = numbers[ref]
-            try:
-                returned[number] = result_of(ray.get(ref))
-            except ray.exceptions.RayError as error:
-                line = f"Ray gave it up: {' '.join(str(error).split())}"
-                returned[number] = shared.failed(number, jobs[number], line)
-            if report is not None:
-                report(len(returned), len(jobs))
+    for ref in _as_they_end(list(numbers)):
+        number = numbers[ref]
+        try:
+            returned[number] = result_of(ray.get(ref))
+        except ray.exceptions.RayError as error:
+            line = f"Ray gave it up: {' '.join(str(error).split())}"
+            returned[number] = shared.failed(number, jobs[number], line)
+        shared.ended(returned[number])
     return [returned[number] for number in jobs]
 
 

@@ -46,6 +46,7 @@ def launch(
         except UncompletedJobError:
             line = f"its job {job.job_id} ended without a result; see {job.paths.stderr}"
             returned.append(shared.failed(number, overrides, line))
+        shared.ended(returned[-1])
     return returned
 
 

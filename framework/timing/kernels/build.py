@@ -20,7 +20,7 @@ from typing import Any
 from framework.checks import require_choice
 from framework.cli.arguments import configured, is_config_dir, whole
 from framework.cli.command import Arguments, command
-from framework.cli.terminal import progress_bar, results_console
+from framework.cli.terminal import progress_line, results_console
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.system.model import Model
@@ -252,7 +252,7 @@ def _chosen(group: str, own: Mapping[str, str], default: Iterable[str], override
 def main(arguments: Arguments) -> None:
     """Make what the command line asks for and print the result. Raises InputError if nothing could be made."""
     request = parse(arguments)
-    with progress_bar("profiles") as progress:
+    with progress_line("timing", "profiles") as progress:
         made = build(request, progress)
     if not made.paths:
         reasons = "; ".join(made.missing) or "no such instance has room for weights and KV, or computes in such types"

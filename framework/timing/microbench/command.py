@@ -32,7 +32,7 @@ from framework.cli.arguments import DIRECTORIES
 from framework.cli.command import Arguments, command
 from framework.cli.files import write_whole
 from framework.cli.reading import parsed_json, read_text
-from framework.cli.terminal import progress_bar
+from framework.cli.terminal import progress_line
 from framework.errors import InputError
 from framework.system.gpu import Gpu
 from framework.timing.microbench.cases import Case, unmeasured_parts
@@ -149,7 +149,7 @@ def run(options: Options, open_device: Callable[[str], Device]) -> Outcome:
         gpu = gpu_named(options.gpu, str(origin["device"]), float(origin["memory_bytes"]), options.config_dirs)
         table = Table(options.out, Origin(gpu.name, str(origin["version"]), options.licence))
         try:
-            with progress_bar(f"{gpu.name}, {options.out}") as report:
+            with progress_line(f"{gpu.name}, {options.out}", "cases") as report:
                 outcome = measure(cases, device, table, gpu, options.budget_s, report=report)
         finally:  # This is also done if the user interrupts.
             written = table.finish()

@@ -30,6 +30,16 @@ class BasicLauncher(basic_launcher.BasicLauncher):
         hasten(hydra_context)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
+    def launch(self, job_overrides: Overrides, initial_job_idx: int) -> list[JobReturn]:
+        from framework.run.following import follow
+
+        assert self.hydra_context is not None
+        returned: list[JobReturn] = []
+        for number, overrides in enumerate(job_overrides, initial_job_idx):
+            returned += super().launch([overrides], number)
+            follow(self.hydra_context.callbacks.callbacks, returned[-1])
+        return returned
+
 
 class JoblibLauncher(joblib_launcher.JoblibLauncher):
     """`n_jobs` jobs at a time on this machine; -1: as many as it has cores."""

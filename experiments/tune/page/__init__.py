@@ -1,0 +1,1 @@
+"""What a study shows in a browser."""
