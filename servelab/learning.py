@@ -117,10 +117,10 @@ class _Episode(Watch):
 
     def __init__(self, experiment: Experiment, shape: tuple[int, int]) -> None:
         super().__init__()
-        self._experiment, self._shape = experiment, shape
+        self._shape = shape
         self._asked: SimpleQueue[_Answer | BaseException] = SimpleQueue()
         self._answers: SimpleQueue[int | None] = SimpleQueue()
-        self._thread = Thread(target=self._play, daemon=True)
+        self._thread = Thread(target=self._play, args=(experiment,), daemon=True)
         self._finished, self._good = 0, 0
 
     def begin(self) -> _Answer:
@@ -173,17 +173,17 @@ class _Episode(Watch):
         gained, self._good = good - self._good, good
         return gained / requests
 
-    def _play(self) -> None:
+    def _play(self, experiment: Experiment) -> None:
         try:
-            self._asked.put(self._end(self._experiment.run(watch=self)))
+            self._asked.put(self._end(experiment, experiment.run(watch=self)))
         except BaseException as error:  # the agent's thread raises it
             self._asked.put(error)
 
-    def _end(self, result: Result) -> _Answer:
+    def _end(self, experiment: Experiment, result: Result) -> _Answer:
         """The rest of the reward, by the SLO's own judgement of the run."""
-        good = judge(result, self._experiment.slo).good
+        good = judge(result, experiment.slo).good
         reward = self._counted(int(good.sum()), len(good))
-        info = {"action_mask": np.zeros(self._shape[0], np.int8), "run": Run(result, self._experiment)}
+        info = {"action_mask": np.zeros(self._shape[0], np.int8), "run": Run(result, experiment)}
         return _Answer(np.zeros(self._shape, np.float32), reward, True, False, info)
 
     def _next(self) -> _Answer:

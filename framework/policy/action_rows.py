@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 from framework.codes import (
@@ -56,19 +55,10 @@ class ActionRow(NamedTuple):
 
 
 class ActionRows:
-    """Makes the rows of one policy's actions.
+    """Makes the rows of one policy's actions; `reasons` gets those of cancellations."""
 
-    `error` makes a PolicyError of a hook and a text, `number_of` numbers the reasons of cancellations.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        cluster: Cluster,
-        error: Callable[[str, str], PolicyError],
-        number_of: Callable[[str], int],
-    ) -> None:
-        self._policy, self._cluster, self._error, self._number_of = policy, cluster, error, number_of
+    def __init__(self, policy: Policy, cluster: Cluster, reasons: list[str]) -> None:
+        self._policy, self._cluster, self._reasons = policy, cluster, reasons
         self._pools = {pool.name: pool for pool in cluster.spec.pools}
         self._seats = cluster.instances.max_batch.tolist()  # most seats of each instance
 
@@ -76,13 +66,13 @@ class ActionRows:
         """The record of an action that a hook returned. Raises PolicyError if it could never be carried out."""
         wrong = self._unusable(action)
         if wrong:
-            raise self._error(hook, f"{shown(action)}, no usable action: {wrong}")
+            raise returned(self._policy, hook, f"{shown(action)}, no usable action: {wrong}")
         if isinstance(action, Migrate):
             return ActionRow(MIGRATE, action.request, action.instance)
         if isinstance(action, SetTokenBudget):
             return ActionRow(SET_TOKEN_BUDGET, -1, action.instance, int(action.tokens))
         if isinstance(action, Cancel):
-            return ActionRow(CANCEL, action.request, -1, self._number_of(action.reason))
+            return ActionRow(CANCEL, action.request, -1, number_of(self._reasons, action.reason))
         if isinstance(action, Preempt):
             return ActionRow(PREEMPT, action.request, -1, KEPT[action.keep])
         if isinstance(action, Resume):
@@ -92,7 +82,7 @@ class ActionRows:
         if isinstance(action, SetMaxBatch):
             return ActionRow(SET_MAX_BATCH, -1, action.instance, int(action.requests))
         if not self._policy.changes_roles:
-            raise self._error(hook, f"{shown(action)}; such a policy says changes_roles = True")
+            raise returned(self._policy, hook, f"{shown(action)}; such a policy says changes_roles = True")
         if isinstance(action, Scale):
             return ActionRow(SCALE, -1, list(self._pools).index(action.pool), int(action.instances))
         return self._role(hook, action)
@@ -150,7 +140,8 @@ class ActionRows:
 
     def _role(self, hook: str, action: SetRole) -> ActionRow:
         if any(action.instance in group for group in self._cluster.groups if len(group) > 1):
-            raise self._error(
+            raise returned(
+                self._policy,
                 hook,
                 f"{shown(action)}; instance {action.instance} is a rank that steps together with others"
                 " and keeps its role",
@@ -165,7 +156,19 @@ class ActionRows:
     def require_sharing(self, hook: str, plan: Plan) -> None:
         """Raise a PolicyError for a concurrent plan of a policy that does not share GPUs."""
         if plan.batching == "concurrent" and not self._policy.shares_gpus:
-            raise self._error(hook, f"{shown(plan)}; such a policy says shares_gpus = True")
+            raise returned(self._policy, hook, f"{shown(plan)}; such a policy says shares_gpus = True")
+
+
+def returned(policy: Policy, hook: str, text: str) -> PolicyError:
+    """A PolicyError that names the policy and the hook."""
+    return PolicyError(f"policy {policy.name}: {hook} returned {text}")
+
+
+def number_of(reasons: list[str], reason: str) -> int:
+    """The number of a reason, which is noted if it is new."""
+    if reason not in reasons:
+        reasons.append(reason)
+    return reasons.index(reason)
 
 
 def there_are(instances: int) -> str:

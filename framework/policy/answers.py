@@ -9,7 +9,7 @@ import numpy as np
 
 from framework.codes import MODES, REASON_POLICY, REASONS
 from framework.errors import PolicyError, shown
-from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, there_are
+from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
 from framework.policy.hooks import FRONT_END, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
 from framework.policy.retention import retention_of
@@ -35,7 +35,7 @@ class Answers:
         self._cluster = cluster
         self._front = cluster if front is None else front
         self._instances = len(cluster.instances)
-        self._rows = ActionRows(policy, cluster, self.error, self.number_of)
+        self._rows = ActionRows(policy, cluster, self.reasons)
 
     def asker(self, hook: Hook) -> Callable[[Any], Any]:
         """A function of a request, an instance or a tick that asks the hook and answers with an int; for the ids of a
@@ -69,7 +69,7 @@ class Answers:
 
     def error(self, hook: str, text: str) -> PolicyError:
         """A PolicyError that names the policy and the hook."""
-        return PolicyError(f"policy {self._policy.name}: {hook} returned {text}")
+        return returned(self._policy, hook, text)
 
     def _verdict(self, hook: str, answer: Any, r: int) -> int:
         if isinstance(answer, str) and answer:
@@ -80,9 +80,7 @@ class Answers:
 
     def number_of(self, reason: str) -> int:
         """The number of a reason, which is noted if it is new."""
-        if reason not in self.reasons:
-            self.reasons.append(reason)
-        return self.reasons.index(reason)
+        return number_of(self.reasons, reason)
 
     def _instance(self, hook: str, answer: Any, r: int) -> int:
         if isinstance(answer, tuple):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -125,3 +127,16 @@ def test_the_example_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert weights.shape == (6,)
     assert "round 1 of 1: best" in capsys.readouterr().err
     assert not np.array_equal(weights, example["FEWEST_WAITING"])
+
+
+def test_nothing_of_an_episode_waits_for_the_collector() -> None:
+    env = RoutingEnv("chunked", "synthetic", **FEW)
+    gc.collect()
+    gc.disable()
+    try:
+        _, _, info = episode(env, 3, own)
+        left = weakref.ref(info["run"].result)
+        del info
+        assert left() is None
+    finally:
+        gc.enable()
