@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _AHEAD = 2  # jobs handed out per worker, so that none waits for its next one
 _IDLE_S = 300.0  # seconds until an unused worker ends
+_LOOK_S = 0.5  # an interrupt that reaches another thread is seen when this one wakes
 _KILLED = "its worker was killed three times, the last time with no other job; most likely memory ran out"
 
 
@@ -77,7 +78,7 @@ class _Pool:
                     given[executor.submit(perform, self.packed, number, self.jobs[number])] = number
                 if not given:
                     return set()
-                for future in wait(given, return_when=FIRST_COMPLETED).done:
+                for future in wait(given, _LOOK_S, FIRST_COMPLETED).done:
                     self.keep(given[future], result_of(future.result()))
                     del given[future]
         except TerminatedWorkerError:
