@@ -27,7 +27,8 @@ from framework.cli.launch import (
 from framework.errors import InputError, InvariantError, PolicyError
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
-from framework.run.callback import FreshDirectory, ended_runs, labelled, print_comparison
+from framework.run.callback import FreshDirectory
+from framework.run.comparison import ended_runs, labelled, print_comparison
 from tests.conftest import ROOT
 from tests.helpers.composing import composing
 from tests.helpers.results import small_result
