@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # Request states. The values up to HANDING_OVER hold or await resources. Suspended requests await the policy: without
 # KV, with KV on their instance, or with KV in host memory. PARKED awaits an instance that can take it, GATED the
-# gateway. The last five are ends; an UNSENT request would have been sent after the end of the load.
+# gateway, SPANLESS the instances that compute it together. The last five are ends; an UNSENT request would have been
+# sent after the end of the load.
 (
     FUTURE,
     FETCHING,
@@ -21,12 +22,13 @@ from __future__ import annotations
     SUSPENDED_OUT,
     PARKED,
     GATED,
+    SPANLESS,
     FINISHED,
     REJECTED,
     FAILED,
     CANCELLED,
     UNSENT,
-) = range(20)
+) = range(21)
 # Instance roles, as sets of the phases of which an instance takes work, and batching modes.
 OFF, PREFILL, DECODE, MIXED = range(4)
 DECODE_FIRST, PREFILL_FIRST, WHOLE_MIXED, STATIC, UNIFIED, DECODE_ONLY, CONCURRENT, CHUNKS_FIRST = range(8)
@@ -62,9 +64,20 @@ WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK
 # Live migration of a decoding request: the copy runs, or the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.
-DONE, YIELDED, LOG_FULL, HOOK_RAISED, BAD_INSTANCE, BAD_ROLE, OUT_OF_BLOCKS, STUCK, MARKED, DECIDES, FAULT_DUE = range(
-    11
-)
+(
+    DONE,
+    YIELDED,
+    LOG_FULL,
+    HOOK_RAISED,
+    BAD_INSTANCE,
+    BAD_ROLE,
+    OUT_OF_BLOCKS,
+    STUCK,
+    MARKED,
+    DECIDES,
+    FAULT_DUE,
+    SPAN_DUE,
+) = range(12)
 # Reasons that the engine knows; a policy's own follow.
 (
     NO_REASON,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from framework.codes import REASON_LENGTH
 from framework.engine.setup.config import EngineConfig, Setting, require_whole_instances
+from framework.engine.setup.spans import require_what_spans_need
 from framework.errors import InputError, InvariantError, noting
 from framework.load import Load, Open, Window
 from framework.policy.base import Policy
@@ -125,6 +126,7 @@ def _laid_out(given: Setting, policy: Policy) -> Setting:
     cluster, workload = laid_out(given, policy), within_context(given.workload, given.model.max_context)
     engine = given.engine.on(workload, given.model)
     require_whole_instances(cluster, engine, policy.shares_gpus)
+    require_what_spans_need(policy, cluster, engine, given.model)
     return replace(given, workload=workload, cluster=cluster, engine=engine)
 
 

@@ -26,6 +26,7 @@ _ROOMS = {
     "framework.policy": (
         *("Action", "Aggregated", "Cancel", "Cluster", "Decision", "Disaggregated", "Migrate", "Plan", "Policy"),
         *("Preempt", "Request", "Requeue", "Resume", "Retain", "Scale", "SetMaxBatch", "SetRole", "SetTokenBudget"),
+        "Span",
         *("View", "decision"),
     ),
     "framework.policy.predictor": ("Predictor",),

@@ -29,6 +29,7 @@ Flags = NDArray[np.bool_]
 
 _ROUNDING = 1e-6
 _NO_BUDGET = 10**12
+NOT_KNOWN = "none is known where instances share requests"
 _ALONE, _BURSTS = "latency alone", "prefill GPU time in bursts"
 _TIMES = {"prefill": "prefill GPU time", "decode": "decode GPU time", "mixed": "GPU time", "off": "GPU time"}
 

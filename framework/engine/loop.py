@@ -21,6 +21,7 @@ from framework.codes import (
     REPORT,
     ROLE_CHANGE,
     SCHEDULE,
+    SPAN_DUE,
     STEP_END,
     TICK,
     YIELDED,
@@ -64,6 +65,8 @@ def _run(s: State, most_events: int) -> int:
                 return MARKED
             if unlikely(s.sim.decides > 0) and event >= 0 and s.sim.kind == SCHEDULE and decision_is_due(s, event):
                 return DECIDES
+            if unlikely(s.sim.spanning > 0) and event >= 0 and s.sim.kind == SCHEDULE and not s.instances[event].looked:
+                return SPAN_DUE
             s.sim.events += s.sim.kind != SCHEDULE
             if unlikely(_is_fault(s, event)):
                 return FAULT_DUE
@@ -82,16 +85,20 @@ def _due_outside(s: State) -> int:
     """What the loop returns to Python for before the next event, 0: nothing."""
     if unlikely(s.sim.parked > 0) and s.sim.unserved == 0:
         return FAULT_DUE
+    if unlikely(s.sim.spans_over > 0):
+        return SPAN_DUE
     return DECIDES if unlikely(s.sim.notices > s.sim.noticed) else 0
 
 
 @inner
 def _end(s: State) -> int:
-    """Free what is left when all requests have ended; DECIDES if pins are."""
+    """Free what is left when all requests have ended; DECIDES if pins are, SPAN_DUE if parts of spans are."""
     pinned = False
     for i in range(s.options.instances):
         free_deferred(s, i)
         pinned |= s.instances[i].pinned_head >= 0
+    if unlikely(s.sim.spans_over > 0):
+        return SPAN_DUE
     return DECIDES if unlikely(pinned) else DONE
 
 
@@ -154,6 +161,7 @@ def _schedule(s: State, i: int) -> None:
     """
     take_turn(s, i)
     inst = s.instances[i]
+    inst.looked = False
     first, count = i, 0 if inst.busy else 1
     if unlikely(inst.group > 0):
         first, count = inst.group_first, 0 if rank_in_step(s, i) >= 0 else inst.group
@@ -199,7 +207,8 @@ def _log_is_full(s: State) -> bool:
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
     """Process up to `most_events` events and return why the loop came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES,
-    or an error of a hook. After DECIDES the caller calls `roles.decisions.decide`.
+    or an error of a hook. After DECIDES the caller calls `roles.decisions.decide`, after SPAN_DUE
+    `roles.spans.pass_span`.
 
     Compiled hooks receive `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """

@@ -130,6 +130,9 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
          "migrations", heading="mig-\nrated"),
     row("out_of_memory_rate", "share of the offered requests that were not served because KV memory was full",
          "out of memory", "%", _DOWN, heading="OOM\n%"),
+    row("refused_kv_tokens", "KV tokens of the largest request that no instance could hold; only if there is one, like "
+         "the next", "largest refused", "tok"),
+    row("largest_kv_tokens", "KV tokens that one request could have on an instance", "largest served", "tok"),
     row("preempted_rate", "share of the offered requests that were preempted at least once", "preempted", "%", _DOWN),
     row("total_input_tokens", "prompt tokens of completed requests", "input tokens"),
     row("total_output_tokens", "output tokens of completed requests", "output tokens"),

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.codes import REASON_KV, REASONS
+from framework.result import Result
 
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 
@@ -54,6 +55,22 @@ def figures(own: pl.DataFrame, seconds: Seconds, statistics: Sequence[str] = STA
 def out_of_memory(requests: pl.DataFrame) -> int:
     """The requests that were not served because KV memory was lacking."""
     return int((requests["reason"] == REASONS[REASON_KV]).sum())
+
+
+def too_large(result: Result, requests: pl.DataFrame) -> dict[str, int]:
+    """The KV tokens of the largest request that no instance could hold, and of one that it could; empty if all fit."""
+    size, engine, pools = result.engine.block_tokens, result.engine, result.cluster.pools
+    largest = 0
+    for number, blocks in zip(
+        result.instances["pool"].tolist(), result.instances["total_blocks"].tolist(), strict=True
+    ):
+        most, reserved = size * engine.largest_request(blocks), pools[number].reserve_tokens
+        largest = max(largest, most if reserved is None else min(most, size * -(-reserved // size)))
+    refused = requests.filter(pl.col("reason") == REASONS[REASON_KV])
+    peak = (refused["input_tokens"] + refused["output_tokens"]).max()
+    if not isinstance(peak, int) or peak - 1 <= largest:
+        return {}
+    return {"refused_kv_tokens": peak - 1, "largest_kv_tokens": largest}
 
 
 def by_class(requests: pl.DataFrame, seconds: Seconds) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from framework.metrics.clock import Clock, Shortest, clock_of
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
-from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms
+from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms, too_large
 from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.crashes import crash_figures
 from framework.metrics.service.gateway import gateway_figures
@@ -247,6 +247,7 @@ def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -
         "preemptions": int(requests["preemptions"].sum()),
         "migrations": int(requests["migrations"].sum()),
         "out_of_memory_rate": out_of_memory(requests) / offered,
+        **too_large(result, requests),
         "preempted_rate": int((requests["preemptions"] > 0).sum()) / offered,
         "slo_attainment": clock.attainment(good, offered),
         **({} if clock.overdue is None else {"overdue_share": clock.overdue}),

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from framework.bound.bound import Bound, any_role, any_stream, sustained
+from framework.bound.bound import NOT_KNOWN, Bound, any_role, any_stream, sustained
 from framework.load import Open
 from framework.objective.experiment import Experiment
+from framework.policy.base import overrides
 
 _PRECISION = 0.002  # ratio of the two rates at which the search ends, above 1
 _FARTHEST = 2.0**30  # ratio to the first rate, up and down, at which the search gives up
@@ -41,6 +42,8 @@ def capacity_bound(experiment: Experiment, attainment: float, start_rps: float) 
     `objective=capacity` asks. Every GPU may prefill and decode at any time. Raises as `framework.bound.bound.bound` and
     `Experiment.at_rate` do.
     """
+    if overrides(experiment.policy, "span"):
+        return CapacityBound(math.inf, NOT_KNOWN)
     best = _at_rate(experiment, start_rps)
     low_rps = high_rps = start_rps
     limit = best.limit

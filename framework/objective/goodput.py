@@ -13,6 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.bound.bound import (
+    NOT_KNOWN,
     Bound,
     any_plan,
     any_role,
@@ -29,7 +30,7 @@ from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
 from framework.metrics.summary import Evaluation, counted, evaluate, is_counted
 from framework.objective.experiment import Experiment
-from framework.policy.base import Policy
+from framework.policy.base import Policy, overrides
 from framework.result import Result
 from framework.system.cluster import ClusterSpec
 from framework.workload import chosen
@@ -110,8 +111,8 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
     evaluation = judged(experiment, result)
     goodput_rps = evaluation.summary["goodput_rps"]
     added = {
-        "goodput_bound": best.goodput,
-        "share_of_bound": best.share(goodput_rps) if best.goodput > 0 else None,
+        "goodput_bound": best.goodput if np.isfinite(best.goodput) else None,
+        "share_of_bound": best.share(goodput_rps) if 0 < best.goodput < np.inf else None,
         "bound_limit": best.limit,
     }
     split = {} if experiment.cluster.split is None else {"split": experiment.cluster.split.figures()}
@@ -120,7 +121,7 @@ def evaluated(experiment: Experiment, result: Result) -> Evaluation:
 
 def _slowdowns(experiment: Experiment, result: Result, evaluation: Evaluation) -> dict[str, float | None]:
     """Of programs, relative to the least time that each takes if every GPU may do anything."""
-    if result.workload.trigger is None:
+    if result.workload.trigger is None or overrides(experiment.policy, "span"):
         return {}
     setting = experiment.setting
     own = replace(setting, workload=result.workload, cluster=any_role(setting.cluster))
@@ -128,12 +129,20 @@ def _slowdowns(experiment: Experiment, result: Result, evaluation: Evaluation) -
 
 
 def bound_of(experiment: Experiment) -> Bound:
-    """The bound of every schedule, on the cluster as the policy may use it."""
+    """The bound of every schedule, on the cluster as the policy may use it; inf if instances share requests."""
+    if overrides(experiment.policy, "span"):
+        count = len(experiment.workload)
+        return Bound(count, count, np.inf, np.ones(count, np.bool_), NOT_KNOWN)
     return bound(replace(experiment.setting, cluster=_as_planned(experiment.policy, experiment.setting.cluster)))
 
 
 def shortest_s(experiment: Experiment, result: Result, some: NDArray[np.bool_]) -> float:
-    """The least time in which any policy can serve `some` (N,) of a run's requests, if every GPU may do anything."""
+    """The least time in which any policy can serve `some` (N,) of a run's requests, if every GPU may do anything.
+
+    0 if instances share requests, of which no such time is known.
+    """
+    if overrides(experiment.policy, "span"):
+        return 0.0
     setting = experiment.setting
     own = replace(setting, workload=chosen(result.workload, some), cluster=any_role(setting.cluster))
     return shortest_time_s(own)

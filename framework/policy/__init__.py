@@ -29,6 +29,7 @@ from framework.policy.base import (
     prefill_round_robin,
 )
 from framework.policy.laying_out import lay_out
+from framework.policy.spans import Span
 from framework.policy.view import Cluster, Instances, Request, View
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "SetMaxBatch",
     "SetRole",
     "SetTokenBudget",
+    "Span",
     "View",
     "decision",
     "decode_least_kv",

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import MODES, REASON_POLICY, REASONS
+from framework.codes import MIXED, MODES, REASON_POLICY, REASONS
 from framework.errors import PolicyError, shown
 from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
 from framework.policy.hooks import FRONT_END, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
 from framework.policy.retention import retention_of
+from framework.policy.spans import SpanRow, span_row
 from framework.policy.values import as_floats, index
 from framework.policy.view import Cluster, Floats, Integers, Request
 
@@ -53,6 +54,7 @@ class Answers:
             "candidate": self._candidate,
             "skips": self._skips,
             "retention": self._retention,
+            "span": self._span,
         }
         check, name = kinds[hook.answer], hook.name
         cluster = self._front if name in FRONT_END else self._cluster
@@ -114,6 +116,16 @@ class Answers:
 
     def _retention(self, hook: str, answer: Any, r: int) -> tuple[float, int]:
         return retention_of(answer, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"))
+
+    def _span(self, hook: str, answer: Any, r: int) -> SpanRow | None:
+        about = Request(r, self._cluster.requests)
+        return span_row(
+            answer,
+            about.input_tokens + about.generated,
+            self._cluster.block_tokens,
+            lambda i: 0 <= i < self._instances and self._cluster.instances.role[i] == MIXED,
+            lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"),
+        )
 
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
         tokens = self._whole(hook, answer, "a number of tokens")

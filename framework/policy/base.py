@@ -17,6 +17,7 @@ from framework.codes import DECODE, PREFILL
 from framework.errors import InputError
 from framework.policy.actions import Action, Plan, Retain
 from framework.policy.predictor import given_name
+from framework.policy.spans import Span
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
 
@@ -262,6 +263,15 @@ class Policy:
         """What becomes of the KV of a request that has finished, as far as the prefix cache of its instance has it.
 
         None: it stays by last use, as that of others. Asked once its KV has come free; not without a prefix cache.
+        """
+        return None
+
+    def span(self, request: Request, cluster: Cluster) -> Span | None:
+        """The instances that compute a request together, and what each of them keeps of its KV; None: one instance does
+        all, as `route_prefill` says.
+
+        Asked when a request arrives. With any other answer than None it waits at the front end. The first that waits is
+        asked about again whenever an instance is about to form a step after something changed there.
         """
         return None
 

@@ -43,6 +43,9 @@ HOOKS = (
     Hook("select", "instance", "skips", "an instance forms a step of several decodes after something changed", True),
     Hook("on_finish", "request", "actions", "a request has finished, and so has all that its step brings about", True),
     Hook("on_call_end", "request", "retention", "the KV of a request that has finished has come free", True),
+    Hook(
+        "span", "request", "span", "a request arrives, or is the first that waits for a span when one may begin", True
+    ),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
 # What the front end of the fleet answers, by what instances report; an instance's own scheduler answers the others.
@@ -61,12 +64,15 @@ FRONT_END = frozenset({"admit", "route_prefill", "route_decode", "split_at", "fe
     SELECT,
     ON_FINISH,
     ON_CALL_END,
+    SPAN,
 ) = range(len(HOOKS))
 
 # The answer if the policy raised: the engine stops and the exception is raised again outside.
 RAISED = -(2**62)
 # The answer of `fetch_prefix` to fetch nothing.
 NO_INSTANCE = -1
+# The answers of `span`: the request needs no other instance; it waits. Others are the number of instances.
+NO_SPAN, NOT_NOW = -1, 0
 # The answer of `route_decode` to turn a request away: this less the number of its reason.
 REFUSED = -(2**40)
 

@@ -11,6 +11,7 @@ from framework.reference.copies.transfers import start_copy, start_transfers
 from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.reference.simulation import Simulation
+from framework.reference.spanning import fits_together, is_to_span
 from framework.reference.state import REJECTED, UNSENT, Instance, Request
 
 
@@ -31,14 +32,14 @@ def arrive(s: Simulation, r: Request) -> None:
     if r.input_tokens + r.output_tokens > s.options.max_context:
         s.end_request(r, REJECTED, "context")
         return
-    if all(not s.fits(i, r) for i in s.instances):
+    if all(not s.fits(i, r) for i in s.instances) and not fits_together(s, r):
         s.end_request(r, REJECTED, "kv")
         return
     if s.gate is None:
         serve(s, r)
     else:
         s.gate.come(s, r)
-    awaited = r.instance >= 0 or r in s.parked or s.gate is not None
+    awaited = r.instance >= 0 or r in s.parked or r in s.spanless or s.gate is not None
     if s.options.patience_s < math.inf and r.id in s.present and awaited:
         s.push(s.now_s + s.options.patience_s, GIVE_UP, len(s.sent))
         s.sent.append(r)
@@ -66,7 +67,13 @@ def refuse(s: Simulation, r: Request, reason: str) -> None:
 
 
 def route(s: Simulation, r: Request) -> None:
-    """Route the admitted request r and queue it there; with `fetch_prefix`, only after its prefix has arrived."""
+    """Route the admitted request r and queue it there, unless it waits for a span."""
+    if not is_to_span(s, r):
+        route_to_one(s, r)
+
+
+def route_to_one(s: Simulation, r: Request) -> None:
+    """Route r, which needs no span, and queue it; with `fetch_prefix`, only after its prefix has arrived."""
     i = ask_route_prefill(s, r)
     if not s.fits(i, r):
         s.end_request(r, REJECTED, "kv")

@@ -24,6 +24,7 @@ from framework.reference.kv import evict
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import scale, set_role
 from framework.reference.simulation import Simulation
+from framework.reference.spanning import await_span
 from framework.reference.state import FAILED, FINISHED, Instance, Postponed, Request
 
 Action = tuple[Any, ...]  # an action of `Hooks.on_tick`
@@ -92,6 +93,11 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
             s.parked.remove(r)
             end_cancelled(s, r, action[2])
         return
+    if r in s.spanless:
+        if action[0] == "cancel":
+            s.spanless.remove(r)
+            end_cancelled(s, r, action[2])
+        return
     if s.gate is not None and r in s.gate.waiting:
         if action[0] == "cancel":
             cancel_at_gateway(s, r, action[2])
@@ -146,6 +152,7 @@ def revise(s: Simulation, postponed: Postponed, r: Request, action: Action) -> N
 
 def preempt_by_policy(s: Simulation, i: Instance, r: Request, keep: str) -> None:
     """Take r off i until it is resumed, unless it is on its way; if suspended already, give up more KV."""
+    keep = "drop" if r.span is not None else keep
     if r in i.running and keep == "kv":
         i.changed = True
         stop_decoding(s, i, r)
@@ -211,6 +218,9 @@ def resume_by_policy(s: Simulation, i: Instance, r: Request) -> None:
 def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
     """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     target = i
+    if r.spanned:
+        await_span(s, r, len(s.spanless))
+        return
     if not i.role & PREFILL and not s.recomputes_here(r):
         if s.unserved:
             park(s, r)

@@ -9,9 +9,9 @@ def kv_tokens(i: Instance) -> int:
     """The tokens of all KV that it holds."""
     tokens = 0  # loops, since the lists are mostly short and the clock asks whenever it advances
     for r in i.running:
-        tokens += r.kv
+        tokens += r.kv - r.elsewhere
     for r in i.leaving:
-        tokens += r.kv
+        tokens += r.kv - r.elsewhere
     for r in i.deferred_frees:
         tokens += r.kv
     for r in i.computed:
@@ -21,9 +21,11 @@ def kv_tokens(i: Instance) -> int:
     for r in i.joining:
         tokens += r.prefill_until if r.is_partial else r.kv
     for r in i.prefilling:
-        tokens += r.covered
+        tokens += r.covered - r.elsewhere
     for r in i.prefilled:
-        tokens += r.covered
+        tokens += r.covered - r.elsewhere
+    for span in i.shares:
+        tokens += span.tokens_on(i)
     return tokens
 
 

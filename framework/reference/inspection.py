@@ -64,7 +64,7 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("incoming", "i8", lambda i: len(i.incoming) + len(i.reserved)),
     ("incoming_kv_tokens", "i8", incoming_kv_tokens),
     ("kv_tokens", "i8", kv_tokens),
-    ("decode_kv", "i8", lambda i: sum(r.kv for r in i.running)),
+    ("decode_kv", "i8", lambda i: sum(r.kv - r.elsewhere for r in i.running)),
     ("total_blocks", "i8", lambda i: i.cache.total),
     ("free_blocks", "i8", lambda i: i.cache.free),
     ("evictable_blocks", "i8", lambda i: i.cache.evictable),

@@ -12,6 +12,7 @@ from framework.reference.pins import break_pins
 from framework.reference.prefixes import enter_read, free_ended, free_kv, matched_prefix, read_stores
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
+from framework.reference.spanning import await_span
 from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.duration import choose_depth
 
@@ -195,6 +196,9 @@ def evict(s: Simulation, i: Instance, r: Request) -> None:
 
 def queue_preempted(s: Simulation, i: Instance, r: Request) -> None:
     """Queue r, whose KV is dropped, on i again if i prefills or recomputes r; else route it anew."""
+    if r.spanned:
+        await_span(s, r, 0)
+        return
     if i.role & PREFILL or s.recomputes_here(r):
         i.waiting.append(place_again(s, r))
         return

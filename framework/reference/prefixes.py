@@ -72,6 +72,15 @@ def free_kv(s: Simulation, i: Instance, r: Request) -> None:
     if s.options.engine.output_reserve.ratio:
         i.opens_after.append(2 if s.options.asynchronous else 1)
     i.cache.free_kv(r.id)
+    end_span(s, r)
+
+
+def end_span(s: Simulation, r: Request) -> None:
+    """End r's span, if it has one; what others keep is freed when the event is over."""
+    if r.span is not None:
+        s.spans_over.append(r.span)
+        s.claims = [other for other in s.claims if other is not r]
+        r.span = None
 
 
 def register_cached(s: Simulation, i: Instance, r: Request, tokens: int) -> None:

@@ -28,7 +28,7 @@ from framework.reference.copies.under_way import Channel, Link
 from framework.reference.gateway.gate import gate_of
 from framework.reference.hooks.base import Hooks
 from framework.reference.options import Options, Spec, StepTime
-from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
+from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request, Span
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which ticks alone may pass for long
@@ -89,6 +89,9 @@ class Simulation:
         self.told = 0  # number of these finished requests that the policy has seen
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
+        self.spanless: list[Request] = []  # requests that wait for a span
+        self.claims: list[Request] = []  # requests that wait for the step of their span, in order of admission
+        self.spans_over: list[Span] = []  # spans that have ended with this event
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that await the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`

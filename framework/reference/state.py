@@ -29,6 +29,21 @@ class Migration:
 
 
 @dataclass(eq=False)
+class Span:
+    """The instances that compute a request together, the leading one first, and the KV tokens that each other keeps."""
+
+    request: int
+    instances: list[Instance]
+    kept: list[int]  # whole blocks
+    chunk_tokens: int = 0  # of a pipeline; 0: there is none
+    begun: bool = False  # its step has begun
+
+    def tokens_on(self, i: Instance) -> int:
+        """KV tokens that it keeps on i, if i does not lead."""
+        return dict(zip(self.instances[1:], self.kept, strict=True)).get(i, 0)
+
+
+@dataclass(eq=False)
 class Request:
     """One request. `source` and `destination` are those of its transfer, also while it waits for room at the
     destination.
@@ -90,6 +105,13 @@ class Request:
     has_next: bool = False  # a call that waits for it has been admitted, or has ended before
     join_step: int = 0  # decode steps of its instance when it began to decode there, or continued
     joined_with: int = 0  # tokens that it had emitted at that time
+    spanned: bool = False  # several instances compute it, now or when it is computed next
+    span: Span | None = None
+
+    @property
+    def elsewhere(self) -> int:
+        """KV tokens on other instances than the one on which it prefills and decodes."""
+        return 0 if self.span is None else sum(self.span.kept)
 
     @property
     def kv(self) -> int:
@@ -149,13 +171,21 @@ class Step:
     beyond: float = 0.0  # how far it exceeds the measured range; at most 1: within
     micro_batches: int = 1  # micro-batches that are not empty
     is_concurrent: bool = False  # a prefill step concurrent with the decodes
+    # of a span's step: tokens that this instance computes, and its part of the squares of all
+    own: tuple[int, float] | None = None
     # share of attention in the time of a concurrent prefill step, if it ran alone on all SMs
     attention_share: float = 0.0
     dropped: list[Request] = field(default_factory=list)  # requests preempted while it ran
 
     @property
     def prefill_tokens(self) -> int:
-        return sum([tokens for _, _, tokens in self.chunks])
+        return sum([tokens for _, _, tokens in self.chunks]) if self.own is None else self.own[0]
+
+    @property
+    def prefill_square(self) -> float:
+        """The sum over its chunks of (prefix + chunk)^2 - prefix^2."""
+        squares = sum([(prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in self.chunks])
+        return squares if self.own is None else self.own[1]
 
 
 @dataclass(eq=False)
@@ -210,6 +240,9 @@ class Instance:
     kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
     pinned: list[Request] = field(default_factory=list)  # ended, with their cached blocks pinned, the oldest pin first
     pins_broken: int = 0  # pins that ended because others needed the room
+    shares: list[Span] = field(default_factory=list)  # spans that have claimed it or hold KV here
+    ready: bool = False  # it stands ready for the step of a span
+    looked: bool = False  # who waits for a span has been asked about before its next step
     busy: bool = False  # true: in a step
     changed: bool = False
     asked: bool = False  # the policy has decided before its next step
@@ -257,6 +290,11 @@ class Instance:
         here = len(self.running) + len(self.prefilling)
         here += len(self.computed)
         return here if self.spec.pulls else here + len(self.joining) + len(self.reserved)
+
+    @property
+    def guests(self) -> int:
+        """KV tokens of requests that decode elsewhere, which its decode steps read."""
+        return sum(span.tokens_on(self) for span in self.shares if span.begun)
 
     @property
     def largest_kv(self) -> int:
@@ -326,6 +364,7 @@ class Instance:
             self.incoming,
             self.kept,
             self.pinned,
+            self.shares,
         ):
             here.clear()
         self.reserved.clear()

@@ -24,6 +24,7 @@ from framework.codes import (
     PREFILL_STEP_END,
     REJECTED,
     REPORT,
+    SPAN_DUE,
     UNSENT,
     YIELDED,
 )
@@ -35,6 +36,7 @@ from framework.engine.roles.decisions import decide
 from framework.engine.roles.faults import pass_fault
 from framework.engine.roles.gateway import pass_look
 from framework.engine.roles.reports import pass_report
+from framework.engine.roles.spans import pass_span
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding, Front
 from framework.engine.setup.config import Setting
@@ -144,12 +146,14 @@ class CompiledEngine:
 
 
 def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports | None) -> int:
-    """Run until the engine stops for a reason other than a decision, a report, a fault, or a look of the gateway."""
+    """Run until the engine stops for a reason other than a decision, a span, a report, a fault or the gateway."""
     handed = memory, binding.view, binding.params, binding.numbers
     status = run(*handed, _EVENTS_BETWEEN_REPORTS)
-    while status in (DECIDES, FAULT_DUE):
+    while status in (DECIDES, FAULT_DUE, SPAN_DUE):
         if status == DECIDES:
             status = decide(*handed)
+        elif status == SPAN_DUE:
+            status = pass_span(*handed)
         elif memory.sim["kind"][0] == GATEWAY:
             status = pass_look(*handed, binding.view if reports is None else reports.latest())
         elif reports is not None and memory.sim["kind"][0] == REPORT:

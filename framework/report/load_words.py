@@ -74,6 +74,17 @@ def worse_others(summary: Summary) -> str:
     return f"{WORSE_MEANS}: {' kept the SLO, of those counted '.join(shares)}"
 
 
+def too_large(summary: Summary) -> str:
+    """The warning about requests that no instance could hold, and what would serve them; empty if there are none."""
+    if "refused_kv_tokens" not in summary:
+        return ""
+    return (
+        f"requests of up to {summary['refused_kv_tokens']:,} KV tokens were refused: an instance holds"
+        f" {summary['largest_kv_tokens']:,} of one request. Instances of more GPUs (cluster.tp, cluster.pp) serve them,"
+        " and policies by which several instances compute one (docs/spans.md)"
+    )
+
+
 def footnotes(summaries: Iterable[Summary]) -> list[str]:
     """The meaning of the marks next to these runs."""
     runs = list(summaries)

@@ -15,7 +15,7 @@ from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, met
 from framework.metrics.load_state import OVERLOADED
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation, counted
-from framework.report.load_words import STYLES, load_state, overload, short_window, worse_others
+from framework.report.load_words import STYLES, load_state, overload, short_window, too_large, worse_others
 from framework.report.numbers import NONE, number, percent
 from framework.report.split_line import split_line
 from framework.report.table_words import (
@@ -72,7 +72,9 @@ def _headline(summary: Summary) -> list[RenderableType]:
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     split = [Constrain(Text(split_line(summary["split"]), "dim"), WIDE)] if "split" in summary else []
     warned = [Text(f" {words} ", WARNING) for words in (short_window(summary), worse_others(summary)) if words]
-    return [first, second, *fitted, *split, *caveats(summary), *estimated(summary), *extrapolated(summary), *warned]
+    refused = [Constrain(Text(f" {words} ", WARNING), WIDE) for words in (too_large(summary),) if words]
+    told = [*caveats(summary), *estimated(summary), *extrapolated(summary), *warned, *refused]
+    return [first, second, *fitted, *split, *told]
 
 
 def _latencies(evaluation: Evaluation, slo: Slo) -> Table:

@@ -448,6 +448,17 @@ _MECHANISMS = {
         positive=("cache_hit_rate",),
         unlike="sticky",
     ),
+    "loongserve": Golden(
+        "policy=loongserve policy.least_tokens=1024 policy.output_tokens=512 engine.kv_tokens=4096 " + _TWO + _REQUESTS,
+        requests=("input_tokens > 4096 AND state = 'finished'",),
+        unlike="continuous",
+    ),
+    "loongserve, as a pipeline": Golden(
+        "policy=loongserve policy.least_tokens=1024 policy.output_tokens=512 policy.chunk_tokens=512 "
+        + _TWO
+        + _REQUESTS,
+        unlike="loongserve",
+    ),
     "sticky": Golden("policy=sticky " + _TWO + _SESSIONS, unlike="lmetric"),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "qlm": Golden(

@@ -34,17 +34,17 @@ def crashing(draw: Draw) -> Scenario:
     scenario = draw.one(_OTHERS)(draw)
     last_s = float(scenario.workload.arrival_s.max())
     crashes = [
-        crash for group in scenario.cluster.groups if draw.chance(0.6) for crash in _crashes_of(draw, group, last_s)
+        crash for group in scenario.cluster.groups if draw.chance(0.6) for crash in crashes_of(draw, group, last_s)
     ]
     recovery: Recovery = draw.one(["recompute", "recompute", "recompute", "fail"])
-    slowdowns = [one for i in range(scenario.cluster.instances) for one in _slowdowns_of(draw, i, last_s)]
+    slowdowns = [one for i in range(scenario.cluster.instances) for one in slowdowns_of(draw, i, last_s)]
     shares = scenario.cluster.link.sharing == "fair"
     links = [one for i in range(scenario.cluster.instances * shares) for one in _links_of(draw, i, last_s)]
     faults = FaultSchedule(recovery=recovery, crashes=tuple(crashes), slowdowns=slowdowns, links=links)
     return replace(scenario, engine=replace(scenario.engine, faults=faults))
 
 
-def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
+def crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
     """Those of instances that step together, one after the other; many at the time of another event."""
     found, time_s = [], 0.0
     for _ in range(draw.integer(1, _MOST)):
@@ -57,7 +57,7 @@ def _crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:
     return found
 
 
-def _slowdowns_of(draw: Draw, instance: int, last_s: float) -> list[Slowdown]:
+def slowdowns_of(draw: Draw, instance: int, last_s: float) -> list[Slowdown]:
     """Those of an instance, one after the other, the next at times where the one before it ends."""
     found, time_s = [], 0.0
     while draw.chance(0.5):

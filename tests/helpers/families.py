@@ -43,6 +43,7 @@ from tests.helpers.reserve_families import reserving, seated
 from tests.helpers.returning_family import returning
 from tests.helpers.scaling_family import scaling
 from tests.helpers.scenarios import Scenario, scenarios
+from tests.helpers.spanning_family import spanning
 from tests.helpers.stale_family import stale
 from tests.helpers.stateful_family import stateful
 from tests.helpers.tiered_family import tiered
@@ -51,6 +52,6 @@ Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
 _MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided, crashing)
-_LAST = (impatient, scaling, stale, programs, gateway, stateful, pinned, tiered)
+_LAST = (impatient, scaling, stale, programs, gateway, stateful, pinned, tiered, spanning)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_MORE, *_LAST)}}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODE, NO_RANK, PREFILL
+from framework.codes import DECODE, MIXED, NO_RANK, PREFILL
 from framework.policy import (
     Action,
     Cancel,
@@ -25,9 +25,11 @@ from framework.policy import (
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
+    Span,
 )
 from framework.policy.predictor import Predictor
 from framework.policy.reports import Reported as ReportedInspection
+from framework.policy.spans import SpanRow, span_row
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
 from framework.reference.asking import ROLE_NAMES
@@ -75,6 +77,7 @@ OPTIONAL_HOOKS = (
         "select",
         "on_finish",
         "on_call_end",
+        "span",
         "on_tick",
     ),
 )
@@ -107,6 +110,7 @@ class Rules:
     on_finish: str = ""
     on_call_end: str = ""  # "any", or "all": each call that ends is pinned
     ttl_exponent: int = -5  # of the seconds of pins
+    span: str = ""  # "some", "most" or "all" of the requests are computed by several instances
 
     @property
     def predicts(self) -> bool:
@@ -308,6 +312,21 @@ class Ruler:
         if self.rules.on_call_end == "all" or draw % 4 == 0:
             return float("inf"), rank
         return (draw >> 8) % 40 * 2.0**self.rules.ttl_exponent * (draw % 4 > 1), rank
+
+    def span(self, look: Look, request: int, tokens: int) -> Span | None:
+        """Of one to all instances, of which a part keep some of `tokens` tokens; it waits at times while others run."""
+        self.note("span", request, look, tokens)
+        draw, count = mix(self.rules.seed, 29, request, len(self.notes)), len(look.roles)
+        if mix(self.rules.seed, 30, request) % 4 >= {"some": 1, "most": 3, "all": 4}[self.rules.span]:
+            return None
+        able = [i for i in range(count) if look.roles[i] == "mixed"]
+        busy = any(sum(look.columns[name]) for name in ("running", "prefilling"))
+        if not able or (busy and draw % 4 == 0):
+            return Span()
+        chosen = sorted(able, key=lambda i: mix(self.rules.seed, 31, i, draw))[: 1 + (draw >> 8) % len(able)]
+        chosen = chosen[: 2 if len(chosen) == 3 else 4]  # halves and quarters of times are exact
+        parts = [(draw >> 12 + 4 * k) % 5 * tokens // 16 for k in range(len(chosen) - 1)]
+        return Span(chosen, None if (draw >> 40) % 3 == 0 else parts, (draw >> 44) % 2 * (1 + (draw >> 48) % 24))
 
     def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
         """A few decisions; once nothing runs or waits, all that it has taken off are resumed."""
@@ -629,6 +648,11 @@ class RuledHooks(Hooks):
     def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
         return self.ruler.on_call_end(self._look(s), r.id)
 
+    def span(self, s: Simulation, r: Request) -> SpanRow | None:
+        tokens = r.input_tokens + r.emitted
+        answer = self.ruler.span(self._look(s), r.id, tokens)
+        return span_row(answer, tokens, s.options.block_tokens, lambda i: s.instances[i].role == MIXED, ValueError)
+
     def ask(self, hook: str, argument: int) -> Any:
         assert hook == "victim"
         i = self.simulation.instances[argument]
@@ -775,6 +799,10 @@ def _on_call_end(self: _Ruled, request: RequestView, cluster: Cluster) -> Retain
     return Retain(ttl_s, rank) if rank != NO_RANK else None
 
 
+def _span(self: _Ruled, request: RequestView, cluster: Cluster) -> Span | None:
+    return self.ruler.span(self.look(cluster), request.id, request.input_tokens + request.generated)
+
+
 _KINDS: dict[str, Any] = {
     "migrate": Migrate,
     "seats": SetMaxBatch,
@@ -819,6 +847,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "select": _select,
     "on_finish": _on_finish,
     "on_call_end": _on_call_end,
+    "span": _span,
     "on_tick": _on_tick,
 }
 

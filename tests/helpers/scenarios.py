@@ -74,6 +74,7 @@ class Scenario:
         )
         object.__setattr__(self, "cluster", replace(self.cluster, pools=pools))
         shares = not any(pool.has_ranks or pool.group > 1 or pool.parallelism.pp > 1 for pool in pools)
+        shares &= not self.rules.span
         if any(pool.chunk_schedule is not None for pool in pools):
             object.__setattr__(self, "engine", replace(self.engine, chunked_prefill=True))
         order = "" if self.rules.prioritize == "priority" and self.workload.priority is None else self.rules.prioritize

@@ -53,6 +53,8 @@ _NOT_RECOMPUTED = {
     "bound_limit": "what that optimum is limited by",
     "mean_program_slowdown": "relative to a bound, for which tests/bound has other methods",
     "p99_program_slowdown": "the same",
+    "refused_kv_tokens": "of which tests/metrics/test_too_large has an example by hand",
+    "largest_kv_tokens": "the same",
     "worst_slowdown": "relative to step times of a pool, of which tests/metrics/test_tenants has a second computation",
 }
 _NEAR = 1e-9  # relative

@@ -2366,4 +2366,47 @@ MUTANTS = (
         "    if unlikely(is_asked(s, ON_CALL_END)) and not s.options.asynchronous:\n",
         "    if unlikely(is_asked(s, ON_CALL_END)):\n",
     ),
+    # --- spans ---
+    Mutant(
+        "others keep nothing", "kv/spans.py", "    return int(s.lists[at_span(s, number) + _KEPT + k])", "    return 0"
+    ),
+    Mutant(
+        "what others keep is freed where it leads",
+        "kv/kv_cache.py",
+        "q.shared * s.options.hash_blocks - elsewhere // s.options.block_tokens",
+        "q.shared * s.options.hash_blocks",
+    ),
+    Mutant(
+        "an instance stands ready before its turn",
+        "roles/spans.py",
+        "if not s.instances[i].ready or",
+        "if s.instances[i].busy or",
+    ),
+    Mutant(
+        "a turn that was looked at is not claimed",
+        "roles/spans.py",
+        "        s.instances[instance_of(s, number, k)].looked = False  # it stands ready, even if its turn was looked at before\n",
+        "",
+    ),
+    Mutant("guests are not read", "steps/step.py", " + inst.guests if decodes", " if decodes"),
+    Mutant("guests make contexts unequal", "durations/duration.py", "step.context - inst.guests", "step.context"),
+    Mutant("KV elsewhere costs no message", "durations/duration.py", "first_s += s.options.exchange_s", "pass"),
+    Mutant(
+        "a slow instance of a span is waited for by no other",
+        "durations/span_steps.py",
+        "max(slowness, other.slowness)",
+        "slowness",
+    ),
+    Mutant(
+        "the end of a span wakes nobody",
+        "roles/spans.py",
+        "            start_transfers(s, i)\n            wake(s, i)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a crash lets others of its span go on",
+        "roles/lost_steps.py",
+        "s.lists[row + COUNT] if together else 1",
+        "1",
+    ),
 )

@@ -9,6 +9,7 @@ from framework.engine.copies.prefix_transfer import reserve_for, tokens_to_copy
 from framework.engine.copies.transfers import drop_reservation, kv_of_first_step, start_copy, start_transfers
 from framework.engine.durations.leap import catch_up_one, reserve
 from framework.engine.events.order import wake
+from framework.engine.kv.spans import span_of
 from framework.engine.memory.kv_blocks import available, blocks_of, fits
 from framework.engine.memory.state import State
 
@@ -32,6 +33,8 @@ def migrate(s: State, r: int, target: int) -> None:
         or q.instance == target
         or dst.role & DECODE == 0
     ):
+        return
+    if unlikely(s.options.spans) and span_of(s, r) >= 0:
         return
     catch_up_one(s, q.instance)
     catch_up_one(s, target)

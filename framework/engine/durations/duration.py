@@ -9,6 +9,7 @@ import numpy as np
 from framework.codes import CONCURRENT
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.speculation import draft_after_s, draft_s, even_s
+from framework.engine.kv.spans import kv_elsewhere
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import slowest_rank
 from framework.engine.parallel.pipeline_parallel import slowest_s
@@ -63,6 +64,8 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
         first_s += slowdown * (step.depth * draft_s(s, i, decodes, step.context - decodes * (1 + step.depth)))
     if unlikely(inst.load_s > 0.0):
         first_s = with_loads_s(s, i, first_s)
+    if unlikely(inst.lending > 0) and decodes > 0:
+        first_s += s.options.exchange_s
     return first_s, increment_s, straight
 
 
@@ -120,7 +123,7 @@ def _decode_attention(s: State, i: int, decodes: int) -> tuple[float, float, int
     tables = StepTables(s.timing_rows, s.timing_data)
     value_s, slope_s, knot = decode_s(tables, inst.pool, decodes, step.context)
     if s.timing_rows[inst.pool]["skew_s"] > 0.0:
-        value_s += uneven_s(tables, inst.pool, decodes, step.context, _longest_context(s, i))
+        value_s += uneven_s(tables, inst.pool, decodes, step.context - inst.guests, _longest_context(s, i))
     straight = _NEVER
     if knot < np.inf:
         straight = max(1, math.ceil((knot - step.context) / decodes))
@@ -134,7 +137,9 @@ def _longest_context(s: State, i: int) -> int:
     ahead = inst.decode_steps + 1 + s.step[i].depth
     longest = 0
     for j in range(inst.running - inst.paused):
-        longest = max(longest, s.requests[s.lists[inst.running_at + j]].offset + ahead)
+        r = s.lists[inst.running_at + j]
+        elsewhere = kv_elsewhere(s, r) if unlikely(s.options.spans) else 0
+        longest = max(longest, s.requests[r].offset + ahead - elsewhere)
     return longest
 
 

@@ -105,7 +105,7 @@ def _verify_s(s: State, i: int, decodes: int, kv: int, depth: int) -> float:
 def decode_step_s(s: State, i: int, depth: int) -> float:
     """Seconds of a step of i's decodes with `depth` drafts for each, all contexts taken as equal."""
     inst = s.instances[i]
-    time_s = _verify_s(s, i, inst.running, inst.decode_kv, depth)
+    time_s = _verify_s(s, i, inst.running, inst.decode_kv + inst.guests, depth)
     if depth > 0:
         time_s += depth * draft_s(s, i, inst.running, inst.decode_kv)
     return time_s

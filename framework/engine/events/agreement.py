@@ -5,6 +5,7 @@ from __future__ import annotations
 from framework.codes import DECODING, PAUSED, PREFILLING, WAITING
 from framework.compiler.decorators import inner
 from framework.compiler.dispatchers import numba_config
+from framework.engine.kv.spans import kv_elsewhere
 from framework.engine.memory.state import State
 
 if numba_config.DISABLE_JIT:
@@ -46,8 +47,8 @@ if numba_config.DISABLE_JIT:
         return found
 
     def _kv(s: State, r: int) -> int:
-        q = s.requests[r]
-        return int(q.kv if q.state == PAUSED else q.offset + s.instances[q.instance].decode_steps)
+        q, elsewhere = s.requests[r], kv_elsewhere(s, r)
+        return int((q.kv if q.state == PAUSED else q.offset + s.instances[q.instance].decode_steps) - elsewhere)
 
 else:
 

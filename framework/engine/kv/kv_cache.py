@@ -7,6 +7,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv.held_blocks import close_list, hold, node_of
 from framework.engine.kv.prefix_cache import evict_oldest, register_prefix, unreference
 from framework.engine.kv.prefix_tiers import keep_outputs
+from framework.engine.kv.spans import OVER, PHASE, at_span, end_span, instance_of, keep, kept_by
 from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, note_use
 from framework.engine.memory.state import State
 
@@ -57,11 +58,22 @@ def free_kv(s: State, i: int, r: int) -> None:
         register_prefix(s, i, r, min(q.kv, q.prefilled) if q.prefilled < q.prefill_until else q.kv - q.accepted)
     if unlikely(s.options.reserves):
         s.instances[i].freed |= 2 if s.options.asynchronous else 1
-    add_kv_tokens(s, i, -q.kv, sim.now_s)
-    free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks)
+    elsewhere = end_span(s, r) if unlikely(s.options.spans) else 0
+    add_kv_tokens(s, i, elsewhere - q.kv, sim.now_s)
+    free(s, i, blocks_of(s, i, q.kv) - q.shared * s.options.hash_blocks - elsewhere // s.options.block_tokens)
     drop_references(s, i, r)
     q.caches = False
     q.accepted = 0
+
+
+@inner
+def give_back(s: State, number: int, k: int) -> None:
+    """Free what instance k > 0 of a span, whose request has lost its KV, keeps."""
+    row, i, kept = at_span(s, number), instance_of(s, number, k), kept_by(s, number, k)
+    free(s, i, kept // s.options.block_tokens)
+    add_kv_tokens(s, i, -kept, s.sim.now_s)
+    s.instances[i].guests -= kept * (s.lists[row + PHASE] == OVER)
+    keep(s, number, k, 0)
 
 
 @inner

@@ -24,8 +24,15 @@ def fits(s: State, i: int, r: int) -> bool:
     """Whether i could ever admit r at its peak KV, which may not exceed i's reservation."""
     inst = s.instances[i]
     peak = s.requests[r].input_tokens + s.lists[s.options.output_at + r] - 1
-    largest = inst.total_blocks if s.options.spares_idle else inst.total_blocks - inst.watermark
+    largest = largest_request(s, i)
     return blocks_for(s, peak) + inst.state_blocks <= (inst.reserve_blocks if inst.reserve_blocks > 0 else largest)
+
+
+@inner
+def largest_request(s: State, i: int) -> int:
+    """Blocks that one request could have on i, if i pages."""
+    inst = s.instances[i]
+    return int(inst.total_blocks if s.options.spares_idle else inst.total_blocks - inst.watermark)
 
 
 @inner

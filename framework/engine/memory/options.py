@@ -165,4 +165,10 @@ OPTIONS = record(
     ("counts_uses", "b1"),  # 1: a tier takes blocks that have been used more than once
     ("keeps_outputs", "b1"),  # 1: a tier takes what requests have generated
     ("counted_at", "i8"),  # for each request, its blocks whose use is counted on its present instance
+    # Spans: requests that several instances compute.
+    ("spans", "b1"),  # 1: the policy gives requests spans
+    ("span_slots", "i8"),  # spans that there is room for; the one behind them holds the policy's answer
+    ("spans_at", "i8"),  # offset into lists: these, see kv/spans.py
+    ("exchange_s", "f8"),  # seconds that a step takes longer of which decodes have KV elsewhere
+    ("span_of_at", "i8"),  # for each request, 1 + its span; 0: it has never had one; -1: it has none now
 )

@@ -234,6 +234,11 @@ INSTANCE = record(
     ("ranked_nodes", "i8"),  # cached blocks whose rank is not 0
     ("pins_yielded", "b1"),  # 1: forming the present step broke pins, so the next one may admit others
     ("pins_broken", "i8"),  # pins that ended because others needed the room
+    # Spans.
+    ("looked", "b1"),  # 1: who waits for a span has been asked about before its next step
+    ("ready", "b1"),  # 1: it stands ready for the step of a span
+    ("guests", "i8"),  # KV tokens of requests that decode elsewhere, which steps of its decodes read
+    ("lending", "i8"),  # running requests that have KV elsewhere
 )
 
 # A row of the step log: a leap that has ended.

@@ -176,6 +176,12 @@ SIM = record(
     ("notices", "i8"),  # notices in the list at `notices_at`
     ("noticed", "i8"),  # the first ones of these, which have been dealt with
     ("pin_ends", "i8"),  # ends of TTLs that are to come
+    ("spanning", "i8"),  # requests that wait for a span, or for the step that computes them
+    ("spans_over", "i8"),  # spans that have ended with this event
+    ("spanless_head", "i4"),  # requests that wait for a span
+    ("spanless_tail", "i4"),
+    ("claim_head", "i4"),  # requests that wait for the step that computes them, in order of admission
+    ("claim_tail", "i4"),
 )
 
 # The hook that stopped the loop, if one did.

@@ -34,6 +34,7 @@ from framework.engine.requests.giving_up import begin_to_wait
 from framework.engine.requests.lifecycle import end_request, enter_queue
 from framework.engine.requests.parking import park
 from framework.engine.requests.programs import announce_next_beside
+from framework.engine.requests.spanning import fits_together, is_to_span
 from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
 
 
@@ -60,7 +61,7 @@ def arrive(s: State, r: int) -> None:
             return
     if q.input_tokens + s.lists[s.options.output_at + r] > s.options.max_context:
         end_request(s, r, REJECTED, REASON_CONTEXT)
-    elif not _fits_anywhere(s, r):
+    elif not _fits_anywhere(s, r) and not (unlikely(s.options.spans) and fits_together(s, r)):
         end_request(s, r, REJECTED, REASON_KV)
     else:
         if unlikely(s.options.flows > 0):
@@ -111,7 +112,15 @@ def refuse(s: State, r: int, reason: int) -> None:
 
 @inner
 def route(s: State, r: int) -> None:
-    """Route the admitted request r and queue it there; with `fetch_prefix`, only after its prefix has arrived."""
+    """Route the admitted request r and queue it there, unless it waits for a span."""
+    if unlikely(s.options.spans) and is_to_span(s, r):
+        return
+    route_to_one(s, r)
+
+
+@inner
+def route_to_one(s: State, r: int) -> None:
+    """Route r, which needs no span, and queue it; with `fetch_prefix`, only after its prefix has arrived."""
     i = ask_route(s, ROUTE_PREFILL, r)
     if i < 0:
         return

@@ -9,6 +9,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import cancel_migration
 from framework.engine.events.ask import is_asked
 from framework.engine.events.order import wake
+from framework.engine.kv.spans import kv_elsewhere
 from framework.engine.memory.queues import append, load_changed, queue_push, turn_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
@@ -70,6 +71,8 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     inst.running += 1
     load_changed(s, i)
     inst.decode_kv += kv
+    if unlikely(s.options.spans):
+        _lend(s, i, r, 1)
 
 
 @inner
@@ -99,6 +102,16 @@ def stop_decoding(s: State, i: int, r: int) -> None:
     """Log at a boundary what r decoded here, and take r out of i's counts but not out of its list."""
     sit_out(s, i, r)
     s.instances[i].decode_kv -= s.requests[r].kv
+    if unlikely(s.options.spans):
+        _lend(s, i, r, -1)
+
+
+@inner
+def _lend(s: State, i: int, r: int, sign: int) -> None:
+    """r begins (1) or stops (-1) to decode on i: i's steps do not read what other instances keep of its KV."""
+    elsewhere = kv_elsewhere(s, r)
+    s.instances[i].decode_kv -= sign * elsewhere
+    s.instances[i].lending += sign * (elsewhere > 0)
 
 
 @inner

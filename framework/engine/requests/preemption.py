@@ -20,6 +20,7 @@ from framework.engine.copies.migration import cancel_migration
 from framework.engine.durations.speculation import kv_of_next_step
 from framework.engine.events.ask import ask, ask_route, fail, is_asked
 from framework.engine.kv.kv_cache import allocate, free_kv
+from framework.engine.kv.spans import is_spanned
 from framework.engine.memory.kv_blocks import (
     add_kv_tokens,
     available,
@@ -42,6 +43,7 @@ from framework.engine.requests.lifecycle import (
     start_decoding,
 )
 from framework.engine.requests.parking import park
+from framework.engine.requests.spanning import await_span_first
 from framework.policy.hooks import ROUTE_PREFILL, VICTIM
 
 
@@ -201,6 +203,9 @@ def set_aside(s: State, i: int, r: int) -> None:
 def queue_preempted(s: State, i: int, r: int) -> None:
     """Queue r, whose KV is dropped, on i again if i prefills or recomputes r; else route it anew."""
     q, target = s.requests[r], i
+    if unlikely(s.options.spans) and is_spanned(s, r):
+        await_span_first(s, r)
+        return
     if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):
         if unlikely(s.sim.unserved > 0):
             park(s, r)

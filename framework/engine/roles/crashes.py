@@ -9,8 +9,10 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.lockstep import group_of
 from framework.engine.events.order import drop_turn, wake
+from framework.engine.kv.kv_cache import give_back
 from framework.engine.kv.pins import end_pins
 from framework.engine.kv.prefix_cache import forget_prefixes
+from framework.engine.kv.spans import COUNT, GIVEN_UP, PHASE, at_span, instance_of
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
 from framework.engine.requests.giving_up import end_cancelled
@@ -18,7 +20,7 @@ from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park
 from framework.engine.roles.changes import announce, is_up, note_phases, take_effect
 from framework.engine.roles.inventory import drop_marked
-from framework.engine.roles.lost_steps import lose_step
+from framework.engine.roles.lost_steps import lose_step, lose_steps_of_spans
 from framework.engine.roles.postponing import forget, place_of
 
 
@@ -33,7 +35,11 @@ def crash(s: State, i: int, back_s: float) -> None:
         s.instances[j].marked = first <= j < first + count
     for j in range(first, first + count):
         lose_step(s, j)
+    if unlikely(s.options.spans):
+        lose_steps_of_spans(s)
     dropped = drop_marked(s)
+    if unlikely(s.options.spans):
+        _drop_shares(s)
     for j in range(first, first + count):
         _go_down(s, j)
     sim.awaited += count
@@ -48,6 +54,17 @@ def crash(s: State, i: int, back_s: float) -> None:
             wake(s, j)
     for k in range(dropped):
         _settle(s, s.lists[s.options.dropped_at + k])
+
+
+@inner
+def _drop_shares(s: State) -> None:
+    """Free at once what spans kept on marked instances; all of these spans have ended."""
+    for number in range(s.options.span_slots):
+        for k in range(
+            1, s.lists[at_span(s, number) + COUNT] if s.lists[at_span(s, number) + PHASE] >= GIVEN_UP else 1
+        ):
+            if s.instances[instance_of(s, number, k)].marked:
+                give_back(s, number, k)
 
 
 @inner
@@ -79,7 +96,7 @@ def _go_down(s: State, i: int) -> None:
     inst.down = True
     inst.role = inst.draining_role = OFF
     announce(s, i, np.inf)
-    inst.asked = inst.between = inst.switching = inst.closed = inst.disordered = False
+    inst.asked = inst.between = inst.looked = inst.ready = inst.switching = inst.closed = inst.disordered = False
     inst.freed = 0
     inst.late_seats = inst.late_blocks = 0
     inst.admission_opens = -1

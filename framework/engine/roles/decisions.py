@@ -15,7 +15,6 @@ from framework.codes import (
     FETCHING,
     FINISHED,
     FUTURE,
-    GATED,
     GIVE_UP,
     JOINING,
     PARKED,
@@ -28,6 +27,7 @@ from framework.codes import (
     REQUEUE,
     RESUME,
     SCALE,
+    SPANLESS,
     SUSPENDED,
     SUSPENDED_HERE,
     SUSPENDED_OUT,
@@ -53,6 +53,7 @@ from framework.engine.requests.giving_up import end_cancelled, has_its_prompt, w
 from framework.engine.requests.lifecycle import enter_queue, recomputes_here
 from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
+from framework.engine.requests.spanning import leave_spanless
 from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.call_ends import deal_with_notices, end_all_pins, end_ttl
 from framework.engine.roles.changes import note_next_change
@@ -154,14 +155,9 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
         return
     if value == REASON_GAVE_UP and kind == CANCEL and has_its_prompt(s, r):
         return
-    if unlikely(q.state == PARKED):
+    if unlikely(PARKED <= q.state < FINISHED):
         if kind == CANCEL:
-            leave_parked(s, r)
-            end_cancelled(s, r, value)
-        return
-    if unlikely(q.state == GATED):
-        if kind == CANCEL:
-            leave_gateway(s, r)
+            _leave_front_end(s, r)
             end_cancelled(s, r, value)
         return
     if kind == REQUEUE:
@@ -178,6 +174,18 @@ def _decide_about(s: State, r: int, kind: int, value: int, first: int, count: in
         resume_by_policy(s, r)
     else:
         _cancel(s, r, value)
+
+
+@inner
+def _leave_front_end(s: State, r: int) -> None:
+    """Take r, which waits on no instance, out of its list."""
+    state = s.requests[r].state
+    if state == PARKED:
+        leave_parked(s, r)
+    elif state == SPANLESS:
+        leave_spanless(s, r)
+    else:
+        leave_gateway(s, r)
 
 
 # --- decisions that wait for the turn of an instance ------------------------------------------------------------------

@@ -28,6 +28,7 @@ from framework.engine.copies.link_sharing import withdraw_copy
 from framework.engine.copies.migration import withdraw_migration
 from framework.engine.copies.transfers import drop_reservation, free_ahead, room_for, sent_kv
 from framework.engine.kv.kv_cache import free_kv
+from framework.engine.kv.spans import is_marked, span_of
 from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
@@ -107,6 +108,9 @@ def _drop(s: State, r: int) -> bool:
     q = s.requests[r]
     here = s.instances[q.instance].marked
     there = q.destination >= 0 and s.instances[q.destination].marked
+    if unlikely(s.options.spans) and not here and is_marked(s, span_of(s, r)):
+        _drop_spanned(s, r)
+        return True
     if not here and not there:
         return False
     if SUSPENDED <= q.state <= SUSPENDED_OUT:
@@ -124,6 +128,19 @@ def _drop(s: State, r: int) -> bool:
         _drop_transfer(s, r)
         return here or q.state != PREFILLING
     return True
+
+
+@inner
+def _drop_spanned(s: State, r: int) -> None:
+    """Take r, another instance of whose span is marked, off the one that leads, which is in no step."""
+    q = s.requests[r]
+    i = q.instance
+    s.instances[i].frees_memory = True
+    if q.state == PREFILLING:
+        remove_prefilling(s, i, r)
+    else:
+        remove_running(s, i, r)
+    free_kv(s, i, r)
 
 
 @inner

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from framework.codes import PREFILLING
 from framework.compiler.decorators import inner
 from framework.engine.durations.leap import boundary_s, catch_up_one, end_leap
 from framework.engine.durations.speculation import blocks_of_next_step
 from framework.engine.durations.totals import count_fixed_depth, count_steps
 from framework.engine.kv.kv_cache import free
+from framework.engine.kv.spans import BEGUN, COUNT, OWNER, PHASE, at_span, instance_of, is_marked
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import count_busy, drop_prefill_step, streaming
 
@@ -33,6 +35,17 @@ def lose_step(s: State, i: int) -> None:
         inst.busy = False
     if streaming(s, i):
         drop_prefill_step(s, i)
+
+
+@inner
+def lose_steps_of_spans(s: State) -> None:
+    """Drop the steps under way that need a marked instance: that of all of a span, or of the one that leads it."""
+    for number in range(s.options.span_slots):
+        row = at_span(s, number)
+        if s.lists[row + PHASE] == BEGUN and is_marked(s, number):
+            together = s.requests[s.lists[row + OWNER]].state == PREFILLING
+            for k in range(s.lists[row + COUNT] if together else 1):
+                lose_step(s, instance_of(s, number, k))
 
 
 @inner

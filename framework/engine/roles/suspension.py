@@ -22,6 +22,7 @@ from framework.engine.copies.transfers import start_transfers
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
 from framework.engine.kv.kv_cache import free_kv
+from framework.engine.kv.spans import is_spanned, span_of
 from framework.engine.memory.kv_blocks import fits, seats, swapped_bytes
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
@@ -29,6 +30,7 @@ from framework.engine.requests.arrivals import take_place
 from framework.engine.requests.lifecycle import end_request, join_queue, recomputes_here, start_decoding
 from framework.engine.requests.parking import park
 from framework.engine.requests.preemption import await_swap_in, evict, set_aside
+from framework.engine.requests.spanning import await_span
 from framework.engine.roles.leaving import leave_queue, leave_swapped
 from framework.policy.hooks import ROUTE_PREFILL
 
@@ -60,6 +62,8 @@ def _take_off_step(s: State, i: int, r: int, keep: int) -> None:
     """Suspend r, which decodes or prefills on i; an unfinished prefill keeps no KV."""
     q = s.requests[r]
     decodes = q.state == DECODING
+    if unlikely(s.options.spans) and span_of(s, r) >= 0:
+        keep = KEEP_NOTHING
     if decodes and keep == KEEP_HERE:
         set_aside(s, i, r)
         q.state = SUSPENDED_HERE
@@ -126,6 +130,9 @@ def _queue_anew(s: State, i: int, r: int) -> None:
     """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     q, target = s.requests[r], i
     q.state = WAITING
+    if unlikely(s.options.spans) and is_spanned(s, r):
+        await_span(s, r)
+        return
     if s.instances[i].role & PREFILL == 0 and not recomputes_here(s, r):
         if unlikely(s.sim.unserved > 0):
             park(s, r)

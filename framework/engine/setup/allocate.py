@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import FAULT, PREFILL, REPORT, ROLE_CHANGE, WHAT_FAILS
+from framework.engine.kv.spans import lay_out_spans
 from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import (
     ACTION,
@@ -114,7 +115,8 @@ def _clock(options: NDArray[np.void], requests: NDArray[np.void], faults: Sequen
     sim["next_session"] = waiting[0] if len(waiting) else len(requests)
     sim["change_s"], sim["changing"], sim["change_kind"] = np.inf, -1, ROLE_CHANGE
     sim["look_s"], sim["next_seen"] = np.inf, 1
-    sim["parked_head"] = sim["parked_tail"] = -1
+    for ends in ("parked", "spanless", "claim"):
+        sim[f"{ends}_head"] = sim[f"{ends}_tail"] = -1
     sim["prefill_end_s"], sim["prefill_end_of"] = np.inf, -1
     sim["scheduled"] = -1
     sim["unused_channel"] = -1
@@ -181,6 +183,7 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
         options[name] = space.reserve(count if options["flows"][0] else 0)
     if options["speculates"][0]:
         options["draws_at"] = space.reserve(2 * count)
+    lay_out_spans(options, space)
 
 
 def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: NDArray[np.int64]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from framework.codes import BAD_INSTANCE, BAD_ROLE, FUTURE, OFF, OUT_OF_BLOCKS, ROLES, STUCK, SUSPENDED
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
+from framework.engine.kv.spans import writer
 from framework.engine.memory.attach import DECISION
 from framework.engine.memory.state import Memory
 from framework.engine.setup.programs import prepare_call_ends
@@ -20,7 +21,7 @@ from framework.engine.setup.reports import Reports
 from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import FETCH_PREFIX, FRONT_END, HOOKS, ON_CALL_END, RAISED, Hook
+from framework.policy.hooks import FETCH_PREFIX, FRONT_END, HOOKS, NO_SPAN, ON_CALL_END, RAISED, Hook
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
@@ -86,6 +87,7 @@ class Binding:
         policy, options = self._policy, self.memory.options
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
         options["asks_local_decode"] = overrides(policy, "route_decode")
+        options["spans"] = overrides(policy, "span")
         self.memory.sim["decides"] = overrides(policy, "decide")
         options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
         many = len(self.memory.instances) > _MANY
@@ -154,6 +156,8 @@ class Binding:
             ask = self._asking_keys(ask)
         if hook.answer == "retention":
             ask = self._asking_ttl(ask)
+        if hook.answer == "span":
+            ask = self._asking_span(ask)
         write = self._write_actions if hook.answer in ("actions", "skips") else None
 
         every = 1 if hook.argument == "tick" else _TIMED_EVERY
@@ -203,6 +207,16 @@ class Binding:
             return int(kept_by)
 
         return write
+
+    def _asking_span(self, ask: Callable[[Any], Any]) -> Callable[[int], int]:
+        """A function of a request: it asks for its span, stores that, and answers with the number of instances."""
+        write = writer(self.memory.lists, self.memory.options)
+
+        def answer(r: int) -> int:
+            span = ask(r)
+            return NO_SPAN if span is None else write(span)
+
+        return answer
 
     def _write_actions(self, count: int) -> int:
         """Store the actions of a tick in the engine's memory."""

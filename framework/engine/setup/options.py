@@ -27,6 +27,7 @@ def run_options(setting: Setting, entrance: StepRow) -> NDArray[np.void]:
     _set_parts(options, setting)
     link = setting.cluster.link
     options["latency_s"] = link.latency_s
+    options["exchange_s"] = 2 * setting.model.layers * link.latency_s
     options["shares_links"] = link.sharing == "fair"
     options["limits_fabric"] = link.fabric_bytes_s is not None
     return options

@@ -23,7 +23,7 @@ def start_step(s: State, i: int, decodes: int, prefill_tokens: int) -> None:
     step.decodes = decodes
     step.prefill_tokens = prefill_tokens
     step.widest_tokens = prefill_tokens
-    step.context = inst.decode_kv - paused_kv(s, i) + decodes * (1 + step.depth) if decodes > 0 else 0
+    step.context = inst.decode_kv - paused_kv(s, i) + decodes * (1 + step.depth) + inst.guests if decodes > 0 else 0
     step.start_s = s.sim.now_s
     step.repeats = False
     step.first_s, step.increment_s, straight = step_duration(s, i, decodes, prefill_tokens)

@@ -166,7 +166,7 @@ def start_copy(
 def migrate(s: Simulation, r: Request, d: Instance) -> None:
     """Begin to copy a decoding request to another instance; do nothing if it cannot be migrated now."""
     source = next((i for i in s.instances if r in i.running), None)
-    if source is None or source is d or r.migration is not None or not d.role & DECODE:
+    if source is None or source is d or r.migration is not None or not d.role & DECODE or r.span is not None:
         return
     if not s.fits(d, r) or not reserve(s, d, r, r.kv, r.kv):
         return

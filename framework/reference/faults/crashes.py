@@ -17,10 +17,10 @@ from framework.reference.copies.transfers import (
 from framework.reference.faults.parking import forget_place, park
 from framework.reference.giving_up import end_cancelled
 from framework.reference.kv import free_deferred
-from framework.reference.prefixes import free_kv
+from framework.reference.prefixes import end_span, free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
-from framework.reference.state import FAILED, Instance, Request
+from framework.reference.state import FAILED, Instance, Request, Span
 from framework.reference.steps.step_end import resume
 from framework.system.faults import FaultEvent
 
@@ -73,6 +73,9 @@ def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
     for rank in i.group:
         lose_steps(s, rank)
         resume(rank)
+    for r in s.present.values():
+        if r.span is not None and any(rank in r.span.instances for rank in i.group):
+            lose_steps_of_span(s, r, r.span)
     dropped, freed = drop(s, i.group)
     s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
     s.crash_log.append((this.since_s, this.value, i.id, len(i.group), this.at_s))
@@ -112,6 +115,15 @@ def lose_steps(s: Simulation, i: Instance) -> None:
     s.drop_events(PREFILL_STEP_END, i.id)
 
 
+def lose_steps_of_span(s: Simulation, r: Request, span: Span) -> None:
+    """Drop the step under way that needs all instances of r's span; if r decodes, that of the one that leads."""
+    if not span.begun:
+        return
+    for other in span.instances if r in span.instances[0].prefilling else span.instances[:1]:
+        give_back_growth(s, other)
+        lose_steps(s, other)
+
+
 def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, int]], list[Instance]]:
     """Take off the requests that these instances hold or expect; returns them by number, each with its lost tokens, and
     where else room came free.
@@ -137,10 +149,17 @@ def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, in
         elif r.fetch is not None and i in crashed:
             withdraw_copy(s, r)
             r.fetch = None
+        elif r.span is not None and i not in crashed and any(other in crashed for other in r.span.instances):
+            (stop_decoding(s, i, r) if r in i.running else i.prefilling.remove(r))
+            free_kv(s, i, r)
+            freed.append(i)
+            dropped.append((r, lost_tokens))
+            continue
         elif i not in crashed:
             continue
         if i in crashed or not (r in i.running or r in i.prefilling):
             dropped.append((r, lost_tokens))
+            end_span(s, r)
     for i in crashed:
         free_deferred(s, i)
         for r in list(i.running):
@@ -175,7 +194,7 @@ def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
 def go_down(s: Simulation, i: Instance) -> None:
     """Take i, which holds nothing any more, down, as if it were starting; its next role and its plan stay."""
     i.cache.clear()
-    i.woken = i.asked = i.between = i.closed = False
+    i.woken = i.asked = i.between = i.looked = i.ready = i.closed = False
     if i.draining_role == i.next_role:
         i.next_plan = None
     if i.change_event is not None:

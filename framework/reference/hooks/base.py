@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.codes import NO_RANK
+from framework.policy.spans import SpanRow
 from framework.reference.state import Instance, Request
 
 Simulation = Any  # `framework.reference.simulation.Simulation`, which has hooks
@@ -70,6 +71,10 @@ class Hooks:
 
     def report(self, s: Simulation, number: int) -> None:
         """Keep what the instances report now."""
+
+    def span(self, s: Simulation, r: Request) -> SpanRow | None:
+        """The instances that compute r together; None: one does all."""
+        return None
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""

@@ -31,6 +31,7 @@ from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import FRONT_END, HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.reports import Reported
 from framework.policy.rules import rule_of
+from framework.policy.spans import SpanRow
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 from framework.reference.asking import ROLE_NAMES
@@ -155,6 +156,10 @@ class PolicyHooks(Hooks):
     def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
         ttl_s, rank = self.ask("on_call_end", r.id)
         return ttl_s, rank
+
+    def span(self, s: Simulation, r: Request) -> SpanRow | None:
+        answer: SpanRow | None = self.ask("span", r.id)
+        return answer
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         self.ask("on_finish", r.id)

@@ -7,6 +7,17 @@ from framework.reference.simulation import Simulation
 from framework.reference.state import Chunk, Instance, Request, Step
 
 
+def context_of(i: Instance, decodes: list[Request], depth: int) -> int:
+    """KV tokens that a step of i reads for these decodes, and for those elsewhere whose KV it has."""
+    own = sum([r.input_tokens + r.emitted + depth - r.elsewhere for r in decodes])
+    return own + i.guests if decodes else 0
+
+
+def longest_of(decodes: list[Request], depth: int) -> int:
+    """The longest context of these decodes."""
+    return max(r.input_tokens + r.emitted + depth - r.elsewhere for r in decodes)
+
+
 def choose_depth(s: Simulation, i: Instance) -> int:
     """Drafts for each decode of i's next step; an adaptive depth is the one with the most tokens a second."""
     drafts = s.options.drafts
@@ -24,7 +35,7 @@ def choose_depth(s: Simulation, i: Instance) -> int:
 def verify_s(s: Simulation, i: Instance, decodes: list[Request], depth: int) -> float:
     """Seconds of a step of these decodes of i, contexts taken as equal, without drafting."""
     pool, tokens = i.spec.pool, len(decodes) * (1 + depth)
-    context = sum([r.input_tokens + r.emitted + depth for r in decodes])
+    context = context_of(i, decodes, depth)
     base_s = s.timing.base_s(pool, 0, tokens, tokens, tokens - len(decodes))
     return base_s + s.timing.decode_s(pool, len(decodes), context)
 
@@ -37,7 +48,7 @@ def draft_s(s: Simulation, i: Instance, decodes: list[Request]) -> float:
 def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> None:
     """Start the step that has been formed."""
     depth = i.depth if decodes else 0
-    context = sum([r.input_tokens + r.emitted + depth for r in decodes])
+    context = context_of(i, decodes, depth)
     duration = max(
         like_rank_s(s, i, [r for r in decodes if r.rank == k], [chunk for chunk in chunks if chunk[0].rank == k])
         for k in range(i.spec.ranks)
@@ -60,6 +71,8 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
     if depth > 0:
         duration += slowdown * (depth * draft_s(s, i, decodes))
     duration = with_loads_s(s, i, duration)
+    if any(r.elsewhere for r in decodes):
+        duration += 2 * s.options.layers * s.options.latency_s
     if i.prefill_step is None:
         i.counted_s = s.now_s
     if i.spec.stages > len(decodes) and not chunks:
@@ -75,7 +88,7 @@ def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: 
     """How far a step of i exceeds the measured range; at most 1: within. `longest`: prefix and chunk of one prompt."""
     depth = i.depth if decodes else 0
     drafted = len(decodes) * (1 + depth)
-    context = sum([r.input_tokens + r.emitted + depth for r in decodes])
+    context = context_of(i, decodes, depth)
     sampled = drafted + sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
     tokens = drafted + sum([tokens for _, _, tokens in chunks])
     return s.timing.extrapolation(i.spec.pool, tokens, sampled, len(decodes), context, longest)
@@ -98,7 +111,7 @@ def with_loads_s(s: Simulation, i: Instance, duration: float) -> float:
 def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
     """Seconds of a step of i if each of its ranks had these decodes and chunks."""
     ranks, pool, depth = i.spec.ranks, i.spec.pool, i.depth if decodes else 0
-    batch, context = ranks * len(decodes), ranks * sum([r.input_tokens + r.emitted + depth for r in decodes])
+    batch, context = ranks * len(decodes), ranks * context_of(i, decodes, depth)
     sampled = batch * (1 + depth) + ranks * sum(
         [prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks]
     )
@@ -109,7 +122,7 @@ def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list
         prefill_s += ranks * s.timing.chunk_s(pool, prefix, tokens)
     if decodes:
         decode_s += s.timing.decode_s(pool, batch, context)
-        decode_s += s.timing.uneven_s(pool, batch, context, max(r.input_tokens + r.emitted + depth for r in decodes))
+        decode_s += s.timing.uneven_s(pool, batch, context - i.guests, longest_of(decodes, depth))
         decode_s = decode_with_chunks_s(s, pool, batch, context, decode_s) if chunks else decode_s
     return duration + attentions_s(s, prefill_s, decode_s, bool(chunks and decodes))
 

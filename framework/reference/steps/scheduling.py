@@ -22,7 +22,7 @@ def take_turn(s: Simulation, i: Instance) -> None:
     """Take the turn of i to schedule: all events of this time have been processed."""
     if not i.woken:  # it has scheduled with its group
         return
-    i.woken = False
+    i.woken = i.looked = False
     if not i.group_steps:
         for rank in i.group:
             rank.woken = False

@@ -33,6 +33,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
         r.prefilled += tokens
         register_prefix(s, i, r, r.prefilled)
         i.changed = True
+    i.changed |= step.prefill_tokens > 0
     frees_memory = s.options.engine.step_order == "admission" and end_in_order(s, i, step)
     stopping = [r for r in step.decodes if r.state == PENDING and (r.emitted == r.output_tokens or r.is_at_split)]
     for r in stopping:

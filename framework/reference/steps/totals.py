@@ -25,7 +25,7 @@ def count_step(s: Simulation, i: Instance, step: Step) -> None:
         "drafted_tokens": decodes * step.depth,
         "context_tokens": step.context,
         "decode_pairs": step.context * (1 + step.depth),
-        "prefill_square": sum([(prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in step.chunks]),
+        "prefill_square": step.prefill_square,
         "bubble_s": step.bubble_s,
         "batch_s": decodes * duration_s,
         "weight_passes": step.micro_batches,
