@@ -49,7 +49,7 @@ class Shares(Aggregated):
             answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if isinstance(answer, Span) and any(cluster.instances.role[i] != MIXED for i in _numbers(answer)):
             return Span()  # one of them is down
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     def on_finish(self, request: Request, cluster: Cluster) -> Sequence[Any]:
         self.kv.append((cluster.now_s, cluster.instances.kv_tokens.tolist()))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.output_reserve import OutputReserve
 from framework.engine.kv.prefix_tiers import PrefixStores
+from framework.system.cluster import Batching
 from framework.system.faults import Faults, FaultSchedule
 from tests.helpers.broad_families import crowded, doubled, moving, pressed, severed, sharing
 from tests.helpers.crashing_family import crashes_of, slowdowns_of
@@ -22,7 +23,15 @@ from tests.helpers.stale_family import stale
 
 _OTHERS = (scenarios, scenarios, crowded, severed, sharing, pressed, doubled, moving, migrating)
 _SELDOM = (decided, gateway, impatient, programs, pulled, stale)
-_MODES = ("decode_first", "decode_first", "unified", "prefill_first", "mixed", "chunks_first", "static")
+_MODES: tuple[Batching, ...] = (
+    "decode_first",
+    "decode_first",
+    "unified",
+    "prefill_first",
+    "mixed",
+    "chunks_first",
+    "static",
+)
 
 
 def spanning(draw: Draw) -> Scenario:

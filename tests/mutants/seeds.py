@@ -2385,8 +2385,8 @@ MUTANTS = (
     Mutant(
         "a turn that was looked at is not claimed",
         "roles/spans.py",
-        "        s.instances[instance_of(s, number, k)].looked = False  # it stands ready, even if its turn was looked at before\n",
-        "",
+        "        s.instances[instance_of(s, number, k)].looked = False",
+        "        pass",
     ),
     Mutant("guests are not read", "steps/step.py", " + inst.guests if decodes", " if decodes"),
     Mutant("guests make contexts unequal", "durations/duration.py", "step.context - inst.guests", "step.context"),
