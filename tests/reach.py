@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from framework.codes import ARRIVAL, DECODE, OFF, PREFILL
+from framework.policy.spans import SpanRow
 from framework.reference import (
     arrivals,
     cache,
@@ -34,6 +35,7 @@ from framework.reference import (
     pulling,
     reserve,
     roles,
+    spans,
 )
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
@@ -43,7 +45,7 @@ from framework.reference.gateway.gate import Flow
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
-from framework.reference.state import FINISHED, Instance, Request
+from framework.reference.state import FINISHED, Instance, Request, Span
 from framework.reference.steps import duration, forming, lockstep, prefill_end, running_list, scheduling, step_end
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
@@ -68,6 +70,7 @@ MODULES: tuple[Any, ...] = (
         pulling,
         reserve,
         roles,
+        spans,
     ),
     *(prefill_end, running_list, scheduling, step_end, transfers, crashes, parking, look),
 )
@@ -189,6 +192,29 @@ def _end_pins(i: Instance) -> Names:
 def _pop_first(store: cache.Cache, idle: list[Any]) -> Names:
     if store.ranks.get(idle[0], 0) > min(store.ranks.get(one, 0) for one in idle):
         yield "evicted by rank before an older block"
+
+
+def _claim_instances(s: Simulation, r: Request, answer: SpanRow) -> Names:
+    yield "asked again by which instances" if r.emitted == 0 else "to be computed again by several instances"
+    yield from ["instances that another request has claimed"] * any(
+        s.instances[i] in spans.instances_of(other) for other in s.claims for i in answer.instances
+    )
+
+
+def _begin_span(s: Simulation, r: Request) -> Names:
+    together = spans.instances_of(r)
+    yield "step of several instances" if len(together) > 1 else "step of a span of one instance"
+    yield from ["instances that pause their decodes for others"] * any(i.running for i in together)
+    yield from ["KV on several instances"] * (r.elsewhere > 0)
+
+
+def _lose_steps_of_span(s: Simulation, r: Request, span: Span) -> Names:
+    if span.begun:
+        yield (
+            "crash in a step of several instances"
+            if r in span.instances[0].prefilling
+            else "crash where KV of others is"
+        )
 
 
 def _finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
@@ -1003,6 +1029,9 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "look": _look,
     "release": _release,
     "refuse_waiting": _refuse_waiting,
+    "claim_instances": _claim_instances,
+    "begin_span": _begin_span,
+    "lose_steps_of_span": _lose_steps_of_span,
     "cancel_at_gateway": _cancel_at_gateway,
 }
 
@@ -1085,11 +1114,19 @@ MECHANISMS = {
     "programs": "call that has waited for several",
     "states": "admitted with its states",
     "pins": "pin used",
+    "spans": "step of several instances",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
 EXCLUDED = frozenset({("ranks", "concurrent"), ("pipeline", "concurrent"), ("ranks", "pipeline")})
 EXCLUDED |= {("lockstep", "concurrent"), ("lockstep", "roles"), ("lockstep", "scaling")}
+EXCLUDED |= {
+    (other, "spans")
+    for other in (
+        *("swap", "roles", "cut", "prefix cache", "stores", "fetch", "layers ahead", "drafts", "ranks", "pipeline"),
+        *("concurrent", "reserve", "asynchronous", "lockstep", "scaling", "states", "pins"),
+    )
+}
 EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins")}
 
 
@@ -1112,6 +1149,7 @@ _SHARES |= {
     "programs": 40,
     "stateful": 40,
     "pinned": 40,
+    "spanning": 40,
 }
 _OFTEN = {
     "impatient": 160,
@@ -1122,6 +1160,7 @@ _OFTEN = {
     "stateful": 240,
     "pinned": 600,
     "tiered": 200,
+    "spanning": 600,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more

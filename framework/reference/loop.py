@@ -32,7 +32,7 @@ from framework.reference.kv import free_deferred
 from framework.reference.pins import deal_with_notices, end_pins, release_pin
 from framework.reference.roles import take_role
 from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
-from framework.reference.spans import deal_with_spans, release, span_is_due
+from framework.reference.spans import deal_with_spans, give_back_shares, span_is_due
 from framework.reference.steps.scheduling import take_turn
 from framework.reference.steps.step_end import finish_prefill_step, finish_step
 
@@ -43,7 +43,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
     """Process events until every request has ended; `progress(ended, total)` is called now and then."""
     _begin(s)
     while len(s.ended) < len(s.requests):
-        release(s)
+        give_back_shares(s)
         deal_with_notices(s)
         if instant_is_over(s) and break_circle(s):
             share_links(s)
@@ -84,7 +84,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
         share_links(s)
         if progress is not None and len(s.order) % _EVENTS_BETWEEN_REPORTS == 0:
             progress(len(s.ended), len(s.requests))
-    release(s)
+    give_back_shares(s)
     for i in s.instances:
         free_deferred(s, i)
         end_pins(i)

@@ -28,18 +28,18 @@ def deal_with_spans(s: Simulation, i: Instance) -> bool:
     if i.busy:
         return False
     if i.changed:
-        look(s)
+        ask_who_waits(s)
     r = claim_on(s, i)
     i.ready = r is not None
     if r is None:
         return False
     i.woken = i.looked = i.asked = i.between = False
     if all(other.ready and claim_on(s, other) is r for other in instances_of(r)):
-        begin(s, r)
+        begin_span(s, r)
     return True
 
 
-def look(s: Simulation) -> None:
+def ask_who_waits(s: Simulation) -> None:
     """Ask about those that wait, in order, up to the first that goes on waiting."""
     while s.spanless:
         r = s.spanless[0]
@@ -48,11 +48,11 @@ def look(s: Simulation) -> None:
             s.spanless.remove(r)
             r.spanned = False
             route_to_one(s, r)
-        elif not answer.instances or not claim(s, r, answer):
+        elif not answer.instances or not claim_instances(s, r, answer):
             return
 
 
-def claim(s: Simulation, r: Request, answer: SpanRow) -> bool:
+def claim_instances(s: Simulation, r: Request, answer: SpanRow) -> bool:
     """Let a span claim its instances, if they have room; r is rejected if it could never end there. Whether r waits no
     more.
     """
@@ -97,7 +97,7 @@ def instances_of(r: Request) -> list[Instance]:
     return [] if r.span is None else r.span.instances
 
 
-def begin(s: Simulation, r: Request) -> None:
+def begin_span(s: Simulation, r: Request) -> None:
     """Begin the step that computes r on all instances of its span."""
     assert r.span is not None
     s.claims.remove(r)
@@ -141,7 +141,7 @@ def copy_bytes(s: Simulation, tokens: int) -> float:
     return tokens * (s.options.kv_bytes_per_token if each is None else each)
 
 
-def release(s: Simulation) -> None:
+def give_back_shares(s: Simulation) -> None:
     """Free what others keep of requests whose KV has come free, and let all of their instances use the room."""
     over, s.spans_over = s.spans_over, []
     touched = [i for i in s.instances if any(span in i.shares for span in over)]

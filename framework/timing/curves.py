@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+_KNOT_RATIO = 1.25  # between knots by which a curve is continued
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ class Curve:
         """The curve's values at `xs`, an array of any shape whose entries are not below the first knot."""
         slope = (self.values[-1] - self.values[-2]) / (self.knots[-1] - self.knots[-2])
         return np.interp(xs, self.knots, self.values) + slope * np.maximum(xs - self.knots[-1], 0.0)
+
+    def continued_to(self, last: float) -> Curve:
+        """The curve with further knots up to `last`, on which it goes on as a power of the size: that of its last
+        segment, from 1 to 2. Its own last segment would make attention of long prompts linear in their length.
+        """
+        end, value = self.knots[-1], self.values[-1]
+        if last <= end or value <= 0.0 or self.values[-2] <= 0.0:
+            return self
+        power = float(np.log(value / self.values[-2]) / np.log(end / self.knots[-2]))
+        steps = int(np.ceil(np.log(last / end) / np.log(_KNOT_RATIO)))
+        sizes = end * (last / end) ** (np.arange(1, steps + 1) / steps)
+        values = value * (sizes / end) ** min(max(power, 1.0), 2.0)
+        return Curve.of(np.append(self.knots, sizes), np.append(self.values, values))
 
     def __add__(self, other: Curve) -> Curve:
         """The sum of two curves, on the knots of both."""

@@ -177,7 +177,10 @@ class Measured:
     def under(self, calibration: Calibration | None, entry: Entry, model: Model, parallelism: Parallelism) -> StepRow:
         """The times of a whole step on the server, under a calibration; None: by kernels and the server's own terms."""
         added = self.server.fitted(calibration).overheads(model.layers, parallelism)
-        return entry.joint.of(entry.parts.row(calibration or Calibration(), added))
+        row = entry.joint.of(entry.parts.row(calibration or Calibration(), added))
+        if row.attention is None or row.attention.knots[-1] >= model.max_context:
+            return row
+        return replace(row, attention=row.attention.continued_to(float(model.max_context)))
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
         """What `row` is made from; raises InputError as `row` does."""

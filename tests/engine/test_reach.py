@@ -131,6 +131,8 @@ EVENTS = (
         "evicted by rank before an older block",
     ),
     "time of a pin that ended before",
+    *("asked again by which instances", "step of several instances", "instances that pause their decodes for others"),
+    "KV on several instances",
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
 )
 
@@ -141,10 +143,12 @@ RARE_EVENTS = (  # that few runs do not reach
     *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
     *("call that waited for one that was not served", "asked about KV that has been used", "pins ended by going off"),
+    *("to be computed again by several instances", "instances that another request has claimed"),
+    *("crash in a step of several instances", "crash where KV of others is", "step of a span of one instance"),
     *("chunk loaded from a store", "loaded from a store that takes what is evicted"),
     "used too seldom to be written to a store",
 )
-MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "states"})
+MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "spans", "states"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

@@ -89,3 +89,13 @@ def test_mapped_fields_change_and_absent_curves_stay_absent() -> None:
     functions: dict[str, Any] = {"linear": lambda curve: curve.times(3.0), "skew_s": lambda skew_s: skew_s + 1.0}
     assert StepRow(skew_s=0.5).mapped(**functions) == StepRow(skew_s=1.5)
     assert StepRow(linear=CURVE).mapped(**functions) == StepRow(linear=CURVE.times(3.0), skew_s=1.0)
+
+
+def test_a_curve_goes_on_as_the_power_of_its_last_segment() -> None:
+    square = Curve((1.0, 2.0, 4.0), (1.0, 4.0, 16.0)).continued_to(64.0)
+    assert square.knots[:3] == (1.0, 2.0, 4.0)
+    assert square.knots[-1] == 64.0
+    assert np.allclose(square.values, np.square(square.knots))
+    steep, flat = (Curve((1.0, 2.0), (1.0, last)).continued_to(8.0).values[-1] for last in (8.0, 1.0))
+    assert (steep, flat) == (pytest.approx(8.0 * 4**2), pytest.approx(4.0))  # powers from 1 to 2
+    assert square.continued_to(50.0) is square
