@@ -35,7 +35,6 @@ from framework.reference import (
     pulling,
     reserve,
     roles,
-    spans,
 )
 from framework.reference.copies import links, transfers
 from framework.reference.faults import crashes, parking
@@ -45,7 +44,9 @@ from framework.reference.gateway.gate import Flow
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
 from framework.reference.simulation import Simulation
-from framework.reference.state import FINISHED, Instance, Request, Span
+from framework.reference.spans import together as spans
+from framework.reference.spans.span import Span
+from framework.reference.state import FINISHED, Instance, Request
 from framework.reference.steps import duration, forming, lockstep, prefill_end, running_list, scheduling, step_end
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_reference
@@ -197,7 +198,7 @@ def _pop_first(store: cache.Cache, idle: list[Any]) -> Names:
 def _claim_instances(s: Simulation, r: Request, answer: SpanRow) -> Names:
     yield "asked again by which instances" if r.emitted == 0 else "to be computed again by several instances"
     yield from ["instances that another request has claimed"] * any(
-        s.instances[i] in spans.instances_of(other) for other in s.claims for i in answer.instances
+        s.instances[i] in spans.instances_of(other) for other in s.spans.claims for i in answer.instances
     )
 
 

@@ -33,7 +33,7 @@ class Span:
         ...     def span(self, request, cluster):
         ...         long = request.input_tokens > 1000
         ...         return servelab.Span(tuple(range(len(cluster.instances)))) if long else None
-        >>> run = servelab.run(Everywhere(), "synthetic", limit=60, rate=5, **{"engine.asynchronous": False})
+        >>> run = servelab.run(Everywhere(), "synthetic", limit=60, rate=5, engine__asynchronous=False)
         >>> run.summary["completed"]
         60
     """

@@ -11,7 +11,7 @@ from framework.reference.copies.transfers import start_copy, start_transfers
 from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.reference.simulation import Simulation
-from framework.reference.spanning import fits_together, is_to_span
+from framework.reference.spans.waiting import fits_together, is_to_span
 from framework.reference.state import REJECTED, UNSENT, Instance, Request
 
 
@@ -39,7 +39,7 @@ def arrive(s: Simulation, r: Request) -> None:
         serve(s, r)
     else:
         s.gate.come(s, r)
-    awaited = r.instance >= 0 or r in s.parked or r in s.spanless or s.gate is not None
+    awaited = r.instance >= 0 or r in s.parked or r in s.spans.waiting or s.gate is not None
     if s.options.patience_s < math.inf and r.id in s.present and awaited:
         s.push(s.now_s + s.options.patience_s, GIVE_UP, len(s.sent))
         s.sent.append(r)

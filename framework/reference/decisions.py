@@ -24,7 +24,7 @@ from framework.reference.kv import evict
 from framework.reference.prefixes import free_kv
 from framework.reference.roles import scale, set_role
 from framework.reference.simulation import Simulation
-from framework.reference.spanning import await_span
+from framework.reference.spans.waiting import await_span
 from framework.reference.state import FAILED, FINISHED, Instance, Postponed, Request
 
 Action = tuple[Any, ...]  # an action of `Hooks.on_tick`
@@ -93,9 +93,9 @@ def decide_about(s: Simulation, r: Request, action: Action, scheduling: Sequence
             s.parked.remove(r)
             end_cancelled(s, r, action[2])
         return
-    if r in s.spanless:
+    if r in s.spans.waiting:
         if action[0] == "cancel":
-            s.spanless.remove(r)
+            s.spans.waiting.remove(r)
             end_cancelled(s, r, action[2])
         return
     if s.gate is not None and r in s.gate.waiting:
@@ -219,7 +219,7 @@ def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
     """Queue r by the policy's key on its instance, or on the routed one if its instance no longer prefills."""
     target = i
     if r.spanned:
-        await_span(s, r, len(s.spanless))
+        await_span(s, r, len(s.spans.waiting))
         return
     if not i.role & PREFILL and not s.recomputes_here(r):
         if s.unserved:

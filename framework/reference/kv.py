@@ -12,7 +12,7 @@ from framework.reference.pins import break_pins
 from framework.reference.prefixes import enter_read, free_ended, free_kv, matched_prefix, read_stores
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
-from framework.reference.spanning import await_span
+from framework.reference.spans.waiting import await_span
 from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.duration import choose_depth
 

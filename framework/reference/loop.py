@@ -32,7 +32,7 @@ from framework.reference.kv import free_deferred
 from framework.reference.pins import deal_with_notices, end_pins, release_pin
 from framework.reference.roles import take_role
 from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
-from framework.reference.spans import deal_with_spans, give_back_shares, span_is_due
+from framework.reference.spans.together import deal_with_spans, give_back_shares, span_is_due
 from framework.reference.steps.scheduling import take_turn
 from framework.reference.steps.step_end import finish_prefill_step, finish_step
 

@@ -78,8 +78,8 @@ def free_kv(s: Simulation, i: Instance, r: Request) -> None:
 def end_span(s: Simulation, r: Request) -> None:
     """End r's span, if it has one; what others keep is freed when the event is over."""
     if r.span is not None:
-        s.spans_over.append(r.span)
-        s.claims = [other for other in s.claims if other is not r]
+        s.spans.over.append(r.span)
+        s.spans.claims = [other for other in s.spans.claims if other is not r]
         r.span = None
 
 

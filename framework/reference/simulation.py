@@ -28,7 +28,8 @@ from framework.reference.copies.under_way import Channel, Link
 from framework.reference.gateway.gate import gate_of
 from framework.reference.hooks.base import Hooks
 from framework.reference.options import Options, Spec, StepTime
-from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request, Span
+from framework.reference.spans.span import Spans
+from framework.reference.state import FINISHED, UNSENT, Instance, Postponed, Request
 from framework.workload import Workload, block_names
 
 FAR_OFF = (ARRIVAL, COPY_END, GIVE_UP, GATEWAY)  # kinds of events before which ticks alone may pass for long
@@ -74,7 +75,7 @@ class Simulation:
         self.gate = gate_of(options.engine.gateway, workload, options.engine.views)
         self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
-        self.now_s = 0.0
+        self.now_s = self.intake_free_s = 0.0
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are not ticks, changes of role or withdrawn
@@ -82,16 +83,13 @@ class Simulation:
         self.quiet_ticks = 0  # consecutive ticks with nothing between them, and only far-off events to follow
         self.order: list[tuple[float, int, int]] = []  # events processed, except turns to schedule: time, kind, id
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
-        self.intake_free_s = 0.0
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
         self.notices: list[tuple[Request, bool]] = []  # see `note`
         self.told = 0  # number of these finished requests that the policy has seen
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
-        self.spanless: list[Request] = []  # requests that wait for a span
-        self.claims: list[Request] = []  # requests that wait for the step of their span, in order of admission
-        self.spans_over: list[Span] = []  # spans that have ended with this event
+        self.spans = Spans()
         self.role_changes = 0  # how often the role of any instance has changed
         self.postponed: list[Postponed] = []  # decisions that await the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`

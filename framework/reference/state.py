@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from framework.codes import OFF, ROLES
 from framework.reference.cache import Cache, Store
 from framework.reference.copies.under_way import Copy
 from framework.reference.options import Spec
+
+if TYPE_CHECKING:
+    from framework.reference.spans.span import Span
+    from framework.reference.steps.step import Step
 
 PENDING, FINISHED, REJECTED, FAILED, CANCELLED, UNSENT = range(6)
 INSTANCE_TOTALS = (
@@ -26,21 +30,6 @@ class Migration:
     target: Instance
     copied: int  # KV tokens
     ready: bool = False
-
-
-@dataclass(eq=False)
-class Span:
-    """The instances that compute a request together, the leading one first, and the KV tokens that each other keeps."""
-
-    request: int
-    instances: list[Instance]
-    kept: list[int]  # whole blocks
-    chunk_tokens: int = 0  # of a pipeline; 0: there is none
-    begun: bool = False  # its step has begun
-
-    def tokens_on(self, i: Instance) -> int:
-        """KV tokens that it keeps on i, if i does not lead."""
-        return dict(zip(self.instances[1:], self.kept, strict=True)).get(i, 0)
 
 
 @dataclass(eq=False)
@@ -145,47 +134,12 @@ class Request:
         return (self.prefill_until if self.sent_ahead else self.kv) - self.first_token_recomputed
 
 
-Chunk = tuple[Request, int, int]  # request, prefix, tokens
-
-
 @dataclass
 class Postponed:
     """A decision about a request that awaits the turn of `instance`; `action`: as `Hooks.decide` has it."""
 
     action: tuple[Any, ...]
     instance: Instance
-
-
-@dataclass
-class Step:
-    """A step under way."""
-
-    start_s: float
-    end_s: float
-    mode: str
-    decodes: list[Request]
-    chunks: list[Chunk]
-    context: int
-    depth: int = 0
-    bubble_s: float = 0.0  # seconds that pipeline stages wait, summed over stages
-    beyond: float = 0.0  # how far it exceeds the measured range; at most 1: within
-    micro_batches: int = 1  # micro-batches that are not empty
-    is_concurrent: bool = False  # a prefill step concurrent with the decodes
-    # of a span's step: tokens that this instance computes, and its part of the squares of all
-    own: tuple[int, float] | None = None
-    # share of attention in the time of a concurrent prefill step, if it ran alone on all SMs
-    attention_share: float = 0.0
-    dropped: list[Request] = field(default_factory=list)  # requests preempted while it ran
-
-    @property
-    def prefill_tokens(self) -> int:
-        return sum([tokens for _, _, tokens in self.chunks]) if self.own is None else self.own[0]
-
-    @property
-    def prefill_square(self) -> float:
-        """The sum over its chunks of (prefix + chunk)^2 - prefix^2."""
-        squares = sum([(prefix + tokens) ** 2 - prefix**2 for _, prefix, tokens in self.chunks])
-        return squares if self.own is None else self.own[1]
 
 
 @dataclass(eq=False)

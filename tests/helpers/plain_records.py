@@ -10,8 +10,9 @@ import pytest
 from framework.reference import loop
 from framework.reference.faults import crashes
 from framework.reference.simulation import Simulation
-from framework.reference.state import UNSENT, Instance, Request, Step
+from framework.reference.state import UNSENT, Instance, Request
 from framework.reference.steps import step_end
+from framework.reference.steps.step import Step
 from framework.reference.steps.totals import count_step
 from framework.system.faults import FaultEvent
 from tests.helpers.reported import CrashNote, StepNote

@@ -9,7 +9,8 @@ from framework.reference.asking import ask_route_decode
 from framework.reference.copies.links import begin_copy, withdraw_copy
 from framework.reference.prefixes import cached_run, free_kv
 from framework.reference.simulation import Simulation
-from framework.reference.state import FAILED, Chunk, Instance, Migration, Request
+from framework.reference.state import FAILED, Instance, Migration, Request
+from framework.reference.steps.step import Chunk
 
 
 def give_up_place(s: Simulation, d: Instance, r: Request) -> None:

@@ -20,7 +20,8 @@ from framework.reference.kv import free_deferred
 from framework.reference.prefixes import end_span, free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
-from framework.reference.state import FAILED, Instance, Request, Span
+from framework.reference.spans.span import Span
+from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.step_end import resume
 from framework.system.faults import FaultEvent
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from framework.codes import PREFILL_STEP_END, STEP_END
 from framework.reference.simulation import Simulation
-from framework.reference.state import Chunk, Instance, Request, Step
+from framework.reference.state import Instance, Request
+from framework.reference.steps.step import Chunk, Step
 
 
 def context_of(i: Instance, decodes: list[Request], depth: int) -> int:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from framework.reference.kv import admit, cover, finds_room, make_room, may_come, selected, swap_in
 from framework.reference.prefixes import matched_prefix, share_chunk
 from framework.reference.simulation import Simulation
-from framework.reference.state import Chunk, Instance, Request
+from framework.reference.state import Instance, Request
 from framework.reference.steps.duration import micro_batches, start_prefill_step
+from framework.reference.steps.step import Chunk
 
 Form = tuple[list[Request], list[Chunk]]  # the decodes and the chunks of a step
 

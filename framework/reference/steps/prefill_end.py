@@ -24,7 +24,8 @@ from framework.reference.copies.transfers import (
 from framework.reference.faults.parking import lose_kv
 from framework.reference.prefixes import free_ended
 from framework.reference.simulation import Simulation
-from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request, Step
+from framework.reference.state import FAILED, FINISHED, PENDING, REJECTED, Instance, Request
+from framework.reference.steps.step import Step
 
 Join = Callable[[Simulation, Instance, Request], None]
 

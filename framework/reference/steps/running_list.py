@@ -10,9 +10,10 @@ from framework.reference.pins import break_pins
 from framework.reference.prefixes import register_cached, share_chunk
 from framework.reference.pulling import join, may_join, pull
 from framework.reference.simulation import Simulation
-from framework.reference.state import Chunk, Instance, Request
+from framework.reference.state import Instance, Request
 from framework.reference.steps.duration import choose_depth
 from framework.reference.steps.forming import Form, admit_by_chunks, longest_chunk, tokens_left
+from framework.reference.steps.step import Chunk
 
 
 @dataclass

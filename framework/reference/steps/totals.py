@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from framework.reference.simulation import Simulation
-from framework.reference.state import Instance, Step
+from framework.reference.state import Instance
+from framework.reference.steps.step import Step
 
 
 def count_step(s: Simulation, i: Instance, step: Step) -> None:

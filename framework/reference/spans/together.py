@@ -9,14 +9,16 @@ from framework.policy.spans import MOST_SPANS, SpanRow
 from framework.reference.arrivals import route_to_one
 from framework.reference.copies.transfers import start_transfers
 from framework.reference.simulation import Simulation
-from framework.reference.state import REJECTED, Instance, Request, Span, Step
+from framework.reference.spans.span import Span
+from framework.reference.state import REJECTED, Instance, Request
+from framework.reference.steps.step import Step
 
 _TICKS_S = 2**30  # the time of a step is rounded to a multiple of 1 / _TICKS_S seconds
 
 
 def span_is_due(s: Simulation, i: Instance) -> bool:
     """Whether spans are to be dealt with before i, whose turn it is, schedules."""
-    return bool(s.spanless or s.claims) and i.woken and not i.looked
+    return bool(s.spans.waiting or s.spans.claims) and i.woken and not i.looked
 
 
 def deal_with_spans(s: Simulation, i: Instance) -> bool:
@@ -41,11 +43,11 @@ def deal_with_spans(s: Simulation, i: Instance) -> bool:
 
 def ask_who_waits(s: Simulation) -> None:
     """Ask about those that wait, in order, up to the first that goes on waiting."""
-    while s.spanless:
-        r = s.spanless[0]
+    while s.spans.waiting:
+        r = s.spans.waiting[0]
         answer = s.hooks.span(s, r)
         if answer is None:
-            s.spanless.remove(r)
+            s.spans.waiting.remove(r)
             r.spanned = False
             route_to_one(s, r)
         elif not answer.instances or not claim_instances(s, r, answer):
@@ -60,7 +62,7 @@ def claim_instances(s: Simulation, r: Request, answer: SpanRow) -> bool:
     lead, others, tokens = span.instances[0], span.instances[1:], r.input_tokens + r.emitted
     shares = [s.blocks_for(kept) for kept in span.kept]
     if s.blocks_for(r.input_tokens + r.output_tokens - 1) - sum(shares) > lead.largest_kv:
-        s.spanless.remove(r)
+        s.spans.waiting.remove(r)
         s.end_request(r, REJECTED, "kv")
         return True
     own = s.blocks_of(lead, tokens) - sum(shares)
@@ -69,8 +71,8 @@ def claim_instances(s: Simulation, r: Request, answer: SpanRow) -> bool:
         return False
     if len({id(other) for i in s.instances for other in i.shares}) == min(len(s.requests), MOST_SPANS):
         return False
-    s.spanless.remove(r)
-    s.claims.append(r)
+    s.spans.waiting.remove(r)
+    s.spans.claims.append(r)
     r.span, r.instance = span, lead.id
     for i, blocks in there:
         i.cache.take(r.id, blocks)
@@ -89,7 +91,7 @@ def claim_instances(s: Simulation, r: Request, answer: SpanRow) -> bool:
 
 def claim_on(s: Simulation, i: Instance) -> Request | None:
     """The first request whose span has claimed i and whose step has not begun."""
-    return next((r for r in s.claims if i in instances_of(r)), None)
+    return next((r for r in s.spans.claims if i in instances_of(r)), None)
 
 
 def instances_of(r: Request) -> list[Instance]:
@@ -100,7 +102,7 @@ def instances_of(r: Request) -> list[Instance]:
 def begin_span(s: Simulation, r: Request) -> None:
     """Begin the step that computes r on all instances of its span."""
     assert r.span is not None
-    s.claims.remove(r)
+    s.spans.claims.remove(r)
     r.span.begun = True
     together, tokens = r.span.instances, r.prefill_until
     end_s, others = s.now_s + step_s(s, r.span, tokens), tokens // len(together)
@@ -143,7 +145,7 @@ def copy_bytes(s: Simulation, tokens: int) -> float:
 
 def give_back_shares(s: Simulation) -> None:
     """Free what others keep of requests whose KV has come free, and let all of their instances use the room."""
-    over, s.spans_over = s.spans_over, []
+    over, s.spans.over = s.spans.over, []
     touched = [i for i in s.instances if any(span in i.shares for span in over)]
     for i in touched:
         for span in over:

@@ -10,14 +10,14 @@ def is_to_span(s: Simulation, r: Request) -> bool:
     """Ask whether several instances compute r, which has arrived; r then waits for them."""
     r.spanned = "span" in s.hooks.overrides and s.hooks.span(s, r) is not None
     if r.spanned:
-        await_span(s, r, len(s.spanless))
+        await_span(s, r, len(s.spans.waiting))
     return r.spanned
 
 
 def await_span(s: Simulation, r: Request, place: int) -> None:
     """Let r, which is in no list and holds nothing, wait for a span at that place among the others."""
     r.instance = -1
-    s.spanless.insert(place, r)
+    s.spans.waiting.insert(place, r)
     for i in s.instances:
         if not i.down:
             s.wake(i)

@@ -1,0 +1,1 @@
+"""Requests that several instances compute together."""
