@@ -17,9 +17,10 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from framework.engine.setup.spans import engine_for_spans
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
-from framework.policy import Policy
+from framework.policy import Policy, overrides
 from framework.policy.predictor import Predictor
 from framework.result import Result
 from framework.run.building import build
@@ -110,14 +111,18 @@ class PolicyConformance:
         policy: Policy | None = None,
         predictor: Predictor | None = None,
     ) -> Result:
-        """One run, of a new policy and a new predictor unless they are given."""
+        """One run, of a new policy and a new predictor unless they are given.
+
+        If instances share requests by this policy, the engine has what they need.
+        """
+        policy = policy or self.new_policy()
         return simulate(
             scenario.workload,
             cluster,
             MODEL,
             TIMING,
-            scenario.engine,
-            policy or self.new_policy(),
+            engine_for_spans(scenario.engine) if overrides(policy, "span") else scenario.engine,
+            policy,
             predictor or self.new_predictor(),
             seed=7,
         )

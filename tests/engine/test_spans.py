@@ -265,7 +265,7 @@ class Splits(Shares):
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"prefix_cache": True}, "a prefix cache; set engine.prefix_cache=false"),
+        ({"prefix_cache": True}, "a prefix cache do not go together; set engine.prefix_cache=false"),
         ({"asynchronous": True}, "asynchronous scheduling"),
         ({"preemption": "swap"}, "engine.preemption=swap"),
         ({"step_order": "admission"}, "engine.step_order=admission"),
@@ -275,13 +275,13 @@ class Splits(Shares):
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(InputError, match="policy Shares lets instances share requests, which excludes ") as error:
+    with pytest.raises(InputError, match="policy Shares: instances that share requests and ") as error:
         played([(0.0, 16, 1)], Shares({}), "reference", **options)
     assert what in str(error.value)
 
 
 def test_other_instances_and_hooks_are_refused() -> None:
-    with pytest.raises(InputError, match="the hook split_at; leave out split_at or span"):
+    with pytest.raises(InputError, match="the hook split_at do not go together; leave out split_at or span"):
         played([(0.0, 16, 1)], Splits({}), "reference")
     pools = (PoolSpec("a", "mixed", 1, GPU, reserve_tokens=20),)
     workload = Workload(np.zeros(1), np.array([4]), np.array([1]))

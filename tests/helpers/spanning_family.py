@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from framework.engine.durations.speculation import Speculation
-from framework.engine.kv.output_reserve import OutputReserve
-from framework.engine.kv.prefix_tiers import PrefixStores
+from framework.engine.setup.spans import engine_for_spans
 from framework.system.cluster import Batching
 from framework.system.faults import Faults, FaultSchedule
 from tests.helpers.broad_families import crowded, doubled, moving, pressed, severed, sharing
@@ -50,15 +48,8 @@ def spanning(draw: Draw) -> Scenario:
         batching=draw.one(_MODES),
     )
     engine = replace(
-        scenario.engine,
-        prefix_cache=False,
+        engine_for_spans(scenario.engine),
         prefix_unit="trace",
-        prefix_stores=PrefixStores(),
-        asynchronous=False,
-        step_order="decodes_first",
-        preemption="recompute",
-        speculation=Speculation(),
-        output_reserve=OutputReserve(),
         faults=_faults(draw, pool.instances, float(scenario.workload.arrival_s.max())),
     )
     rules = replace(

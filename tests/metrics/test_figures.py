@@ -32,6 +32,7 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     (Goodput(), ("trace=mooncake", "engine.prefix_cache=true", "engine/prefix_stores=dram_ssd")),
     (Goodput(), ("trace.slo_classes={chat:0.5,batch:0.5}", "trace.tenants=2", "slo.reader_wait_s=1")),
     (Goodput(), ("policy=static", "gateway=flow_control")),
+    (Goodput(), ("engine.kv_tokens=512",)),
     (Goodput(), ("policy._target_=tests.helpers.cancelling.Cancelling", "load.patience.wait_s=100")),
     (
         Goodput(),

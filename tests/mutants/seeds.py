@@ -2053,8 +2053,8 @@ MUTANTS = (
     Mutant(
         "a request at the gateway cannot be cancelled",
         "roles/decisions.py",
-        "            leave_gateway(s, r)\n            end_cancelled(s, r, value)\n",
-        "            pass\n",
+        "        leave_gateway(s, r)\n",
+        "        pass\n",
     ),
     Mutant("the gateway sees leaps as they were", "roles/gateway.py", "    catch_up(s)\n", ""),
     Mutant(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.output_reserve import OutputReserve
+from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.policy.base import Policy, overrides
@@ -18,7 +23,23 @@ def require_what_spans_need(policy: Policy, cluster: ClusterSpec, engine: Engine
     conflicts = [*_of_policy(policy), *_of_instances(cluster, engine), *_of_engine(cluster, engine, model)]
     for applies, what, remedy in conflicts:
         if applies:
-            raise InputError(f"policy {policy.name} lets instances share requests, which excludes {what}; {remedy}")
+            raise InputError(
+                f"policy {policy.name}: instances that share requests and {what} do not go together; {remedy}"
+            )
+
+
+def engine_for_spans(engine: EngineConfig) -> EngineConfig:
+    """The options of an engine without those that do not go together with spans."""
+    return replace(
+        engine,
+        prefix_cache=False,
+        prefix_stores=PrefixStores(),
+        asynchronous=False,
+        step_order="decodes_first",
+        preemption="recompute",
+        speculation=Speculation(),
+        output_reserve=OutputReserve(),
+    )
 
 
 Conflict = tuple[bool, str, str]  # whether it applies, what conflicts, what to do about it
