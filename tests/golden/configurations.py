@@ -459,6 +459,16 @@ _MECHANISMS = {
         + _REQUESTS,
         unlike="loongserve",
     ),
+    "heddle": Golden(
+        "policy=heddle policy.wide=0 policy.period_s=1 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
+        positive=("cache_hit_rate",),
+        unlike="sticky",
+    ),
+    "seer": Golden(
+        "policy=seer policy.chunk_tokens=64 policy.period_s=0.25 engine.max_batch=4 " + _TWO + _REQUESTS,
+        positive=("preemptions", "migrations"),
+        unlike="vllm_v1",
+    ),
     "sticky": Golden("policy=sticky " + _TWO + _SESSIONS, unlike="lmetric"),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "qlm": Golden(
