@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from framework.codes import OFF, ROLES
 from framework.reference.cache import Cache, Store
 from framework.reference.copies.under_way import Copy
 from framework.reference.options import Spec
-
-if TYPE_CHECKING:
-    from framework.reference.spans.span import Span
-    from framework.reference.steps.step import Step
+from framework.reference.spans.span import Span
+from framework.reference.steps.step import Step
 
 PENDING, FINISHED, REJECTED, FAILED, CANCELLED, UNSENT = range(6)
 INSTANCE_TOTALS = (

@@ -111,6 +111,14 @@ def kv_elsewhere(s: State, r: int) -> int:
 
 
 @inner
+def lend(s: State, i: int, r: int, sign: int) -> None:
+    """r begins (1) or stops (-1) to decode on i: i's steps do not read what other instances keep of its KV."""
+    elsewhere = kv_elsewhere(s, r)
+    s.instances[i].decode_kv -= sign * elsewhere
+    s.instances[i].lending += sign * (elsewhere > 0)
+
+
+@inner
 def store_answer(s: State) -> int:
     """Copy the policy's answer into an unused row; its number, -1: there is none."""
     last = s.options.span_slots

@@ -9,7 +9,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import cancel_migration
 from framework.engine.events.ask import is_asked
 from framework.engine.events.order import wake
-from framework.engine.kv.spans import kv_elsewhere
+from framework.engine.kv.spans import lend
 from framework.engine.memory.queues import append, load_changed, queue_push, turn_push
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
@@ -60,8 +60,7 @@ def go_on_prefilling(s: State, i: int, r: int) -> None:
 def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     """Append r to i's running order; its KV (`kv` tokens) is there already."""
     q, inst = s.requests[r], s.instances[i]
-    q.instance = i
-    q.decode_instance = i
+    q.instance = q.decode_instance = i
     q.rerouted = False
     q.skips = False
     s.lists[inst.running_at + inst.running] = r
@@ -72,7 +71,7 @@ def start_decoding(s: State, i: int, r: int, kv: int) -> None:
     load_changed(s, i)
     inst.decode_kv += kv
     if unlikely(s.options.spans):
-        _lend(s, i, r, 1)
+        lend(s, i, r, 1)
 
 
 @inner
@@ -103,15 +102,7 @@ def stop_decoding(s: State, i: int, r: int) -> None:
     sit_out(s, i, r)
     s.instances[i].decode_kv -= s.requests[r].kv
     if unlikely(s.options.spans):
-        _lend(s, i, r, -1)
-
-
-@inner
-def _lend(s: State, i: int, r: int, sign: int) -> None:
-    """r begins (1) or stops (-1) to decode on i: i's steps do not read what other instances keep of its KV."""
-    elsewhere = kv_elsewhere(s, r)
-    s.instances[i].decode_kv -= sign * elsewhere
-    s.instances[i].lending += sign * (elsewhere > 0)
+        lend(s, i, r, -1)
 
 
 @inner

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from framework.reference.state import Instance, Request
+Instance = Any  # `framework.reference.state.Instance`, which has spans
+Request = Any  # `framework.reference.state.Request`
 
 
 @dataclass(eq=False)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from framework.reference.state import Request
+Request = Any  # `framework.reference.state.Request`, which has none of these
 
 Chunk = tuple[Request, int, int]  # request, prefix, tokens
 
