@@ -29,8 +29,8 @@ def calls(*rows: tuple[str, int, int, int, float]) -> dict[str, Any]:
 
 @ENGINES
 def test_what_is_not_read_again_leaves_first(implementation: str) -> None:
-    """20 tokens of KV. Agent a has come back once, after a second; agent b has never. When the last prompt of b needs 10
-    tokens, the 6 of a are the oldest and stay, so that a's next call finds them. By last use they are gone.
+    """20 tokens of KV. Agent a has come back once, after a second; agent b has never. When the last prompt of b needs
+    10 tokens, the 6 of a are the oldest and stay, so that a's next call finds them. By last use they are gone.
     """
     columns = calls(
         ("a", 0, 4, -1, 0), ("a", 0, 6, 0, 1.0), ("b", -1, 5, -1, 0), ("b", -1, 5, -1, 0), ("b", -1, 10, -1, 0),
