@@ -15,6 +15,7 @@ from framework.errors import InputError
 from framework.run import live
 from framework.run.live import told
 from framework.run.sweep import Sweep
+from tests.helpers.launcher import typed
 from tests.helpers.processes import eventually, finish, of_session, start
 from tests.servelab.test_ui import read, showing
 
@@ -88,6 +89,26 @@ def test_a_study_tells_its_store_also_if_it_fails(tmp_path: Path, monkeypatch: p
     with pytest.raises(InputError, match="failed"):
         _fail(tmp_path / "store")
     assert not (tmp_path / "store" / "running").exists()
+
+
+def test_long_answers_tell_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide, and defaults against tuned settings: both are a hundred runs and more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(live, "_FIRST_S", -1.0)
+    seen = []
+
+    def stopped(*words: Any) -> None:
+        if callable(words[-1]):
+            words[-1](1, 2)
+        seen.extend(json.loads(path.read_text())["what"] for path in Path("results", "running").iterdir())
+        raise InputError("enough")
+
+    monkeypatch.setattr("experiments.guide.command.answered", stopped)
+    monkeypatch.setattr("experiments.validation.defaults.command.search", stopped)
+    assert typed("guide")(["preset=chat", "gpus=2", "out=out"]) == 2
+    assert typed("validation", "defaults")(["azure_code", "only=chunked"]) == 2
+    assert seen == ["guide chat", "defaults"]
+    assert not Path("results", "running").exists()
 
 
 def _fail(store: Path) -> None:
