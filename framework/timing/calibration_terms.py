@@ -128,9 +128,15 @@ class Fit:
         if not all(isinstance(text, str) for text in (self.note, self.source, self.licence, *self.rows)):
             raise InputError("calibration: rows, note, source and licence must be text")
 
-    def excludes(self, place: Place | None) -> str:
-        """Why the fit does not count for a load at `place`, as text; empty if it counts, or if that is unknown."""
-        return "" if place is None or self.domain is None else self.domain.excludes(place)
+    def excludes(self, place: Place | None, model: Model) -> str:
+        """Why the fit does not count for a load of `model` at `place`, as text; empty if it counts, or if that is
+        unknown.
+        """
+        if place is None or self.domain is None:
+            return ""
+        if model.experts is not None and place.is_at_once and not self.domain.is_at_once:
+            return "all requests are offered at once, and it was fitted to other loads of a mixture of experts"
+        return self.domain.excludes(place)
 
 
 def calibration_path(directory: Path, gpu: str, backend: str) -> Path:
@@ -187,7 +193,7 @@ def find_calibration(
         path = calibration_path(directory, gpu, backend)
         fits = [fit for fit in read_calibrations(path) if fit.selector.fits(model)] if path.is_file() else []
         if fits:
-            return max(fits, key=lambda fit: (not fit.excludes(place), fit.selector.specificity))
+            return max(fits, key=lambda fit: (not fit.excludes(place, model), fit.selector.specificity))
     return None
 
 

@@ -5,7 +5,9 @@ of `make fidelity`, or to the shorter or the longer prompts, it predicted the ot
 (docs/silicon.md). It does not hold for another kind of work. A fit to closed loops without caching predicted open loops
 worse than no fit if their prompts were cached except for a block, since almost no prompt tokens are computed there. So
 the kind of requests counts, and not their number: step times that depended on their number would make a search for the
-largest load compare two servers.
+largest load compare two servers. Nor does a fit of experts to clients that wait for answers hold if all requests are
+offered at once. In few tokens a step reads experts, and servers differ from the tables in how they do that; in
+thousands it computes with them, as the tables have it (docs/given_rows.md).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from framework.workload import Workload, dense, rate_rps
 Range = tuple[float, float]
 _SHARE_BEYOND = 0.5  # share of cached prompt tokens beyond the fit's range from which on the fit does not count
 _FACTOR_BEYOND = 8.0  # factor beyond the longest, or below the shortest, prompts of a fit: as far as it was tried
+_AT_ONCE_RPS = 100.0  # requests/s an instance, more than one answers
 _WITHIN = 1.05  # factor by which a mean may leave a range and still count as inside
 
 
@@ -119,6 +122,11 @@ class Domain:
             return f"{_share(place.cached_share)} of prompt tokens may be cached, but it was fitted to {most}"
         factor, relation = _factor(place.prompt_tokens, self.prompt_tokens)
         return f"prompts are {factor:.2g} times {relation} than any it was fitted to" if factor > _FACTOR_BEYOND else ""
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether requests of the fit were offered at once, or about so."""
+        return self.rate_rps is not None and self.rate_rps[1] >= _AT_ONCE_RPS
 
     def distance(self, place: Place) -> str:
         """How far that place lies outside, as text; empty if it lies inside."""

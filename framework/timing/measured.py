@@ -142,7 +142,7 @@ class Measured:
                 row = self._roofline.row(*asked)
             else:
                 entry = self.entry(*asked)
-                left_out = self._left_out(entry.fit)
+                left_out = self._left_out(entry.fit, model)
                 given = entry.described(calibrated=self.calibrated, place=self.place, left_out=left_out)
                 counts = self.calibrated and not left_out
                 row = self.under(entry.calibration if counts else None, entry, model, parallelism)
@@ -151,14 +151,14 @@ class Measured:
             self._rows.append((asked, row))
         return row
 
-    def _left_out(self, fit: Fit | None) -> str:
+    def _left_out(self, fit: Fit | None, model: Model) -> str:
         """Why the fit does not count for the load of the run, as text; empty if it counts."""
-        return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place)
+        return "" if self.outside_fit == "keep" or fit is None else fit.excludes(self.place, model)
 
     def is_fitted(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> bool:
         """Whether fitted terms count in `row`; raises InputError as `row` does."""
         fit = self.entry(model, gpu, parallelism).fit
-        return self.calibrated and fit is not None and not self._left_out(fit)
+        return self.calibrated and fit is not None and not self._left_out(fit, model)
 
     def estimates(self, gpu: Gpu) -> bool:
         """Whether `row` uses the datasheet: that was allowed, and there are no measured times."""

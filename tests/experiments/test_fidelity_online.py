@@ -66,7 +66,7 @@ def test_prompts_of_a_later_stage_are_sent_before_it() -> None:
 
 
 def test_first_uses_are_the_tail_of_a_first_stage_alone() -> None:
-    first, later = (replayed(replace(FIRST, stage=stage), None, most=440) for stage in (0, 1))
+    first, later = (replayed(replace(FIRST, stage=stage, users=4), None, most=440) for stage in (0, 1))
     assert first.ttft_ms_p99 > 1.1 * later.ttft_ms_p99
     assert first.ttft_ms_p50 == pytest.approx(later.ttft_ms_p50, rel=0.05)
 

@@ -34,7 +34,7 @@ ENTRY: Mapping[str, Any] = {
     "system_prompts": 11,
     "users_per_system_prompt": 4,
     "system_prompt_tokens": 100,
-    "prompt_tokens": {"p10": 584.9, "median": 591.0, "p90": 600.0},
+    "prompt_tokens": {"p10": 585.0, "median": 591.0, "p90": 600.0},
     "output_tokens_asked": 247,
     "ttft_s": {name: value / 1e3 for name, value in QUANTILES.items()},
     "e2e_s": {name: value / 10 for name, value in QUANTILES.items()},
@@ -56,7 +56,8 @@ def written(tmp_path: Path, **changes: Any) -> Path:
 
 
 def test_a_stage_of_a_file_is_the_one_of_the_table(tmp_path: Path) -> None:
-    (stage,) = read_stage_file(written(tmp_path, requests=3000), {})
+    lengths = {"p10": 584.9, "median": 591.0, "p90": 600.0, "p99": 603.01}
+    (stage,) = read_stage_file(written(tmp_path, requests=3000, prompt_tokens=lengths), {})
     of_server = ("model", "gpu", "tp", "backend", "version", "max_batch", "token_budget", "rate_rps", "requests")
     of_prompts = ("system_prompts", "users", "system_tokens", "prompt_tokens_p10", "prompt_tokens_p90", "output_tokens")
     for name in (*of_server, *of_prompts):
@@ -150,7 +151,7 @@ def test_requests_sent_at_once_take_their_steps_and_tokens_are_counted_by_gpu() 
 
 
 def test_errors_are_signed_and_their_mean_is_not() -> None:
-    rows = [Judged("a", "e2e_s", 12.0, 10.0), Judged("b", "e2e_s", 6.0, 10.0)]
+    rows = [Judged("a", "e2e_s", 12.0, 10.0, 12.0, 12.0), Judged("b", "e2e_s", 6.0, 10.0, 6.0, 6.0)]
     assert [one.error for one in rows] == pytest.approx([20.0, -40.0])
     assert mean_error(rows) == pytest.approx(30.0)
 
@@ -163,22 +164,24 @@ def test_the_command_prints_and_writes_what_a_replay_of_the_defaults_gives(
     (tmp_path / "offline.csv").write_text(OFFLINE)
     out = tmp_path / "out" / "figures.csv"
     out.parent.mkdir()
-    assert main.finish([str(path), str(tmp_path / "offline.csv"), f"out={out}"], "given") == 0
+    assert main.finish([str(path), str(tmp_path / "offline.csv"), f"out={out}", "draws=3"], "given") == 0
     printed = capsys.readouterr().out
     assert "llama2_7b tp1 5/s" in printed
     assert "trtllm llama3_70b h200 tp2 128/64" in printed
     (stage,) = read_stage_file(path, {})
     lines = [line.split(",") for line in out.read_text().splitlines()]
-    assert lines[0] == ["row", "figure", "predicted", "measured", "error_percent"]
+    assert lines[0] == ["row", "figure", "predicted", "measured", "error_percent", "least", "most"]
     assert len(lines) == 1 + 5 + 2
-    predicted = replayed(stage, None)
-    assert float(lines[4][2]) == pytest.approx(predicted.ttft_ms_p99, rel=1e-5)
+    least, middle, most = sorted(replayed(stage, None, draw=draw).ttft_ms_p99 for draw in range(3))
+    assert float(lines[4][2]) == pytest.approx(middle, rel=1e-5)
     assert float(lines[4][3]) == pytest.approx(46.0)
+    assert [float(word) for word in lines[4][5:]] == pytest.approx([least, most], rel=1e-5)
+    assert least < middle < most
 
 
 def test_settings_of_the_command_line_hold_for_every_row(tmp_path: Path) -> None:
     ((stage,), _) = read([str(written(tmp_path))], {})
-    ((slow, *_),) = judge([stage], [], ("server.request_s=1.0", "timing.calibrated=false"))
+    ((slow, *_),) = judge([stage], [], ("server.request_s=1.0", "timing.calibrated=false"), draws=1)
     assert slow.predicted > 1000
 
 
@@ -197,7 +200,7 @@ def test_a_directory_is_read_whole_and_an_empty_one_refused(tmp_path: Path) -> N
 @at_hand
 def test_measured_stages_are_met_in_the_median_and_the_mean() -> None:
     stages, _ = read([str(MEASURED)], {})
-    judged = judge(stages, [], ())
+    judged = judge(stages, [], (), draws=1)
     by_figure = {column[0].figure: mean_error(column) for column in zip(*judged, strict=True)}
     assert by_figure["ttft_ms_p50"] < 5
     assert by_figure["tpot_ms_mean"] < 5

@@ -121,6 +121,18 @@ def test_where_a_fit_stops_to_count(domain: Domain, place: Place, reason: str) -
     assert domain.excludes(place) == reason
 
 
+def test_a_fit_of_experts_to_other_loads_does_not_count_for_requests_at_once() -> None:
+    dense, experts = SETUP[0], load("model", "mixtral_8x7b")
+    closed = Fit(Calibration(), domain=CLOSED)
+    at_once = Place(1000, 100, rate_rps=np.inf)
+    assert "all requests are offered at once" in closed.excludes(at_once, experts)
+    assert not closed.excludes(at_once, dense)
+    assert not closed.excludes(Place(1000, 100, rate_rps=1e3), experts)
+    both = CLOSED | Domain.around([Place(1000, 100, rate_rps=500.0)])
+    assert not replace(closed, domain=both).excludes(at_once, experts)
+    assert not replace(closed, domain=None).excludes(at_once, experts)
+
+
 @pytest.mark.parametrize("changes", [{"prompt_tokens": 3}, {"output_tokens": (1,)}, {"cached_share": (-1, 0)}])
 def test_what_is_no_range_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="calibration: domain: "):

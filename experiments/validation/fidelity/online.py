@@ -118,9 +118,9 @@ def read_stages(path: Path = STAGES) -> tuple[Stage, ...]:
         raise InputError(f"{path}: not a table of stages ({error})") from error
 
 
-def workload(stage: Stage, most: int | None = None) -> Workload:
-    """The stage's requests, or the first `most`, behind those of earlier stages."""
-    rng = np.random.default_rng([stage.requests, stage.prompt_tokens_p50])
+def workload(stage: Stage, most: int | None = None, draw: int = 0) -> Workload:
+    """The stage's requests, or the first `most`, behind those of earlier stages; each `draw` has gaps of its own."""
+    rng = np.random.default_rng([stage.requests, stage.prompt_tokens_p50, *([draw] if draw else [])])
     spread = (stage.prompt_tokens_p90 - stage.prompt_tokens_p10) / (2 * _TENTH)
     lengths = np.rint(rng.normal(stage.prompt_tokens_p50, spread, stage.prompts)).astype(np.int64)
     gaps = rng.exponential(size=stage.requests)
@@ -168,14 +168,21 @@ def parts_of(stage: Stage, *overrides: str) -> Mapping[str, Any]:
 
 
 def replayed(
-    stage: Stage, calibration: Calibration | None, overrides: Sequence[str] = (), most: int | None = None
+    stage: Stage,
+    calibration: Calibration | None,
+    overrides: Sequence[str] = (),
+    most: int | None = None,
+    draw: int = 0,
 ) -> Figures:
-    """The stage on the simulated server, as in a run with `overrides`. `calibration` None: the one that a run finds."""
+    """The stage on the simulated server, as in a run with `overrides`. `calibration` None: the one that a run finds.
+
+    `most` and `draw` are those of `workload`.
+    """
     parts = parts_of(stage, *overrides)
     timing: Timing = placed(parts["timing"], place_of(stage))
     times = (lambda _: timing) if calibration is None else calibrations_of(timing)
     deployment = Deployment(parts["model"], parts["cluster"], parts["engine"], times, lambda: parts["policy"])
-    served = replay(Sent(workload(stage, most), Open(), "recorded"), deployment, calibration or Calibration())
+    served = replay(Sent(workload(stage, most, draw), Open(), "recorded"), deployment, calibration or Calibration())
     own = slice(stage.earlier, None)
     ttft_ms = 1e3 * served.ttft_s[own]
     return Figures(

@@ -6,7 +6,8 @@
 A JSON file has stages in open loop (`experiments/validation/given/stage_file.py` describes it), a CSV file runs whose
 requests all come at once (`experiments/validation/given/offline_file.py`). In a directory all such files are read. A
 server has the settings that a row states, and the defaults of run.py otherwise; settings on the command line come last.
-TPOT is (E2E - TTFT) / (output tokens - 1).
+TPOT is (E2E - TTFT) / (output tokens - 1). A stage is replayed several times, with gaps drawn anew; the table has the
+median of each figure, `out` also the least and the largest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from framework.cli.files import require_writable, write_whole
 from framework.cli.terminal import progress_line, results_console
 from framework.errors import InputError
 
+_DRAWS = 5
 _KEYS = {
+    "draws": f"replays of a stage; {_DRAWS} by default",
     "models": "which model of conf/model a file means, as THEIRS:OURS, joined by commas, where names are not alike",
     "out": "a CSV that all figures are written to, too",
 }
@@ -37,7 +40,7 @@ def main(arguments: Arguments) -> None:
     if out is not None:
         require_writable(out.absolute().parent)
     stages, rows = read(arguments.operands, _pairs(arguments.several("models")))
-    judged = judge(stages, rows, arguments.settings)
+    judged = judge(stages, rows, arguments.settings, arguments.whole("draws", _DRAWS))
     if stages:
         results_console().print(stage_table(judged[: len(stages)]))
     if rows:
@@ -62,12 +65,14 @@ def read(operands: Sequence[str], models: Mapping[str, str]) -> tuple[list[Stage
     return stages, rows
 
 
-def judge(stages: Sequence[Stage], rows: Sequence[Offline], overrides: Sequence[str]) -> list[list[Judged]]:
-    """The figures of each stage, then of each offline row."""
+def judge(
+    stages: Sequence[Stage], rows: Sequence[Offline], overrides: Sequence[str], draws: int = _DRAWS
+) -> list[list[Judged]]:
+    """The figures of each stage over `draws` draws, then of each offline row."""
     found: list[list[Judged]] = []
     with progress_line("replaying", "rows") as progress:
         for stage in stages:
-            found.append(judge_stage(stage, overrides))
+            found.append(judge_stage(stage, overrides, draws))
             if progress is not None:
                 progress(len(found), len(stages) + len(rows))
         for row in rows:

@@ -21,12 +21,18 @@ from framework.workload import Workload
 
 @dataclass(frozen=True)
 class Judged:
-    """One figure of one row, predicted and measured, in the same unit."""
+    """One figure of one row, predicted and measured, in the same unit.
+
+    A stage is replayed with several draws of its arrivals: `predicted` is the median of their figures, which lie from
+    `least` to `most`. An offline row has one.
+    """
 
     row: str
     figure: str
     predicted: float
     measured: float
+    least: float
+    most: float
 
     @property
     def error(self) -> float:
@@ -37,10 +43,15 @@ class Judged:
 _FIGURES = ("ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p90", "ttft_ms_p99", "tpot_ms_mean")
 
 
-def judge_stage(stage: Stage, overrides: Sequence[str]) -> list[Judged]:
-    """The figures of a stage. Raises InputError if it cannot be simulated."""
-    predicted, measured = replayed(stage, None, overrides), Figures.measured(stage)
-    return [Judged(str(stage), name, getattr(predicted, name), getattr(measured, name)) for name in _FIGURES]
+def judge_stage(stage: Stage, overrides: Sequence[str], draws: int) -> list[Judged]:
+    """The figures of a stage over `draws` draws. Raises InputError if it cannot be simulated."""
+    replays, measured = [replayed(stage, None, overrides, draw=draw) for draw in range(draws)], Figures.measured(stage)
+    judged = []
+    for name in _FIGURES:
+        drawn = [getattr(one, name) for one in replays]
+        figures = float(np.median(drawn)), getattr(measured, name), min(drawn), max(drawn)
+        judged.append(Judged(str(stage), name, *figures))
+    return judged
 
 
 def judge_offline(row: Offline, overrides: Sequence[str]) -> Judged:
@@ -63,4 +74,4 @@ def judge_offline(row: Offline, overrides: Sequence[str]) -> Judged:
     if row.figure == TOKENS:
         gpus = sum(pool.instances * pool.parallelism.gpus for pool in parts["cluster"].pools)
         predicted = row.requests * row.output_tokens / float(served.e2e_s.max()) / gpus
-    return Judged(str(row), row.figure, predicted, row.measured)
+    return Judged(str(row), row.figure, predicted, row.measured, predicted, predicted)

@@ -45,9 +45,10 @@ def offline_table(rows: Sequence[Judged]) -> Table:
 
 def csv_lines(rows: Sequence[Judged]) -> Iterator[str]:
     """A head, and a line for each figure."""
-    yield "row,figure,predicted,measured,error_percent\n"
+    yield "row,figure,predicted,measured,error_percent,least,most\n"
     for one in rows:
-        yield f"{one.row},{one.figure},{one.predicted:.6g},{one.measured:.6g},{one.error:.3f}\n"
+        ends = f"{one.least:.6g},{one.most:.6g}"
+        yield f"{one.row},{one.figure},{one.predicted:.6g},{one.measured:.6g},{one.error:.3f},{ends}\n"
 
 
 def mean_error(rows: Sequence[Judged]) -> float:

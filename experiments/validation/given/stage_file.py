@@ -3,7 +3,8 @@
 `stages` is a list. A stage has `run`, `stage` (its number in the run, from 0), `model`, `gpu`, `tp`, `engine` (name and
 version of the server), `max_num_seqs`, `max_num_batched_tokens`, `rate_per_s`, `requests`, `system_prompts`,
 `users_per_system_prompt`, `system_prompt_tokens`, `output_tokens_asked`, and the quantiles `prompt_tokens` (p10,
-median, p90), `ttft_s` and `e2e_s` (mean, median, p90, p99). Other keys are not read.
+median, p90; p95 and p99 if known), `ttft_s` and `e2e_s` (mean, median, p90, p99). Other keys are not read. Where the
+quantiles of prompts contradict the stated number of prompts, the client's default counts (`distinct_prompts.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.validation.fidelity.online import Stage
+from experiments.validation.given.distinct_prompts import SHARES, sent_prompts
 from framework.cli.conf import CONF
 from framework.cli.reading import parsed_json, read_text
 from framework.cli.suggest import nearest
@@ -25,8 +27,6 @@ _COUNTS = {
     "max_batch": "max_num_seqs",
     "token_budget": "max_num_batched_tokens",
     "requests": "requests",
-    "system_prompts": "system_prompts",
-    "users": "users_per_system_prompt",
     "system_tokens": "system_prompt_tokens",
     "output_tokens": "output_tokens_asked",
 }
@@ -55,6 +55,9 @@ def _stage(entry: Mapping[str, Any], models: Mapping[str, str]) -> Stage:
         raise ValueError(f"engine {server!r} is none of {', '.join(_BACKENDS)}")
     prompts = entry["prompt_tokens"]
     counts: dict[str, Any] = {ours: _count(entry, theirs) for ours, theirs in _COUNTS.items()}
+    stated = _count(entry, "system_prompts"), _count(entry, "users_per_system_prompt")
+    lengths = {name: _positive(prompts, name) for name in SHARES if name in prompts}
+    groups, users = sent_prompts(stated, counts["requests"], lengths)
     times_ms: dict[str, Any] = {
         f"{name}_ms_{ours}": 1e3 * _positive(entry[f"{name}_s"], theirs)
         for name in ("ttft", "e2e")
@@ -67,9 +70,11 @@ def _stage(entry: Mapping[str, Any], models: Mapping[str, str]) -> Stage:
         backend=backend,
         version=version.split(" ")[0],
         rate_rps=_positive(entry, "rate_per_s"),
-        prompt_tokens_p10=round(_positive(prompts, "p10")),
-        prompt_tokens_p50=round(_positive(prompts, "median")),
-        prompt_tokens_p90=round(_positive(prompts, "p90")),
+        system_prompts=groups,
+        users=users,
+        prompt_tokens_p10=round(lengths["p10"]),
+        prompt_tokens_p50=round(lengths["median"]),
+        prompt_tokens_p90=round(lengths["p90"]),
         **counts,
         **times_ms,
     )
