@@ -118,6 +118,21 @@ def _fail(store: Path) -> None:
         raise InputError("failed")
 
 
+@pytest.mark.parametrize(
+    ("store", "line"),
+    [
+        ("file", "file: is no directory; name a directory for the results of sweeps"),
+        ("file/below", "file/below: cannot be made (Not a directory); choose another directory"),
+    ],
+)
+def test_a_store_that_cannot_be_is_told_before_anything_runs(tmp_path: Path, store: str, line: str) -> None:
+    (tmp_path / "file").touch()
+    finished = finish(start(tmp_path, "-m", *SMALL, "seed=0,1", f"store={store}"))
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stderr.splitlines()[-1] == f"error: store={tmp_path}/{line}"
+    assert not list(tmp_path.glob("multirun/*/*/*/summary.json"))
+
+
 def test_the_file_of_a_killed_process_goes_with_the_next_sweep(tmp_path: Path) -> None:
     folder = tmp_path / "running"
     folder.mkdir()
