@@ -95,7 +95,7 @@ def test_long_answers_tell_their_store(tmp_path: Path, monkeypatch: pytest.Monke
     """The guide, and defaults against tuned settings: both are a hundred runs and more."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(live, "_FIRST_S", -1.0)
-    seen = []
+    seen: list[str] = []
 
     def stopped(*words: Any) -> None:
         if callable(words[-1]):
