@@ -448,7 +448,6 @@ _MECHANISMS = {
         positive=("cache_hit_rate",),
         unlike="sticky",
     ),
-<<<<<<< HEAD
     "loongserve": Golden(
         "policy=loongserve policy.least_tokens=1024 policy.output_tokens=512 engine.kv_tokens=4096 " + _TWO + _REQUESTS,
         requests=("input_tokens > 4096 AND state = 'finished'",),
@@ -459,14 +458,13 @@ _MECHANISMS = {
         + _TWO
         + _REQUESTS,
         unlike="loongserve",
-=======
+    ),
     "cachesage": Golden(
         "policy=cachesage policy.samples=2 policy.horizon_s=1 trace.tenants={a:0.5,b:0.5} engine.kv_tokens=4096 "
         + _TWO
         + _SESSIONS,
         positive=("cache_hit_rate",),
         unlike="sticky",
->>>>>>> main
     ),
     "heddle": Golden(
         "policy=heddle policy.wide=0 policy.period_s=1 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
