@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from framework.engine.setup.config import EngineConfig, Setting, step_row
+from framework.engine.setup.lateness import lateness_s
 from framework.errors import InputError
 from framework.reference.options import Drafts, JointKernel, Options, Spec, Tier
 from framework.system.cluster import PoolSpec
@@ -125,6 +126,7 @@ def options(setting: Setting) -> Options:
         request_s=entrance.request_s,
         intake_s=entrance.intake_s,
         intake_token_s=entrance.intake_token_s,
+        late_s=lateness_s(entrance, len(setting.workload), setting.seed).tolist(),
         asynchronous=engine.asynchronous,
         clients=setting.load.clients,
         horizon_s=math.inf if setting.load.duration_s is None else setting.load.duration_s + entrance.request_s,

@@ -88,6 +88,12 @@ def test_requests_are_read_token_by_token() -> None:
     assert row.graph_tokens == np.inf
 
 
+def test_requests_are_late_if_the_server_has_jitter() -> None:
+    server = Server("s", late_share=0.25, late_s=0.5)
+    rows = [replace(server, jitter=jitter).overheads(10, ONE) for jitter in (0.0, 1.0, 2.0, 5.0)]
+    assert [(row.late_share, row.late_s) for row in rows] == [(0.0, 0.0), (0.25, 0.5), (0.5, 0.5), (1.0, 0.5)]
+
+
 def test_a_host_works_longer_for_several_gpus() -> None:
     ray = Server("s", host_s=1.0, host_sequence_s=0.25, host_by_tp={2: [3.0, 0.5], 4: [4.0, 0.75]})
     rows = [ray.overheads(10, Parallelism(tp)) for tp in (1, 2, 4, 8)]
