@@ -1,9 +1,8 @@
 """KV-aware routing, conditional disaggregation and planners of the fleet (NVIDIA Dynamo, ai-dynamo/dynamo).
 
-A request goes to the decode worker of least cost. Only if its prompt is long and few wait does a prefill worker prefill
-it for that worker. A planner, if there is one, adapts the number of workers.
-
-Planners of the number of prefill and decode workers, as documented for NVIDIA Dynamo (ai-dynamo/dynamo, planner).
+A request goes to the decode worker of least cost, or to one drawn by its cost. Only if its prompt is long and few wait
+does a prefill worker prefill it for that worker. A request that finds every decode worker overloaded is rejected. A
+planner, if there is one, adapts the number of workers, as documented (ai-dynamo/dynamo, planner).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import NotNegative, Positive, Whole, checked
+from framework.checks import Count, NotNegative, Positive, Share, Whole, checked
 from framework.codes import DECODE, PREFILL
 from framework.policy import Action, Disaggregated
 from framework.policy.rules import rule
@@ -129,6 +128,10 @@ OPTIONS: dict[str, dict[str, Any]] = {"none": {}, "load": LOAD, "sla": SLA}
 class Dynamo(Disaggregated):
     """Costs are `overlap_weight` * blocks to prefill + blocks in use; prompts beyond `local_tokens` are prefilled
     elsewhere while fewer than `queue` wait. `planner` is none, load or sla, and `planning` its options.
+
+    A worker is drawn with probabilities proportional to exp(-cost / range of the costs / `temperature`); with 0 it is
+    the cheapest. A decode worker is overloaded beyond `busy_blocks` of its KV blocks in use, or `busy_tokens` to
+    prefill (Dynamo's `--active-decode-blocks-threshold` and `--active-prefill-tokens-threshold`); null: never.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("prefill", "decode", "off")
@@ -142,8 +145,15 @@ class Dynamo(Disaggregated):
         planner: str = "none",
         interval_s: Positive = 30.0,
         planning: dict[str, Any] | None = None,
+        temperature: NotNegative = 0.0,
+        busy_blocks: Share | None = None,
+        busy_tokens: Count | None = None,
+        seed: Whole = 0,
     ) -> None:
         self.overlap_weight, self.local_tokens, self.queue = overlap_weight, local_tokens, queue
+        self.temperature, self.rng = temperature, np.random.default_rng(seed)
+        self.busy_blocks = math.inf if busy_blocks is None else busy_blocks
+        self.busy_tokens = math.inf if busy_tokens is None else busy_tokens
         self.plan = rule("policy.planner", planner, PLANNERS)
         self.changes_roles = planner != "none"
         self.tick_s = interval_s if self.changes_roles else None
@@ -157,6 +167,16 @@ class Dynamo(Disaggregated):
     def layout(self, spec: ClusterSpec) -> ClusterSpec:
         return with_local_prefills(super().layout(spec))
 
+    def admit(self, request: Request, cluster: Cluster) -> bool | str:
+        return bool(len(self._free(cluster))) or "all workers are busy"
+
+    def _free(self, cluster: Cluster) -> NDArray[np.int64]:
+        """The decode workers that are not overloaded."""
+        there, ids = cluster.instances, cluster.decode.ids
+        used = 1.0 - (there.free_blocks + there.evictable_blocks) / there.total_blocks
+        is_busy = (used > self.busy_blocks) | (there.queued_tokens > self.busy_tokens)
+        return ids[~is_busy[ids]]
+
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         if request.generated == 0 and request.preemptions == 0:
             self.arrived += 1
@@ -167,14 +187,20 @@ class Dynamo(Disaggregated):
         used = there.total_blocks - there.free_blocks - there.evictable_blocks
         active_blocks = used + there.incoming_kv_tokens / cluster.block_tokens
         cost = self.overlap_weight * prefill_blocks + active_blocks + request.input_tokens / cluster.block_tokens
-        worker = self._least(cost, cluster.decode.ids)
+        free = self._free(cluster)
+        worker = self._drawn(cost, free if len(free) else cluster.decode.ids)
         if not is_remote(cluster, int(lacking[worker]), self.local_tokens, self.queue):
             return worker
         self.worker[request.id] = worker
-        return self._least(self.overlap_weight * prefill_blocks, prefill_only(cluster))
+        return self._drawn(self.overlap_weight * prefill_blocks, prefill_only(cluster))
 
-    def _least(self, cost: NDArray[np.float64], ids: NDArray[np.int64]) -> int:
-        return int(ids[cost[ids].argmin()])
+    def _drawn(self, cost: NDArray[np.float64], ids: NDArray[np.int64]) -> int:
+        """One of these workers by its cost."""
+        costs = cost[ids]
+        if self.temperature == 0.0:
+            return int(ids[costs.argmin()])
+        weights = np.exp((costs.min() - costs) / max(np.ptp(costs), 1e-9) / self.temperature)
+        return int(self.rng.choice(ids, p=weights / weights.sum()))
 
     def route_decode(self, request: Request, cluster: Cluster) -> int:
         here = decodes_where_it_is(request, cluster)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from framework.objective.stability import MISSED, SUSTAINED
-from framework.report.load_words import STYLES, load_state
+from framework.report.load_words import STYLES, load_state, ran_out
 
 _STYLES = {SUSTAINED: "green", MISSED: "red"}
 _HEADINGS = ("req/s", "1st half\nmet %", "2nd half\nmet %", "queue\ngrows %", "requests", "simulated\ns")
@@ -25,7 +25,7 @@ def capacity_table(summary: Mapping[str, Any], probes: pl.DataFrame) -> Renderab
 
 def _figure(summary: Mapping[str, Any]) -> Text:
     line = Text.assemble(
-        (f"capacity  {_rate(summary['capacity'])} req/s", "bold"),
+        (f"capacity  {'at least ' if ran_out([summary]) else ''}{_rate(summary['capacity'])} req/s", "bold"),
         (f" ({_rate(summary['capacity_per_gpu'])} per GPU)", "dim"),
         f", {100 * summary['capacity_attainment']:.4g} % of requests meeting the SLO",
     )

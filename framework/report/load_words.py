@@ -1,5 +1,5 @@
-"""Whether runs kept up with their load, and had time to fill up, in the words and marks of tables, pages and
-pictures.
+"""Whether runs kept up with their load, had time to fill up, and decided a capacity: the words and marks of tables,
+pages and pictures.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ MARKS = {OVERLOADED: "‡", BACKLOGGED: "†"}
 IN_LEGEND = "overloaded, grows with the run"  # state of an overloaded run, next to a latency
 SHORT, SHORT_MEANS = "§", "window too short: the start from empty flatters all figures"
 WORSE, WORSE_MEANS = "¶", "requests of the warm-up or cool-down, which are not counted, were served worse"
+AT_LEAST, AT_LEAST_MEANS = "?", "the search ran out of requests: the capacity may be higher"
 STYLES = {STABLE: "green", BACKLOGGED: "yellow", OVERLOADED: "bold red"}
 _ORDER = (STABLE, BACKLOGGED, OVERLOADED)
 _LENGTH = "latencies are a function of the run's length"
@@ -45,10 +46,16 @@ def served_others_worse(summaries: Iterable[Summary]) -> bool:
     return any(one.get("uncounted_is_worse") for one in summaries)
 
 
+def ran_out(summaries: Iterable[Summary]) -> bool:
+    """Whether a search for one of these capacities ended at a rate that its most requests did not decide."""
+    return any(one.get("capacity_settled") is False for one in summaries)
+
+
 def mark(*summaries: Summary) -> str:
     """The mark next to the figures of these runs, empty if none is needed."""
     signs = MARKS.get(load_state(summaries) or "", "") + (SHORT if has_short_window(summaries) else "")
-    return signs + (WORSE if served_others_worse(summaries) else "")
+    signs += WORSE if served_others_worse(summaries) else ""
+    return signs + (AT_LEAST if ran_out(summaries) else "")
 
 
 def overload(summary: Summary) -> str:
@@ -80,4 +87,5 @@ def footnotes(summaries: Iterable[Summary]) -> list[str]:
     states = {one.get("load_state") for one in runs}
     found = [f"{sign}: {MEANS[state]}" for state, sign in MARKS.items() if state in states]
     found += [f"{SHORT}: {SHORT_MEANS}"] if has_short_window(runs) else []
-    return [*found, *([f"{WORSE}: {WORSE_MEANS}"] if served_others_worse(runs) else [])]
+    found += [f"{WORSE}: {WORSE_MEANS}"] if served_others_worse(runs) else []
+    return [*found, *([f"{AT_LEAST}: {AT_LEAST_MEANS}"] if ran_out(runs) else [])]

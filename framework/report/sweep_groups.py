@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from framework.report.load_words import load_state, served_others_worse
+from framework.report.load_words import load_state, ran_out, served_others_worse
 
 Summary = Mapping[str, Any]
 _OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share to be comparable
@@ -73,4 +73,6 @@ def mean_of(summaries: Sequence[Summary]) -> Summary:
         found["window_is_short"] = any(summary.get("window_is_short") for summary in summaries)
     if "uncounted_is_worse" in found:
         found["uncounted_is_worse"] = served_others_worse(summaries)
+    if "capacity_settled" in found:
+        found["capacity_settled"] = not ran_out(summaries)
     return found

@@ -141,12 +141,13 @@ def test_an_exit_code_says_how_a_command_ended(capsys: pytest.CaptureFixture[str
         guard(lambda: 1 // 0)
 
 
-def test_an_error_that_an_interrupt_caused_is_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("is_named", [True, False])  # OmegaConf does not name what its errors follow
+def test_an_error_that_an_interrupt_caused_is_an_interrupt(capsys: pytest.CaptureFixture[str], is_named: bool) -> None:
     def fail() -> None:
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt as interrupt:
-            raise SystemError("a callback returned a result with an exception set") from interrupt
+            raise SystemError("a callback returned a result") from (interrupt if is_named else None)
 
     assert guard(fail) == INTERRUPTED
     assert capsys.readouterr().err == ""

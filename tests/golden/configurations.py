@@ -448,6 +448,11 @@ _MECHANISMS = {
         positive=("cache_hit_rate",),
         unlike="sticky",
     ),
+    "seer": Golden(
+        "policy=seer policy.chunk_tokens=64 policy.period_s=0.25 engine.max_batch=4 " + _TWO + _REQUESTS,
+        positive=("preemptions", "migrations"),
+        unlike="vllm_v1",
+    ),
     "sticky": Golden("policy=sticky " + _TWO + _SESSIONS, unlike="lmetric"),
     "polyserve": Golden("policy=polyserve policy.tpot_s=0.01171875 " + _TWO + _REQUESTS, unlike="chunked"),
     "qlm": Golden(

@@ -84,12 +84,12 @@ def test_a_run_in_which_nothing_may_crash_has_none_of_it() -> None:
 
 
 def test_rates_are_those_asked_for() -> None:
-    """400 instances of four GPUs, up for 1,000 s on average and down for 100 s: some 36,000 crashes in 100,000 s."""
-    crashes = RandomFaults(gpu_mtbf_s=4000.0, down_s=100.0, until_s=1e5, seed=1).schedule(_cluster(400, tp=4)).crashes
-    up_s = np.concatenate([np.diff([-100.0, *own]) - 100.0 for own in _by_instance(crashes, 400)])
-    assert len(crashes) == pytest.approx(400 * 1e5 / 1100, rel=0.02)
-    assert up_s.mean() == pytest.approx(1000, rel=0.03)
-    assert up_s.std() == pytest.approx(up_s.mean(), rel=0.03)  # as exponential times have it
+    """100 instances of four GPUs, up for 1,000 s on average and down for 100 s: some 9,000 crashes in 100,000 s."""
+    crashes = RandomFaults(gpu_mtbf_s=4000.0, down_s=100.0, until_s=1e5, seed=1).schedule(_cluster(100, tp=4)).crashes
+    up_s = np.concatenate([np.diff([-100.0, *own]) - 100.0 for own in _by_instance(crashes, 100)])
+    assert len(crashes) == pytest.approx(100 * 1e5 / 1100, rel=0.04)
+    assert up_s.mean() == pytest.approx(1000, rel=0.05)
+    assert up_s.std() == pytest.approx(up_s.mean(), rel=0.05)  # as exponential times have it
     assert [one.at_s for one in crashes] == sorted(one.at_s for one in crashes)
     assert {one.down_s for one in crashes} == {100.0}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from scipy.optimize import brentq
 
 from framework.errors import InputError
@@ -23,6 +25,9 @@ from framework.objective.capacity import Capacity, Search
 from framework.objective.experiment import Experiment
 from framework.objective.probe import Criterion, Probe, probe
 from framework.objective.stability import MISSED, SUSTAINED, Reading
+from framework.report.capacity_table import capacity_table
+from framework.report.load_words import AT_LEAST, footnotes, mark
+from framework.report.sweep_groups import mean_of
 from framework.result import Result
 from framework.run.compose import compose
 from framework.timing.affine import Affine
@@ -86,7 +91,16 @@ def test_undecided_counts_as_too_much_and_is_said() -> None:
     measurement = Capacity(most_requests=100).measure(one)
     assert not measurement.evaluation.summary["capacity_settled"]
     told = [note for note in measurement.notes if "most_requests" in note]
-    assert [note.split()[0] for note in told] == [f"{measurement.evaluation.summary['capacity_high']:.4g}"]
+    summary = measurement.evaluation.summary
+    assert [note.split()[0] for note in told] == [f"{summary['capacity_high']:.4g}"]
+    file = io.StringIO()
+    assert measurement.probes is not None
+    Console(file=file, width=120).print(capacity_table(summary, measurement.probes))
+    assert f"capacity  at least {summary['capacity']:#.4g}" in file.getvalue()
+    assert mark(summary).endswith(AT_LEAST)
+    assert mean_of([summary, summary | {"capacity_settled": True}])["capacity_settled"] is False
+    assert any("may be higher" in line for line in footnotes([summary]))
+    assert AT_LEAST not in mark(summary | {"capacity_settled": True})
 
 
 def mixed_lengths(long_share: float) -> Workload:

@@ -117,6 +117,7 @@ def check(seed: int) -> bool:
     return found_rps > 0
 
 
+@pytest.mark.slow
 def test_a_policy_that_leaves_the_first_requests_waiting_sustains_no_more() -> None:
     """SLOs-Serve gives up promises to the first requests, whose wait hides that the queue grows."""
     assert check(20372)

@@ -180,6 +180,8 @@ def test_samples_of_a_prompt_are_alike(alike: float, correlation: float) -> None
     assert ids[0] == ids[1]
     assert not set(ids[0]) & set(ids[2])
     assert frame["arrival_s"].max() == 0.0
+    assert frame["session_id"].to_list()[:4] == [0, 0, 1, 1]
+    assert frame["wait_for"].list.len().max() == 0
 
 
 def test_a_share_that_is_none_is_refused() -> None:

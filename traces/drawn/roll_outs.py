@@ -45,7 +45,7 @@ def load(
 def roll_outs(
     prompts: int, samples: int, input: Distribution, output: Distribution, alike: float, block_tokens: int, seed: int
 ) -> Trace:
-    """`samples` requests of each of `prompts` prompts, prompt by prompt, all at 0 s.
+    """`samples` requests of each of `prompts` prompts, prompt by prompt, all at 0 s. Those of a prompt are a session.
 
     `output` is the distribution of all outputs. `alike` is the correlation of the normal scores of two outputs of one
     prompt: at 0 they are independent, at 1 equal. Raises InputError for a value out of range.
@@ -66,6 +66,10 @@ def roll_outs(
             "arrival_s": np.zeros(len(group)),
             "input_tokens": prompt,
             "output_tokens": tokens_at(output, ndtr(score)),
+            "session_id": group,
+            "turn": np.tile(np.arange(samples), prompts),
+            "think_s": np.zeros(len(group)),
+            "wait_for": pl.Series([[]] * len(group), dtype=pl.List(pl.Int64)),  # none waits for another
         }
     )
     trunks = Trunks(np.zeros(prompts, np.int64), 0, 1, block_tokens)

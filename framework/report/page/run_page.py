@@ -13,7 +13,7 @@ from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.figures import HEADLINE, metric
 from framework.metrics.summary import counted
 from framework.objective.goodput import Measurement
-from framework.report.load_words import load_state, overload, short_window
+from framework.report.load_words import AT_LEAST_MEANS, load_state, overload, ran_out, short_window
 from framework.report.numbers import number, percent
 from framework.report.page.carried import carried
 from framework.report.page.latency import against_lengths, distributions, positions
@@ -120,6 +120,7 @@ def _capacity(summary: Summary) -> list[str]:
     below = [f"± {number(width)} (95 %)"] if summary.get("capacity_replicates") and width is not None else []
     bound = summary.get("capacity_share_of_bound")
     below += [f"{percent(bound)} of the bound"] if bound is not None else []
+    below += [AT_LEAST_MEANS] if ran_out([summary]) else []
     kept = f"{100 * summary['capacity_attainment']:g} % keep the SLO"
     return [_tile("Capacity", rate, number(rate), "requests/s", ", ".join([kept, *below]))]
 
