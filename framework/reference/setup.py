@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from framework.engine.setup.config import EngineConfig, Setting, step_row
-from framework.engine.setup.lateness import lateness_s
 from framework.errors import InputError
 from framework.reference.options import Drafts, JointKernel, Options, Spec, Tier
 from framework.system.cluster import PoolSpec
 from framework.timing import table
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepTables
+from framework.timing.uncertainty.lateness import lateness_s
 
 _UNBOUNDED = 1 << 40
 _remembering = functools.lru_cache(maxsize=1 << 14)  # a table is queried for the same step repeatedly

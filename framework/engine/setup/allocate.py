@@ -24,7 +24,6 @@ from framework.engine.memory.state import (
 from framework.engine.setup.config import Setting, step_row
 from framework.engine.setup.gateway import flows_of
 from framework.engine.setup.instances import fill_schedules, first_instances, lay_out_instances
-from framework.engine.setup.lateness import lateness_s
 from framework.engine.setup.options import run_options
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.setup.programs import fill_programs, lay_out_programs
@@ -33,6 +32,7 @@ from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
 from framework.system.faults import FaultEvent
 from framework.timing.table import stack
+from framework.timing.uncertainty.lateness import lateness_s
 from framework.workload import read_only
 
 _LOG_ROWS = 1 << 17
