@@ -448,6 +448,11 @@ _MECHANISMS = {
         positive=("cache_hit_rate",),
         unlike="sticky",
     ),
+    "heddle": Golden(
+        "policy=heddle policy.wide=0 policy.period_s=1 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
+        positive=("cache_hit_rate",),
+        unlike="sticky",
+    ),
     "seer": Golden(
         "policy=seer policy.chunk_tokens=64 policy.period_s=0.25 engine.max_batch=4 " + _TWO + _REQUESTS,
         positive=("preemptions", "migrations"),
