@@ -51,7 +51,8 @@ class RankedBatches(Aggregated):
         back = self._coming_back(instance, cluster, queued + aside + running + prefilling)
         self._look(instance, cluster, queued + aside + back, running + prefilling)
         seats = max(0, int(cluster.instances.max_batch[instance]) - len(prefilling))
-        ranked = sorted(queued + aside + running + back, key=lambda r: (self._level[r], self._place[r]))
+        rows = np.array(queued + aside + running + back, np.int64)
+        ranked = rows[np.lexsort([self._place[rows], self._level[rows]])].tolist()
         batch, rest = set(ranked[:seats]), ranked[seats:]
         leaving, coming = [r for r in running if r not in batch], [r for r in aside if r in batch]
         needed = self._lacking(instance, cluster, [r for r in queued + back + coming if r in batch])
@@ -75,23 +76,22 @@ class RankedBatches(Aggregated):
         self._back[instance].difference_update(others)
         return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
 
-    def _blocks(self, cluster: Cluster, r: int) -> int:
-        tokens = int(cluster.requests.input_tokens[r]) + int(cluster.requests.generated(np.array([r]))[0])
-        return -(-tokens // cluster.block_tokens)
+    def _blocks(self, cluster: Cluster, requests: list[int]) -> Integers:
+        rows = np.array(requests, np.int64)
+        tokens = cluster.requests.input_tokens[rows] + cluster.requests.generated(rows)
+        return np.asarray(-(-tokens // cluster.block_tokens))
 
     def _lacking(self, instance: int, cluster: Cluster, coming: list[int]) -> int:
         """Blocks that requests which join the batch without KV need beyond the available ones."""
         there = cluster.instances
-        blocks = sum(self._blocks(cluster, r) for r in coming if r not in self._kept[instance])
+        kept = self._kept[instance]
+        blocks = int(self._blocks(cluster, [r for r in coming if r not in kept]).sum())
         spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # blocks that admissions may leave
         return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
     def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
         """The kept requests, the lowest first, whose KV gives the needed blocks."""
-        found: list[int] = []
-        for r in kept:
-            if needed <= 0:
-                break
-            needed -= self._blocks(cluster, r)
-            found.append(r)
-        return found
+        if needed <= 0:
+            return []
+        given = np.cumsum(self._blocks(cluster, kept))
+        return kept[: int(np.searchsorted(given, needed)) + 1]

@@ -19,8 +19,10 @@ from experiments.guide.plots import draw
 from experiments.guide.report import report
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.terminal import progress_line, results_console, tell
+from framework.cli.terminal import results_console, tell
 from framework.run.callback import FreshDirectory
+from framework.run.live import told
+from framework.run.sweep import Sweep
 
 
 @command(
@@ -40,7 +42,8 @@ def guide(arguments: Sequence[str]) -> None:
     before = FreshDirectory.watch(plan.out)
     require_writable(plan.out)
     try:
-        with progress_line(plan.load, "runs") as progress:
+        store = Sweep(plan.shared, plan.out).store
+        with told(store, f"guide {plan.load}", plan.load, "runs") as progress:
             answer = answered(plan, progress)
         results_console().print(report(answer), highlight=False)
         write_whole(plan.out / "guide.json", text_of(answer).encode())

@@ -122,7 +122,8 @@ def _gaps(figures: Figures) -> Iterator[str]:
         if cell.undefined
     }
     if undefined:
-        yield f"{UNDEFINED}: undefined, as where nothing was completed: {_listed(sorted(undefined))}."
+        places = _listed(sorted(undefined))
+        yield f"{UNDEFINED}: undefined (nothing completed, or the run has no such thing): {places}."
     lost = {place: max(_lost(record) for record in runs.values()) for place, runs in selection.cells.items()}
     if any(metric.is_latency for metric in figures.metrics) and any(lost.values()):
         worst = max(lost, key=lambda place: lost[place])

@@ -121,7 +121,7 @@ def _not_composed(error: HydraException) -> str:
         if (CONF / (group := text.split("'")[1])).is_dir():
             names = _names([path.stem for path in sorted((CONF / group).glob("*.yaml"))])
             return f"{group} takes a name, one of {names}; a setting of it is written {group}.NAME=VALUE"
-        return f"{text.split('. ')[0]}: no such key; {program()} --cfg job shows them all"
+        return f"{group}: not every run has this setting; {program()} --cfg job shows those of one"
     return text
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from framework.cli.conf import CONF
 
 _ALIKE = 0.75  # least likeness by difflib: one or two letters of a word
 _BEGINNING, _FEW = 3, 3  # least letters of a beginning, and the most words that it may match
 _MOST = 12
 _HIDDEN = ("hydra", "_convert_")
-_MADE_OF_A_FILE, _OF_A_FILE = "framework.cli.outside.make", ("file", "name", "source")  # policy=FILE.py:CLASS
+MADE_OF_A_FILE, OF_A_FILE = "framework.cli.outside.make", ("file", "name", "source")  # policy=FILE.py:CLASS
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -46,7 +49,10 @@ def instead_of(key: str, config: Mapping[str, Any], choices: Mapping[str, Any]) 
     siblings = [
         one.rpartition(".")[2] for one in keys if one.rpartition(".")[0] == parent and not one.endswith("_target_")
     ]
-    choice = choices.get(parent.replace(".", "/"))
+    group = parent.replace(".", "/")
+    choice = choices.get(group)
+    if choice and (having := _with_setting(group, last)):
+        return f"; {' or '.join(f'{group}={one}' for one in having)} has it"
     if choice and not siblings:
         return f"; {parent}={choice} has no settings"
     if not siblings or not parent:
@@ -56,8 +62,14 @@ def instead_of(key: str, config: Mapping[str, Any], choices: Mapping[str, Any]) 
     return f"; {chosen} has {', '.join(siblings[:_MOST])}{more}"
 
 
+def _with_setting(group: str, name: str) -> list[str]:
+    """The shipped options of a group whose file sets that."""
+    files = sorted((CONF / group).glob("*.yaml"))
+    return [file.stem for file in files if re.search(rf"^{re.escape(name)}:", file.read_text(), re.MULTILINE)]
+
+
 def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    hidden = _OF_A_FILE if config.get("_target_") == _MADE_OF_A_FILE else _HIDDEN
+    hidden = OF_A_FILE if config.get("_target_") == MADE_OF_A_FILE else _HIDDEN
     for name, value in config.items():
         if str(name) in hidden:
             continue

@@ -118,8 +118,8 @@ class _Case:
         every = tokens[self.losses.counted]
         evidence = (
             f"From first admission to first token they take {as_time(self._mean('prefill', chosen))}, "
-            f"{self._limit('ttft_s', 'TTFT')}; their prompts have {tokens[chosen].mean():,.0f} tokens, "
-            f"those of all {every.mean():,.0f}."
+            f"{self._limit('ttft_s', 'TTFT')}; their prompts have {tokens[chosen].mean():,.0f} tokens "
+            f"on average, all prompts {every.mean():,.0f}."
         )
         return "Prefill itself is too slow", evidence, "cluster.tp, engine.token_budget, gpu"
 
@@ -223,7 +223,7 @@ _QUEUES: dict[str, tuple[str, Callable[[Waiting], str], str]] = {
         "cluster.prefill, cluster.instances, engine.token_budget",
     ),
     "held": (
-        "Requests queue though instances have time",
+        "Requests queue though instances have room",
         lambda waiting: (
             f"the instances that they wait at are {as_percent(waiting.busy)} busy, "
             f"and decodes read {as_percent(waiting.room.kv)} of the KV memory of {waiting.room.pool}"

@@ -55,7 +55,7 @@ def _interval(summary: Mapping[str, Any]) -> list[Text]:
     kind = f"{len(replicates)} {summary['capacity_replicates_of']}"
     mean = _rate(sum(replicates) / len(replicates))
     return [
-        Text(f"95 % interval ± {half_width:g} req/s, by the spread of {kind} (mean {mean})"),
+        Text(f"95 % of samples like this one lie within ± {half_width:g} req/s, by {kind} (mean {mean})"),
         Text(bracket, style="dim"),
     ]
 

@@ -111,6 +111,9 @@ def _common_lines(summaries: Sequence[Summary]) -> list[RenderableType]:
     if agrees("timing_source"):
         source, fitted = without_loads(without_place(str(only["timing_source"])))
         lines += [Text(f"timing {source}", style="dim"), *fitted]
+    else:
+        sources = dict.fromkeys(without_loads(without_place(str(one["timing_source"])))[0] for one in summaries)
+        lines += [Text(f"timing differs: {'; '.join(sources)}", style="dim")]
     return [*lines, *caveats(*summaries), *estimated(*summaries), *extrapolated(*summaries), Text()]
 
 

@@ -89,7 +89,11 @@ class Runs(Follower):
 
         words = list(config.hydra.overrides.task)
         swept = [word for word in words if runs_of([word]) > 1]
-        self._ended = self._shown.enter_context(course(config, f"sweep {' '.join(words)}", swept, runs))
+        try:
+            self._ended = self._shown.enter_context(course(config, f"sweep {' '.join(words)}", swept, runs))
+        except InputError as error:
+            report_error(str(error))
+            sys.exit(USER_ERROR)  # Hydra turns an error here into a warning
         atexit.register(self._shown.close)
 
     def follow(self, returned: JobReturn) -> None:

@@ -105,7 +105,7 @@ def _words(file: Path) -> dict[str, str]:
         raise InputError(f"{file}: cannot be read ({error})") from error
     words = found if isinstance(found, list) else []
     pairs = (str(word).partition("=") for word in words)
-    return {name.lstrip("+"): value for name, _, value in pairs}
+    return {name.lstrip("+"): value.replace("\\:", ":") for name, _, value in pairs}  # Hydra escapes FILE.py:CLASS
 
 
 def summary_of(path: Path) -> dict[str, Any]:

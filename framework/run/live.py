@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from uuid import uuid4
 
-from framework.cli.files import write_whole
+from framework.cli.files import require_writable, write_whole
 from framework.cli.safe_text import one_line
 from framework.cli.terminal import Progress, Standing, progress_line
 from framework.errors import InputError
@@ -76,7 +76,12 @@ class Told:
 
 @contextmanager
 def told(store: Path, what: str, label: str, unit: str) -> Iterator[Progress]:
-    """The progress of one sweep or study, in the line of its command and in a file, which is removed in any case."""
+    """The progress of one sweep or study, in the line of its command and in a file, which is removed in any case.
+
+    Raises InputError, before anything runs, for a store that cannot be written.
+    """
+    is_new = not store.exists()
+    _require_writable(store)
     for path, one in _files(store):
         if one.host == socket.gethostname() and not _exists(one.pid):
             path.unlink(missing_ok=True)  # its process was killed
@@ -87,6 +92,18 @@ def told(store: Path, what: str, label: str, unit: str) -> Iterator[Progress]:
             yield progress
     finally:
         file.end()
+        if is_new:
+            with suppress(OSError):  # it has results
+                store.rmdir()
+
+
+def _require_writable(store: Path) -> None:
+    if store.exists() and not store.is_dir():
+        raise InputError(f"store={store}: is no directory; name a directory for the results of sweeps")
+    try:
+        require_writable(store)
+    except InputError as error:
+        raise InputError(f"store={error}") from error
 
 
 def running_in(store: Path) -> list[Running]:

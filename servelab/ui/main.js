@@ -1,5 +1,5 @@
 // The page: reads the runs, then shows what the view asks for.
-import {bestOf, data, figure, label, load, PREFERRED, remember, require, rows, setting, view} from "./state.js";
+import {bestOf, data, figure, label, load, PREFERRED, remember, require, rows, setting, view, word} from "./state.js";
 import {element, shown, whole} from "./parts.js";
 import {filters} from "./filters.js";
 import {table} from "./table.js";
@@ -17,13 +17,22 @@ function head(some) {
   const slo = setting("SLO");
   const known = slo ? [...new Set(some.map((row) => slo.values[slo.codes[row]]))] : data.slo;
   at("slo").textContent = known.length === 1 ? `SLO: ${known[0]}` : known.length ? `${known.length} different SLOs: choose one in the menu SLO before you compare goodput` : "";
+  at("slo").textContent += data.states.length === 1 && !["stable", "–"].includes(data.states[0]) ? `; all runs: ${data.states[0]}` : "";
+}
+
+// How a tile says that its run is not the only one, or did not keep up.
+function others(some, one, row) {
+  const equal = some.filter((other) => one.values[other] === one.values[row]).length - 1;
+  const state = setting("load_state");
+  const said = state && !["stable", "–"].includes(word(state, row)) ? [word(state, row)] : [];
+  return [...said, ...(equal ? [`${whole(equal)} more ${equal > 1 ? "have" : "has"} as much`] : [])].map((words) => `; ${words}`).join("");
 }
 
 function best(some) {
   const tiles = PREFERRED.concat("capacity").map(figure).filter((one) => one && bestOf(some, one.key) >= 0).map((one) => {
     const row = bestOf(some, one.key);
     return element("button", {class: "tile", onclick: () => { view.rank = one.key; view.ascending = false; view.page = 0; renew(); open([data.keys[row]]); }},
-      element("span", {}, `best ${one.words}`), element("b", {}, element("data", {value: String(one.values[row])}, shown(one, row))), element("small", {}, label(row)));
+      element("span", {}, `best ${one.words}`), element("b", {}, element("data", {value: String(one.values[row])}, shown(one, row))), element("small", {}, label(row) + others(some, one, row)));
   });
   at("best").replaceChildren(...tiles);
 }

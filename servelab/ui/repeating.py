@@ -60,7 +60,8 @@ class Kept:
         summary = measured.evaluation.summary
         found = why(diagnose(measured.result, measured.evaluation, measured.slo))
         load_rps = number(summary["offered"] / summary["window_s"])
-        found += f"<p>{load_rps} requests/s were offered, which no goodput exceeds.</p>"
+        window = f"{number(summary['window_s'])} s ({summary['window']})"
+        found += f"<p>{summary['offered']:,} requests over {window}: no goodput exceeds {load_rps} requests/s.</p>"
         return found if repeated.key == record.key else f'<p class="note">{OTHER_CODE}</p>{found}'
 
     def compare(self, records: Sequence[Record], labels: Sequence[str]) -> str:

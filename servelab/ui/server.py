@@ -25,7 +25,7 @@ from framework.report.page.words import in_words, setup
 from framework.run.live import running_in
 from framework.run.store import Record
 from servelab.ui.again import Worker
-from servelab.ui.columns import FIGURES, SLO, slo_words
+from servelab.ui.columns import FIGURES, SLO, STATE, slo_words
 from servelab.ui.sides import sides
 from servelab.ui.watch import Watched
 
@@ -110,6 +110,7 @@ class Desk:
             "since": first,
             "known": columns.known(),
             "slo": columns.settings[SLO].values if SLO in columns.settings else [],
+            "states": columns.settings[STATE].values if STATE in columns.settings else [],
             **columns.since(first, names, watched.varying),
         }
         return _compressed(_json(content))

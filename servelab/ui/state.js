@@ -1,5 +1,5 @@
 // The runs as columns, what of them is looked at, and the rows that remain.
-export const data = {epoch: 0, keys: [], settings: [], figures: new Map(), known: [], slo: []};
+export const data = {epoch: 0, keys: [], settings: [], figures: new Map(), known: [], slo: [], states: []};
 export const PREFERRED = ["goodput_rps", "goodput_per_gpu", "good_per_usd"]; // figures that rank
 const DEFAULT = {
   filters: {}, bounds: {}, rank: "goodput_rps", ascending: false, tab: "table", page: 0, group: [], hidden: [], added: [],
@@ -42,6 +42,7 @@ export async function load() {
   data.epoch = answer.epoch;
   data.known = answer.known;
   data.slo = answer.slo;
+  data.states = answer.states;
   data.keys.push(...answer.keys);
   for (const one of answer.settings) {
     const before = data.settings.find((other) => other.name === one.name);

@@ -37,7 +37,8 @@ def test_of_many_settings_the_first_are_listed() -> None:
 def test_what_was_chosen_is_named_with_its_settings() -> None:
     config = {"cluster": {"instances": 5, "spare": 0}, "policy": {"_target_": "a.B"}}
     chosen = {"cluster": "mixed", "policy": "chunked"}
-    assert instead_of("cluster.prefill", config, chosen) == "; cluster=mixed has instances, spare"
+    assert instead_of("cluster.nothing", config, chosen) == "; cluster=mixed has instances, spare"
+    assert instead_of("cluster.prefill", config, chosen) == "; cluster=deepseek or cluster=disaggregated has it"
     assert instead_of("policy.foo", config, chosen) == "; policy=chunked has no settings"
 
 
@@ -64,7 +65,10 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
             ["policy=distserve", "cluster.pools=3"],
             "cluster.pools: there is no such setting; cluster=disaggregated has instances",
         ),
-        (["policy=chunked", "cluster.prefill=2"], "there is no such setting; cluster=mixed has instances"),
+        (
+            ["policy=chunked", "cluster.prefill=2"],
+            "there is no such setting; cluster=deepseek or cluster=disaggregated has it",
+        ),
         (["policy=ares", "server.foo=1"], "server.foo: there is no such setting; server=vllm_v1 has name"),
         (["engine.token_buget=3"], "did you mean engine.token_budget?"),
         (["model={x:1}"], "model takes a name, one of bloom_176b, "),

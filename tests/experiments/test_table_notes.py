@@ -93,7 +93,10 @@ def test_cells_without_runs_and_without_figures_are_named() -> None:
     records = [record(), record("ares"), record(trace="mooncake"), record("ares", seed=1, p99_ttft_ms=None)]
     found = notes("metric=p99_ttft_ms", records=records)
     assert "no run in the store (one that is refused, or fails, leaves none): ares / mooncake." in found
-    assert "undefined, as where nothing was completed: ares / synthetic P99 TTFT in 1 of 2 runs." in found
+    assert (
+        "undefined (nothing completed, or the run has no such thing): ares / synthetic P99 TTFT in 1 of 2 runs."
+        in found
+    )
 
 
 def test_headings_are_as_short_as_tells_keys_apart() -> None:

@@ -334,7 +334,7 @@ def test_run_prints_and_keeps_every_rate(tmp_path: Path) -> None:
     summary = json.loads((tmp_path / "summary.json").read_text())
     probes = pl.read_csv(tmp_path / "probes.csv")
     assert f"capacity  {summary['capacity']:#.4g}" in finished.stdout
-    assert "by the spread of 2 samples" in finished.stdout
+    assert "req/s, by 2 samples" in finished.stdout
     rows = [line for line in finished.stdout.splitlines() if "× 300" in line]
     assert len(rows) == (probes["sample"] == 0).sum()
     assert [row.split()[1] for row in rows if row.startswith("▸")] == [f"{summary['capacity']:#.4g}"]

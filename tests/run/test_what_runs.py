@@ -15,6 +15,7 @@ from framework.errors import InputError
 from framework.run import live
 from framework.run.live import told
 from framework.run.sweep import Sweep
+from tests.helpers.launcher import typed
 from tests.helpers.processes import eventually, finish, of_session, start
 from tests.servelab.test_ui import read, showing
 
@@ -90,11 +91,46 @@ def test_a_study_tells_its_store_also_if_it_fails(tmp_path: Path, monkeypatch: p
     assert not (tmp_path / "store" / "running").exists()
 
 
+def test_long_answers_tell_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide, and defaults against tuned settings: both are a hundred runs and more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(live, "_FIRST_S", -1.0)
+    seen: list[str] = []
+
+    def stopped(*words: Any) -> None:
+        if callable(words[-1]):
+            words[-1](1, 2)
+        seen.extend(json.loads(path.read_text())["what"] for path in Path("results", "running").iterdir())
+        raise InputError("enough")
+
+    monkeypatch.setattr("experiments.guide.command.answered", stopped)
+    monkeypatch.setattr("experiments.validation.defaults.command.search", stopped)
+    assert typed("guide")(["preset=chat", "gpus=2", "out=out"]) == 2
+    assert typed("validation", "defaults")(["azure_code", "only=chunked"]) == 2
+    assert seen == ["guide chat", "defaults"]
+    assert not Path("results", "running").exists()
+
+
 def _fail(store: Path) -> None:
     with told(store, "it", "it", "runs") as progress:
         progress(1, 2)
         assert (store / "running").exists()
         raise InputError("failed")
+
+
+@pytest.mark.parametrize(
+    ("store", "line"),
+    [
+        ("file", "file: is no directory; name a directory for the results of sweeps"),
+        ("file/below", "file/below: cannot be made (Not a directory); choose another directory"),
+    ],
+)
+def test_a_store_that_cannot_be_is_told_before_anything_runs(tmp_path: Path, store: str, line: str) -> None:
+    (tmp_path / "file").touch()
+    finished = finish(start(tmp_path, "-m", *SMALL, "seed=0,1", f"store={store}"))
+    assert finished.returncode == 2, finished.stderr
+    assert finished.stderr.splitlines()[-1] == f"error: store={tmp_path}/{line}"
+    assert not list(tmp_path.glob("multirun/*/*/*/summary.json"))
 
 
 def test_the_file_of_a_killed_process_goes_with_the_next_sweep(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ stored ones are not run again.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import optuna
@@ -20,14 +20,17 @@ from experiments.validation.defaults.run import search
 from experiments.validation.defaults.study import read_study
 from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
-from framework.cli.terminal import results_console
+from framework.cli.terminal import results_console, tell
 from framework.errors import InputError
+from framework.run.live import told
+from framework.run.sweep import Sweep
 
 _KEYS = {
     "only": "policies, joined by commas; all of study.yaml by default",
     "trials": "of each search, those of study.yaml by default",
     "out": "a file that the table is written to, too",
 }
+_RUNS = Path("outputs/defaults")
 _LEAST = 0.5  # least share of the tuned capacity
 
 
@@ -43,13 +46,14 @@ def main(arguments: Arguments) -> None:
             raise InputError(f"{name!r} is not in the study; choose from {', '.join(known)}")
     if out is not None:
         require_writable(out.absolute().parent)
-    found = []
-    for trace in traces:
-        for policy in policies:
-            one = search(study, trace, policy, Path("outputs/defaults"))
+    cells, found = list(product(traces, policies)), []
+    with told(Sweep(study.overrides(*cells[0]), _RUNS).store, "defaults", "defaults", "cells") as progress:
+        for number, (trace, policy) in enumerate(cells):
+            progress(number, len(cells))
+            one = search(study, trace, policy, _RUNS)
             found.append(one)
             words = f"{one.untuned_rps:.4g} / {one.tuned_rps:.4g} req/s {' '.join(one.best)}"
-            print(f"{len(found)} of {len(traces) * len(policies)}: {policy} on {trace}: {words}", file=sys.stderr)
+            tell(f"{number + 1} of {len(cells)}: {policy} on {trace}: {words}")
     text = table(found, _LEAST)
     results_console().print(text, markup=False, highlight=False, soft_wrap=True)
     if out is not None:

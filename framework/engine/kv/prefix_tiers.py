@@ -56,7 +56,7 @@ class Tier:
         if self.chunk_tokens % block_tokens:
             raise InputError(
                 f"engine.prefix_stores: chunk_tokens={self.chunk_tokens} is no multiple of the {block_tokens} tokens of"
-                " a block of the prefix cache; see engine.prefix_unit"
+                " a block of the prefix cache; choose a multiple, or engine.prefix_unit=engine"
             )
         return self.chunk_tokens // block_tokens
 

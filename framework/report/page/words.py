@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from framework.cli.suggest import MADE_OF_A_FILE, OF_A_FILE
 
 _KNOWN = {
     "trace.rate": "request rate (requests/s)",
@@ -46,12 +49,20 @@ def axis_words(setting: str) -> str:
 
 
 def in_words(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without what only the program reads: `policy._target_=policies.chunked.Chunked` is `policy=Chunked`."""
+    """Settings without what only the program reads: `policy._target_=policies.chunked.Chunked` is `policy=Chunked`.
+
+    A class of a file is `FILE.py:CLASS`, with the beginning of the hash of its code.
+    """
     found: dict[str, Any] = {}
     for name, value in settings.items():
-        if name.endswith(_KIND):
-            found.setdefault(name.removesuffix(_KIND), str(value).rpartition(".")[2])
-        elif not name.endswith("._convert_"):
+        part, _, last = name.rpartition(".")
+        is_of_a_file = settings.get(f"{part}{_KIND}") == MADE_OF_A_FILE
+        if last == "_target_" and is_of_a_file:
+            file, kind, source = (str(settings.get(f"{part}.{key}")) for key in OF_A_FILE)
+            found[part] = f"{Path(file).name}:{kind} ({source[:8]})"
+        elif name.endswith(_KIND):
+            found.setdefault(part, str(value).rpartition(".")[2])
+        elif last != "_convert_" and not (is_of_a_file and last in OF_A_FILE):
             found[name] = value
     return found
 
