@@ -1161,6 +1161,7 @@ _OFTEN = {
     "stateful": 240,
     "pinned": 600,
     "tiered": 200,
+    "late": 40,
     "spanning": 600,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500

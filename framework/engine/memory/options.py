@@ -165,6 +165,9 @@ OPTIONS = record(
     ("counts_uses", "b1"),  # 1: a tier takes blocks that have been used more than once
     ("keeps_outputs", "b1"),  # 1: a tier takes what requests have generated
     ("counted_at", "i8"),  # for each request, its blocks whose use is counted on its present instance
+    # The front end, further.
+    ("some_late", "b1"),  # 1: requests may be late
+    ("late_at", "i8"),  # offset into times, by request: by how much it is late
     # Spans: requests that several instances compute.
     ("spans", "b1"),  # 1: the policy gives requests spans
     ("span_slots", "i8"),  # spans that there is room for; the one behind them holds the policy's answer
