@@ -1122,6 +1122,7 @@ _OFTEN = {
     "stateful": 240,
     "pinned": 600,
     "tiered": 200,
+    "late": 40,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more

@@ -24,6 +24,8 @@ def arrive(s: Simulation, r: Request) -> None:
         r.taken_in, r.arrival_s = True, s.now_s
         s.present[r.id] = r
         read_s = s.options.intake_token_s * r.input_tokens
+        if len(s.options.late_s):
+            read_s += s.options.late_s[r.id]
         if s.options.intake_s + read_s > 0:
             s.intake_free_s = max(s.now_s, s.intake_free_s) + s.options.intake_s
             s.push(s.intake_free_s + read_s, ARRIVAL, r.id)

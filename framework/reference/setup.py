@@ -17,6 +17,7 @@ from framework.system.cluster import PoolSpec
 from framework.timing import table
 from framework.timing.rank_row import instance_row
 from framework.timing.table import StepTables
+from framework.timing.uncertainty.lateness import lateness_s
 
 _UNBOUNDED = 1 << 40
 _remembering = functools.lru_cache(maxsize=1 << 14)  # a table is queried for the same step repeatedly
@@ -125,6 +126,7 @@ def options(setting: Setting) -> Options:
         request_s=entrance.request_s,
         intake_s=entrance.intake_s,
         intake_token_s=entrance.intake_token_s,
+        late_s=lateness_s(entrance, len(setting.workload), setting.seed).tolist(),
         asynchronous=engine.asynchronous,
         clients=setting.load.clients,
         horizon_s=math.inf if setting.load.duration_s is None else setting.load.duration_s + entrance.request_s,

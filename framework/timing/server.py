@@ -3,7 +3,8 @@
 Every term is a piece of work, in the order of its place:
 
 - the front end takes a request in: `request_s` for the way there and back (HTTP, process boundaries, the first token's
-  way to the client), `token_s` for each prompt token (the tokenizer);
+  way to the client), `token_s` for each prompt token (the tokenizer). With `jitter` above 0, `jitter` times the share
+  `late_share` of the requests, drawn by the run's seed, takes longer, by exponential times of mean `late_s`;
 - the host forms a step: `host_s` (scheduling, inputs, results of sampling, outputs) and `host_sequence_s` for each
   decode. A synchronous server does this between steps, while the GPU waits; an asynchronous one concurrently with the
   running step. `host_by_tp` has both for more than one GPU, where reaching several processes costs more: the values of
@@ -54,6 +55,9 @@ class Server:
     eager_layer_s: NotNegative = 0.0
     request_s: NotNegative = 0.0
     token_s: NotNegative = 0.0
+    jitter: NotNegative = 0.0
+    late_share: NotNegative = 0.0
+    late_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self, "server.")
@@ -87,6 +91,8 @@ class Server:
             graph_tokens=self._largest_graph(),
             request_s=self.request_s,
             intake_token_s=self.token_s,
+            late_share=min(self.jitter * self.late_share, 1.0),
+            late_s=self.late_s if self.jitter > 0.0 else 0.0,
         )
 
     def _largest_graph(self) -> float:

@@ -76,10 +76,13 @@ class StepRow:
     # These apply to every step.
     base_s: float = field(default=0.0, metadata=_OVERHEAD)
     # Time of every request before the scheduler sees it: `request_s` from a client's sending to the front end, which
-    # takes in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token.
+    # takes in one after another, `intake_s` each, and reads prompts, `intake_token_s` for each token. A share
+    # `late_share` of the requests is drawn to take longer there, by `late_s` on average.
     request_s: float = field(default=0.0, metadata=_REQUEST)
     intake_s: float = field(default=0.0, metadata=_REQUEST)
     intake_token_s: float = field(default=0.0, metadata=_REQUEST)
+    late_share: float = field(default=0.0, metadata=_REQUEST)
+    late_s: float = field(default=0.0, metadata=_REQUEST)
     # The host's time to form and launch a step, concurrent with the kernels: no step is shorter. `eager_s` is added for
     # a step of more tokens than `graph_tokens`, whose kernels no CUDA graph launches together.
     host_s: float = field(default=0.0, metadata=_HOST)

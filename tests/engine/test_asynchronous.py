@@ -16,6 +16,7 @@ from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.gpu import Gpu
 from framework.timing.table import StepRow, Surface
+from framework.timing.uncertainty.lateness import lateness_s
 from framework.workload import Workload
 from tests.engine.test_batching import Rows, scenario, times
 from tests.helpers.differences import run_engine
@@ -166,6 +167,20 @@ def test_the_front_end_takes_in_one_after_another_and_reads_with_it(implementati
     row = StepRow(base_s=1.0, intake_s=0.5, intake_token_s=0.25)
     result = run([0.0, 0.0], [4, 4], [1, 1], row, implementation=implementation)
     assert result.requests["first_token_s"].tolist() == [2.5, 3.5]
+
+
+@IMPLEMENTATIONS
+def test_late_requests_reach_the_scheduler_late(implementation: Any) -> None:
+    row = StepRow(base_s=1 / 64, late_share=0.25, late_s=0.5)
+    late_s = lateness_s(row, 200, seed=0)
+    result = run([4.0 * r for r in range(200)], [4] * 200, [1] * 200, row, implementation=implementation)
+    assert result.requests["arrival_s"].tolist() == [4.0 * r for r in range(200)]
+    waited_s = result.requests["first_token_s"] - result.requests["arrival_s"]
+    assert waited_s.tolist() == (late_s + 1 / 64).tolist()
+    assert 30 < (late_s > 0).sum() < 70
+    assert late_s[late_s > 0].mean() == pytest.approx(0.5, rel=0.4)
+    assert lateness_s(row, 200, seed=1).tolist() != late_s.tolist()
+    assert len(lateness_s(StepRow(late_share=0.25), 200, seed=0)) == 0
 
 
 def test_asynchronous_must_be_a_truth_value() -> None:

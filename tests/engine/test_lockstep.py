@@ -136,6 +136,7 @@ def test_a_rank_has_its_part_of_the_instance() -> None:
 def test_every_part_of_a_step_time_has_a_meaning_for_a_rank() -> None:
     of_a_step = {"prefill_step_s", "base_s", "eager_s", "graph_tokens", "host_s", "host_sequence_s"}
     of_prompts_and_kernels = {"waste", "decode_rows", "head_group", "request_s", "intake_s", "intake_token_s"}
+    of_prompts_and_kernels |= {"late_share", "late_s"}
     the_same = of_a_step | of_prompts_and_kernels | {"length_limit"}
     assert sorted({*EACH, *OVER_SIZES, *LIMITS, *the_same}) == sorted(field.name for field in fields(StepRow))
 

@@ -448,6 +448,13 @@ _MECHANISMS = {
         positive=("cache_hit_rate",),
         unlike="sticky",
     ),
+    "cachesage": Golden(
+        "policy=cachesage policy.samples=2 policy.horizon_s=1 trace.tenants={a:0.5,b:0.5} engine.kv_tokens=4096 "
+        + _TWO
+        + _SESSIONS,
+        positive=("cache_hit_rate",),
+        unlike="sticky",
+    ),
     "heddle": Golden(
         "policy=heddle policy.wide=0 policy.period_s=1 engine.kv_tokens=4096 " + _TWO + _SESSIONS,
         positive=("cache_hit_rate",),

@@ -593,6 +593,12 @@ MUTANTS = (
         "    if s.instances[i].role & PREFILL:\n        _queue",
         "    if True:\n        _queue",
     ),
+    Mutant(
+        "all requests are as late as the first",
+        "requests/arrivals.py",
+        "s.times[s.options.late_at + r]",
+        "s.times[s.options.late_at]",
+    ),
     Mutant("as much is fetched as is here", "requests/arrivals.py", "    if there <= here:", "    if there < here:"),
     Mutant(
         "loads add to the step where layers overlap",

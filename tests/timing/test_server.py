@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,12 @@ def test_requests_are_read_token_by_token() -> None:
     row = Server("s", request_s=0.5, token_s=0.25).overheads(10, ONE)
     assert (row.request_s, row.intake_token_s, row.intake_s) == (0.5, 0.25, 0.0)
     assert row.graph_tokens == np.inf
+
+
+def test_requests_are_late_if_the_server_has_jitter() -> None:
+    server = Server("s", late_share=0.25, late_s=0.5)
+    rows = [replace(server, jitter=jitter).overheads(10, ONE) for jitter in (0.0, 1.0, 2.0, 5.0)]
+    assert [(row.late_share, row.late_s) for row in rows] == [(0.0, 0.0), (0.25, 0.5), (0.5, 0.5), (1.0, 0.5)]
 
 
 def test_a_host_works_longer_for_several_gpus() -> None:

@@ -40,7 +40,7 @@ def test_every_field_is_packed(name: str) -> None:
 
 
 OF_NO_PART = (
-    *("request_s", "intake_s", "intake_token_s"),
+    *("request_s", "intake_s", "intake_token_s", "late_share", "late_s"),
     *("tokens_limit", "length_limit", "sampled_limit", "decode_limits", "graph_tokens", "decode_rows"),
     *("head_group", "decodes_at_once"),
 )

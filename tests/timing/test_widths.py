@@ -58,12 +58,15 @@ def test_all_seconds_are_stretched_and_limits_are_not() -> None:
         request_s=3.0,
         intake_s=0.5,
         intake_token_s=0.125,
+        late_share=0.25,
+        late_s=2.0,
     )
     twice = Stretched(Fixed(row), 2.0).row(model("llama3_8b"), gpu("h100"), ONE)
     before, after = stack([row]), stack([twice])
     assert base_s(after, 0, 1, 1, 1) == 2 * base_s(before, 0, 1, 1, 1)
     assert host_s(after, 0, 9, 2) == 2 * host_s(before, 0, 9, 2)
     assert (twice.request_s, twice.intake_s, twice.intake_token_s) == (6.0, 1.0, 0.25)
+    assert (twice.late_share, twice.late_s) == (0.25, 4.0)
     assert (twice.graph_tokens, twice.tokens_limit) == (8.0, 64.0)
     assert Stretched(Fixed(row), 1.5).source == "fixed x 1.5"
     with pytest.raises(InputError, match=r"stretched\.factor"):

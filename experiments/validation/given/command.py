@@ -6,8 +6,8 @@
 A JSON file has stages in open loop (`experiments/validation/given/stage_file.py` describes it), a CSV file runs whose
 requests all come at once (`experiments/validation/given/offline_file.py`). In a directory all such files are read. A
 server has the settings that a row states, and the defaults of run.py otherwise; settings on the command line come last.
-TPOT is (E2E - TTFT) / (output tokens - 1). A stage is replayed several times, with gaps drawn anew; the table has the
-median of each figure, `out` also the least and the largest.
+TPOT is (E2E - TTFT) / (output tokens - 1). A stage is replayed several times, with gaps drawn anew and some requests
+late (`server.jitter=1`); the table has the median of each figure, `out` also the least and the largest.
 """
 
 from __future__ import annotations

@@ -40,12 +40,17 @@ class Judged:
         return 100 * (self.predicted / self.measured - 1)
 
 
+_TAIL = "server.jitter=1"  # a real server answers some requests late
 _FIGURES = ("ttft_ms_mean", "ttft_ms_p50", "ttft_ms_p90", "ttft_ms_p99", "tpot_ms_mean")
 
 
 def judge_stage(stage: Stage, overrides: Sequence[str], draws: int) -> list[Judged]:
-    """The figures of a stage over `draws` draws. Raises InputError if it cannot be simulated."""
-    replays, measured = [replayed(stage, None, overrides, draw=draw) for draw in range(draws)], Figures.measured(stage)
+    """The figures of a stage over `draws` draws, some of whose requests are late (`server.jitter`).
+
+    Raises InputError if it cannot be simulated.
+    """
+    replays = [replayed(stage, None, (_TAIL, *overrides), draw=draw) for draw in range(draws)]
+    measured = Figures.measured(stage)
     judged = []
     for name in _FIGURES:
         drawn = [getattr(one, name) for one in replays]

@@ -165,4 +165,7 @@ OPTIONS = record(
     ("counts_uses", "b1"),  # 1: a tier takes blocks that have been used more than once
     ("keeps_outputs", "b1"),  # 1: a tier takes what requests have generated
     ("counted_at", "i8"),  # for each request, its blocks whose use is counted on its present instance
+    # The front end, further.
+    ("some_late", "b1"),  # 1: requests may be late
+    ("late_at", "i8"),  # offset into times, by request: by how much it is late
 )

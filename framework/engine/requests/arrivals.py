@@ -54,6 +54,8 @@ def arrive(s: State, r: int) -> None:
         q.taken_in = True
         q.arrival_s = sim.now_s
         read_s = s.options.intake_token_s * q.input_tokens
+        if unlikely(s.options.some_late):
+            read_s += s.times[s.options.late_at + r]
         if s.options.intake_s + read_s > 0.0:
             sim.intake_free_s = max(sim.now_s, sim.intake_free_s) + s.options.intake_s
             turn_push(s, r, sim.intake_free_s + read_s)

@@ -32,6 +32,7 @@ from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
 from framework.system.faults import FaultEvent
 from framework.timing.table import stack
+from framework.timing.uncertainty.lateness import lateness_s
 from framework.workload import read_only
 
 _LOG_ROWS = 1 << 17
@@ -87,7 +88,7 @@ def allocate(setting: Setting) -> Memory:
         flows=flows,
         links=_links(cluster),
         channels=_channels(cluster, len(workload)),
-        times=_times(options, cluster, faults),
+        times=_times(options, cluster, faults, lateness_s(steps[cluster.entrance], len(workload), setting.seed)),
         lists=lists,
         names=read_only(names),
         step_log=step_log,
@@ -137,9 +138,11 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
     return {"step": step, "prefill_step": prefill_step}
 
 
-def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent]) -> NDArray[np.float64]:
-    """The times of each instance's events (none is due yet), those of faults with their values, and room for those of
-    clients that give up and of requests at the gateway.
+def _times(
+    options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent], late_s: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The times of each instance's events (none is due yet), those of faults with their values, room for those of
+    clients that give up and of requests at the gateway, and by how much each request is late (none: (0,)).
     """
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
@@ -151,7 +154,8 @@ def _times(options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[Fau
     gated = np.zeros(2 * count if options["flows"][0] else 0)
     options["gated_since_at"] = options["patient_times_at"] + len(deadlines)
     options["gated_s_at"] = options["gated_since_at"] + len(gated) // 2
-    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines, gated])
+    options["some_late"], options["late_at"] = len(late_s) > 0, options["gated_since_at"] + len(gated)
+    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines, gated, late_s])
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:

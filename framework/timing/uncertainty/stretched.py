@@ -32,5 +32,5 @@ class Stretched:
     def row(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> StepRow:
         """The step times of one instance. Raises InputError if the source has none."""
         row = self.timing.row(model, gpu, parallelism)
-        outside = ("host_s", "host_sequence_s", "eager_s", "request_s", "intake_s", "intake_token_s")
+        outside = ("host_s", "host_sequence_s", "eager_s", "request_s", "intake_s", "intake_token_s", "late_s")
         return replace(row.times(self.factor), **{name: self.factor * getattr(row, name) for name in outside})
