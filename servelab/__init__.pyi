@@ -21,6 +21,7 @@ from framework.policy import (
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
+    Span,
     View,
     decision,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "SetMaxBatch",
     "SetRole",
     "SetTokenBudget",
+    "Span",
     "Slo",
     "View",
     "Workload",

@@ -277,7 +277,7 @@ def test_a_space_is_read_without_what_the_user_set() -> None:
     found = command._space({"space": "chunked"}, {"gpus": "4"}, base)
     assert (found.name, found.fixed["gpus"], found.fixed["cluster.tp"]) == ("chunked", 4, 1)
     assert "cluster.tp" not in [one.name for one in found.dimensions]
-    with pytest.raises(InputError, match=r"space=NAME is missing; there are ares, chunked"):
+    with pytest.raises(InputError, match=r"space=NAME is missing; there are apex, ares, chunked"):
         command._space({}, {}, base)
 
 
