@@ -25,6 +25,7 @@ FOUND = [  # among a hundred thousand
     *(("fetching", seed) for seed in (1000528, 1001050)),  # the same at a boundary, and a hook looks at this time
     ("sharing", 10348),  # decodes evict a block of a prompt that waits for room for its first chunk, which then has it
     ("moving", 500122),  # KV comes to an instance whose running leap has evicted blocks of the same names
+    *(("spanning", seed) for seed in (100216, 100486)),  # a claim ends while instances stand ready for it
     ("crossing", 5233),  # a block is found that nobody holds, before one of its name that is held for another instance
 ]
 _BLOCK = 25  # runs of one test, so that processes share them out

@@ -2394,6 +2394,12 @@ MUTANTS = (
         "        s.instances[instance_of(s, number, k)].looked = False",
         "        pass",
     ),
+    Mutant(
+        "an instance stands ready for a span that has ended",
+        "roles/spans.py",
+        "            s.instances[i].ready = False",
+        "            pass",
+    ),
     Mutant("guests are not read", "steps/step.py", " + inst.guests if decodes", " if decodes"),
     Mutant("guests make contexts unequal", "durations/duration.py", "step.context - inst.guests", "step.context"),
     Mutant("KV elsewhere costs no message", "durations/duration.py", "first_s += s.options.exchange_s", "pass"),

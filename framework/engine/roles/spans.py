@@ -263,6 +263,7 @@ def _release(s: State) -> None:
         for k in range(s.lists[row + COUNT]):
             i = instance_of(s, number, k)
             s.instances[i].marked = True
+            s.instances[i].ready = False  # it may stand ready for this span, whose step has not begun
             catch_up_one(s, i)
             if k > 0:
                 give_back(s, number, k)

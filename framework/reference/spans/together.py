@@ -151,6 +151,7 @@ def give_back_shares(s: Simulation) -> None:
         for span in over:
             if span in i.shares:
                 i.shares.remove(span)
+                i.ready = False  # it may stand ready for this span, whose step has not begun
                 if i is not span.instances[0]:
                     i.cache.free_kv(span.request)
     for i in touched:
