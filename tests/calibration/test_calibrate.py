@@ -327,6 +327,7 @@ def test_measured_parts_are_calibrated_as_the_parts_are(tmp_path):
     row = calibrations_of(timing)(calibration).row(*setup)
     entry = timing.entry(*setup)
     expected = entry.joint.of(entry.parts.row(calibration))
+    assert expected.attention is not None
     longer = expected.attention.continued_to(float(setup[0].max_context))  # than the profile
     assert row == replace(expected, attention=longer)
     assert row != apply(calibration, timing.row(*setup), StepRow())  # which cannot tell communication from kernels

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.compiler.decorators import inner
+from framework.engine.memory.queues import take_out
 from framework.engine.memory.state import State
 from framework.policy.spans import MOST_INSTANCES, MOST_SPANS
 
@@ -152,13 +153,5 @@ def end_span(s: State, r: int) -> int:
 def leave_claims(s: State, r: int) -> None:
     """Take r out of those that wait for the step that computes them."""
     sim = s.sim
-    before, other = -1, sim.claim_head
-    while other != r:
-        before, other = other, s.requests[other].next
-    if before < 0:
-        sim.claim_head = s.requests[r].next
-    else:
-        s.requests[before].next = s.requests[r].next
-    if sim.claim_tail == r:
-        sim.claim_tail = before
+    sim.claim_head, sim.claim_tail = take_out(s, sim.claim_head, sim.claim_tail, r)
     sim.spanning -= 1

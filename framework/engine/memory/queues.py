@@ -321,3 +321,16 @@ def append(s: State, head: int, tail: int, r: int) -> int:
         return r
     s.requests[tail].next = r
     return head
+
+
+@inner
+def take_out(s: State, head: int, tail: int, r: int) -> tuple[int, int]:
+    """Take r out of a linked list that has it; returns its head and its tail, -1 if it is empty now."""
+    before, other = -1, head
+    while other != r:
+        before, other = other, s.requests[other].next
+    if before < 0:
+        head = s.requests[r].next
+    else:
+        s.requests[before].next = s.requests[r].next
+    return head, before if tail == r else tail

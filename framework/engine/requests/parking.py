@@ -6,7 +6,7 @@ import numpy as np
 
 from framework.codes import PARKED
 from framework.compiler.decorators import inner
-from framework.engine.memory.queues import append
+from framework.engine.memory.queues import append, take_out
 from framework.engine.memory.state import State
 
 
@@ -37,15 +37,7 @@ def forget_place(s: State, r: int) -> None:
 def leave_parked(s: State, r: int) -> None:
     """Take r out of the parked requests."""
     sim = s.sim
-    before, other = -1, sim.parked_head
-    while other != r:
-        before, other = other, s.requests[other].next
-    if before < 0:
-        sim.parked_head = s.requests[r].next
-    else:
-        s.requests[before].next = s.requests[r].next
-    if sim.parked_tail == r:
-        sim.parked_tail = before
+    sim.parked_head, sim.parked_tail = take_out(s, sim.parked_head, sim.parked_tail, r)
     sim.parked -= 1
 
 

@@ -8,7 +8,7 @@ from framework.engine.events.ask import ask
 from framework.engine.events.order import wake
 from framework.engine.kv.spans import HAS_NO_SPAN, NEVER_SPANNED
 from framework.engine.memory.kv_blocks import blocks_for, largest_request
-from framework.engine.memory.queues import append
+from framework.engine.memory.queues import append, take_out
 from framework.engine.memory.state import State
 from framework.policy.hooks import NO_SPAN, RAISED, SPAN
 
@@ -71,13 +71,5 @@ def _begin_to_wait(s: State, r: int) -> None:
 def leave_spanless(s: State, r: int) -> None:
     """Take r out of those that wait for a span."""
     sim = s.sim
-    before, other = -1, sim.spanless_head
-    while other != r:
-        before, other = other, s.requests[other].next
-    if before < 0:
-        sim.spanless_head = s.requests[r].next
-    else:
-        s.requests[before].next = s.requests[r].next
-    if sim.spanless_tail == r:
-        sim.spanless_tail = before
+    sim.spanless_head, sim.spanless_tail = take_out(s, sim.spanless_head, sim.spanless_tail, r)
     sim.spanning -= 1
