@@ -85,6 +85,15 @@ def chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
+def follows_interrupt(error: BaseException | None) -> bool:
+    """Whether an interrupt led to this error: one that came during a callback or an import, or inside OmegaConf, whose
+    clean-up fails then and whose error hides what it follows.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
 def text_of(error: BaseException) -> str:
     """The text of an error. A user's class may fail to give one."""
     try:

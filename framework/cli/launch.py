@@ -28,7 +28,7 @@ from framework.cli.streams import (
     reader_has_gone,
     report_error,
 )
-from framework.errors import InputError
+from framework.errors import InputError, follows_interrupt
 from framework.version import VERSION
 
 USER_ERROR = 2
@@ -112,7 +112,7 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
         if reader_has_gone(error):
             drop_output()
             return BROKEN_PIPE
-        if _follows_interrupt(error):
+        if follows_interrupt(error):
             return _interrupted(interrupted)
         line = explain(error)
         if line is None:
@@ -122,15 +122,6 @@ def guard(main: Callable[[], int | None], interrupted: str = "") -> int:
     finally:
         drop_unwritable_output()
     return code or 0
-
-
-def _follows_interrupt(error: BaseException | None) -> bool:
-    """Whether an interrupt led to this error: one that came during a callback or an import, or inside OmegaConf, whose
-    clean-up fails then and whose error hides what it follows.
-    """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _report_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -27,7 +27,7 @@ from framework.cli.files import remove_abandoned, write_whole
 from framework.cli.launch import BROKEN_PIPE, USER_ERROR
 from framework.cli.safe_text import masked
 from framework.cli.streams import drop_output, reader_has_gone, report_error
-from framework.errors import InputError, hook_noted
+from framework.errors import InputError, follows_interrupt, hook_noted
 from framework.run.comparison import print_comparison, written_since
 from framework.run.following import Follower
 
@@ -108,6 +108,8 @@ class Runs(Follower):
         if reader_has_gone(error):  # Hydra would report it
             drop_output()
             sys.exit(BROKEN_PIPE)
+        if follows_interrupt(error):  # Hydra would report the error as well
+            raise KeyboardInterrupt
         output = OmegaConf.select(config, "hydra.runtime.output_dir", throw_on_missing=False)
         line = explain(error)
         if output is not None and (line is None or hook_noted(error)):

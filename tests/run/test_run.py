@@ -36,6 +36,11 @@ class Faulty(Aggregated):
     def route_prefill(self, request, cluster):
         if self.kind == "raises":
             return {}["nothing"]
+        if self.kind == "interrupted":
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise SystemError("a clean-up fails")
         return 99
 """
 
@@ -283,3 +288,10 @@ def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert (out, err) == ("", "")
     assert not runs_below(tmp_path)
+
+
+def test_an_error_that_an_interrupt_caused_ends_quietly(
+    run: Callable[..., Finished], tmp_path: Path, faulty: tuple[str, ...]
+) -> None:
+    finished = run(*faulty, "policy.kind=interrupted", PYTHONPATH=str(tmp_path / "outside"))
+    assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
