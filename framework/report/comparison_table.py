@@ -16,7 +16,6 @@ from framework.report.numbers import number
 from framework.report.table_words import (
     COMPARED,
     WARNING,
-    WIDE,
     Summary,
     alike,
     attainment,
@@ -42,7 +41,7 @@ def comparison_table(
 
     Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is named
     by what distinguishes it. Runs on different numbers of GPUs are compared by goodput per GPU, and runs at capacity by
-    that. A narrow terminal gets fewer columns.
+    that.
     """
     named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
     return _Comparison(summaries, named, groups or [0] * len(summaries))
@@ -56,19 +55,19 @@ class _Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
-        yield self._runs(_COUNTED if options.max_width >= WIDE else ())
+        yield self._runs()
         yield from (Text(line, style="dim") for line in footnotes(self.summaries))
 
-    def _runs(self, counted: Sequence[str]) -> Table:
-        """One row for each run; `counted`: keys of counts after the latencies, with the requests not served."""
+    def _runs(self) -> Table:
+        """One row for each run: what ranks it, latencies, then counts."""
         ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
             best[group] = max(best.get(group, 0.0), summary[ranking])
         table = plain_table("", "run", between=0)
         table.add_column("")
-        of_counts = ["not\nserved", *headings(*counted)] if counted else []
-        for heading in (*headings(ranking, "slo_attainment", *COMPARED), *of_counts):
+        figures = headings(ranking, "slo_attainment", *COMPARED)
+        for heading in (*figures, "not\nserved", *headings(*_COUNTED)):
             table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
         for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
@@ -77,12 +76,11 @@ class _Comparison:
             before = group
             is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
             unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
-            counts = (unserved, *(summary[key] for key in counted)) if counted else ()
             table.add_row(
                 *("▸" if is_best else "", label, mark(summary)),
                 *(number(summary[ranking]), attainment(summary["slo_attainment"], unit="")),
                 *(scaled(metric(key), summary[key]) for key in COMPARED),
-                *(f"{count:,.0f}" for count in counts),
+                *(f"{count:,.0f}" for count in (unserved, *(summary[key] for key in _COUNTED))),
                 style="bold" if is_best else "",
             )
         return table

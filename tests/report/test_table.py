@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
+from framework.cli.console import SafeConsole
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate, summarize
 from framework.report.comparison_table import comparison_table
@@ -24,7 +25,7 @@ LONG = summarize(small_result(), SLO) | {"window_is_short": False}
 
 def printed(table: RenderableType, width: int = 100, **options: Any) -> str:
     file = io.StringIO()
-    Console(file=file, width=width, **options).print(table)
+    SafeConsole(file=file, width=width, **options).print(table)
     return file.getvalue()
 
 
