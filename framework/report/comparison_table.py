@@ -56,25 +56,41 @@ class _Comparison:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
         yield self._runs()
-        yield from (Text(line, style="dim") for line in footnotes(self.summaries))
+        yield from (Text(line, style="dim") for line in (*footnotes(self.summaries), *self._equals()))
 
-    def _runs(self) -> Table:
-        """One row for each run: what ranks it, latencies, then counts."""
+    def _best(self) -> list[bool]:
+        """Whether each run is the best of its group, or as good."""
         ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
             best[group] = max(best.get(group, 0.0), summary[ranking])
+        return [
+            self.groups.count(group) > 1 and 0 < best[group] == summary[ranking]
+            for group, summary in zip(self.groups, self.summaries, strict=True)
+        ]
+
+    def _equals(self) -> list[str]:
+        """What would distinguish runs that are equally good because they serve all that is offered."""
+        chosen = zip(self.groups, self.summaries, self._best(), strict=True)
+        whole = [group for group, summary, best in chosen if best and summary["slo_attainment"] == 1.0]
+        if len(set(whole)) == len(whole) or any(one["load"] != "open" for one in self.summaries):
+            return []
+        return ["▸ several times: each serves all that is offered; a higher trace.rate distinguishes them"]
+
+    def _runs(self) -> Table:
+        """One row for each run: what ranks it, latencies, then counts."""
+        ranking = _ranking(self.summaries)
         table = plain_table("", "run", between=0)
         table.add_column("")
         figures = headings(ranking, "slo_attainment", *COMPARED)
         for heading in (*figures, "not\nserved", *headings(*_COUNTED)):
             table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
-        for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
+        rows = zip(self.labels, self.groups, self.summaries, self._best(), strict=True)
+        for label, group, summary, is_best in rows:
             if group != before:
                 table.add_section()
             before = group
-            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
             unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
             table.add_row(
                 *("▸" if is_best else "", label, mark(summary)),
