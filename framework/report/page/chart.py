@@ -23,7 +23,7 @@ _THIN, _SMALL = 1.6, 3.0  # pixels, of the last line and its marks
 _WIDER, _LARGER = (1.5, 4.5), (1.1, 4.0)  # pixels from a line to the one below it, and in all
 
 
-# --- lines that stay visible where they are equal: each is thinner than the one before, and has smaller marks ----------
+# --- lines that stay visible where they are equal: each is thinner, with smaller marks, than the one before -----------
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
         sign = f" {SHORT}" if has_short_window([one.summary]) else ""
         state = f"{load_state([one.summary]) or '–'}{sign}"
         runs = Links([(run.name, run.place) for run in one.runs])
-        first = [BEST if any(one is other for other in best) else "", *([runs] if linked else [])]
+        first: list[Cell] = [BEST if any(one is other for other in best) else "", *([runs] if linked else [])]
         rows.append([*first, *(_setting(one, axis, numeric) for axis in axes), *values, state])
     more = len(ordered) - len(rows)
     said = [f"{SHORT}: {SHORT_MEANS}."] if has_short_window(one.summary for one in ordered) else []
