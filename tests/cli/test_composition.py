@@ -29,14 +29,14 @@ def test_what_is_composed_is_what_hydra_composes() -> None:
 
 
 def test_an_interrupt_waits_for_the_end_of_a_composition(monkeypatch: pytest.MonkeyPatch) -> None:
-    composed, ended = Loader._composed, []
+    apply, ended = Loader._apply, []
 
-    def interrupted(*arguments: Any) -> Any:
+    def interrupted(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGINT)
-        ended.append(composed(*arguments))
-        return ended[0]
+        apply(*arguments)
+        ended.append(arguments[-1])
 
-    monkeypatch.setattr(Loader, "_composed", interrupted)
+    monkeypatch.setattr(Loader, "_apply", interrupted)
     with composing(ROOT / "conf"), pytest.raises(KeyboardInterrupt):
         compose("config", overrides=["policy=chunked"])
     assert ended[0].policy["_target_"]
