@@ -5,10 +5,10 @@ et al., arXiv 2501.08090).
 instance gets fewer seats, below 1 it gets more once all are taken.
 
 *Global.* A request is interactive if its TTFT limit is at most `interactive_s`, else a batch request. Instances for
-interactive requests are as many as those need, divided by `use`: the rest is kept for spikes, and serves batch requests
-meanwhile. Batch requests are ordered by deadline, and step aside for interactive ones. Further instances, for batch
-requests alone, are started only if the others cannot serve those that wait, up to some deadline, by that deadline; they
-are stopped when no batch request is left.
+interactive requests are as many as those need for their seats, or for the prompts that arrived last, divided by `use`:
+the rest is kept for spikes, and serves batch requests meanwhile. Batch requests are ordered by deadline, and step aside
+for interactive ones. Further instances, for batch requests alone, are started only if the others cannot serve those
+that wait, up to some deadline, by that deadline; they are stopped when no batch request is left.
 
 Simplified: an instance needs as many tokens a second as finished requests have shown. The throughput of a batch size is
 not part of the local backpressure, and seats are at most those of the engine. A request that steps aside is computed
@@ -69,14 +69,22 @@ class Chiron(Aggregated):
         self._for_batch = np.zeros(count, np.bool_)  # instances that serve batch requests alone
         self._most = cluster.instances.max_batch.copy()
         self._tokens = self._busy_s = 0.0  # of finished requests, and of instances with work
+        there = cluster.instances
+        budget = int(there.token_budget[0])
+        self._token_s = float(there.estimate_s(budget, 0, 0)[0]) / budget  # of a prefill
+        self._prompt_tokens = 0  # uncached, of interactive requests since the last tick
         self._enough_s = 0.0  # since when fewer interactive instances would do
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         pool = cluster.prefill
         load = (pool.queued + pool.prefilling + pool.running + pool.incoming).astype(np.float64)
         alone = self._for_batch[pool.ids]
-        wrong = alone if self._interactive[request.id] else ~alone
-        return pool.argmin(np.where(wrong, load + 1e9, load))
+        interactive = self._interactive[request.id]
+        home = pool.argmin(np.where(alone if interactive else ~alone, load + 1e9, load))
+        if interactive:
+            cached = pool.cached_tokens(request)[pool.ids == home]
+            self._prompt_tokens += request.input_tokens - int(cached[0])
+        return home
 
     def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
         due_s = cluster.requests.arrival_s[queue] + self._ttft_s[queue]
@@ -121,7 +129,9 @@ class Chiron(Aggregated):
         ids = np.concatenate([np.zeros(0, np.int64), *(self._present(cluster, i) for i in on.tolist())])
         mine = self._interactive[ids]
         seats = cluster.instances.max_batch[on].mean() if len(on) else 1.0
-        needed = np.count_nonzero(mine) / seats
+        computing = self._prompt_tokens * self._token_s / (self.tick_s or 1.0)
+        self._prompt_tokens = 0
+        needed = max(np.count_nonzero(mine) / seats, computing)
         interactive, have = max(math.ceil(needed / self.use), 1), np.count_nonzero(~self._for_batch[on])
         if interactive >= have:
             self._enough_s = cluster.now_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +24,7 @@ from framework.metrics.figure import Metric
 from framework.report.load_words import SHORT, has_short_window, is_overloaded
 
 FITTED = "(fitted)"
+_OF_A_FILE = re.compile(r"^.*\.py:(?=\w+$)")
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def lay_out(figures: Figures, filters: Mapping[str, str]) -> Sheet:
 
 def _sections(figures: Figures, block: _Block, fitted_places: _FittedPlaces) -> Iterator[Section]:
     rows = figures.selection.rows.labels
-    labels = {row: _row_label(row, fitted_places.rows) for row in rows}
+    labels = {row: _row_label(figures.selection.rows, row, fitted_places.rows) for row in rows}
     yield Section(
         block.heading,
         tuple(
@@ -207,16 +209,26 @@ def _fitted_places(selection: Selection) -> _FittedPlaces:
     )
 
 
-def _row_label(row: Label, fitted: Collection[Label]) -> tuple[str, ...]:
-    parts = [shown(value) for value in row]
+def _row_label(axis: Axis, row: Label, fitted: Collection[Label]) -> tuple[str, ...]:
+    parts = _spoken(axis, row)
     return (*parts[:-1], f"{parts[-1]} {FITTED}") if row in fitted else tuple(parts)
 
 
 def _column_label(axis: Axis, column: Label, fitted: Collection[Label]) -> str:
     """A label: an option speaks for itself, a number needs the name of its key."""
-    named = zip(axis.keys, _short(axis.keys), column, strict=True)
-    parts = [f"{short} {shown(value)}" if "." in key or key == "seed" else shown(value) for key, short, value in named]
+    named = zip(axis.keys, _short(axis.keys), _spoken(axis, column), strict=True)
+    parts = [f"{short} {value}" if "." in key or key == "seed" else value for key, short, value in named]
     return " ".join([", ".join(parts), *([FITTED] if column in fitted else [])])
+
+
+def _spoken(axis: Axis, one: Label) -> list[str]:
+    """The values as text; a class of a file (`mine.py:Mine`) by its name alone, if that is no other label's."""
+    parts = []
+    for place, value in enumerate(one):
+        names = [_OF_A_FILE.sub("", shown(other)) for other in {label[place] for label in axis.labels}]
+        short = _OF_A_FILE.sub("", shown(value))
+        parts.append(short if names.count(short) == 1 else shown(value))
+    return parts
 
 
 def _named(axis: Axis) -> str:

@@ -31,24 +31,28 @@ class Attention:
     A chunk from token a to token b costs at least g(b) (b^2 - a^2), so token x costs at least (2 x - 1) g(b), with b
     the end of its chunk. `tokens_s` (X + 1,): sum over the first x tokens of the least cost of each; `least` (X + 1,):
     the least g up to x; `last` (X + 1,): g itself, the least for each token of an uncut prompt of x tokens (`whole`).
+    `bounded_s` (X + 1,): what the first x tokens cost besides, however they are cut.
     """
 
     tokens_s: Floats
     least: Floats
     last: Floats
+    bounded_s: Floats
     whole: bool
 
     def upto_s(self, tokens: Integers) -> Floats:
         """The least cost of the first `tokens` tokens of any prompt."""
-        return self.tokens_s[np.minimum(tokens, len(self.tokens_s) - 1)]
+        tokens = np.minimum(tokens, len(self.tokens_s) - 1)
+        return self.tokens_s[tokens] + self.bounded_s[tokens]
 
     def prompt_s(self, cached: Integers, tokens: Integers) -> Floats:
         """Seconds for prompts of `tokens` tokens, of which the first `cached` are cached."""
         tokens, cached = (np.minimum(which, len(self.last) - 1) for which in (tokens, cached))
         squares = tokens.astype(np.float64) ** 2 - cached.astype(np.float64) ** 2
+        bounded_s = self.bounded_s[tokens] - self.bounded_s[cached]
         if self.whole:
-            return self.last[tokens] * squares
-        return np.maximum(self.upto_s(tokens) - self.upto_s(cached), self.least[tokens] * squares)
+            return self.last[tokens] * squares + bounded_s
+        return np.maximum(self.tokens_s[tokens] - self.tokens_s[cached], self.least[tokens] * squares) + bounded_s
 
 
 def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Attention:
@@ -60,7 +64,9 @@ def attention(row: StepRow, longest: int, chunk: float, *, whole: bool) -> Atten
     ahead = _least_ahead(rate, longest if whole else int(min(chunk, longest)))
     tokens_s = np.cumsum((2 * ends - 1) * ahead)
     least = np.minimum.accumulate(rate)
-    return Attention(np.insert(tokens_s, 0, 0.0), np.insert(least, 0, 0.0), np.insert(rate, 0, 0.0), whole)
+    series = tokens_s, least, rate, curve_at(row.bounded, ends)
+    tokens_s, least, last, bounded_s = (np.insert(values, 0, 0.0) for values in series)
+    return Attention(tokens_s, least, last, bounded_s, whole)
 
 
 def _least_ahead(values: Floats, width: int) -> Floats:

@@ -190,7 +190,7 @@ def whole(name: str, text: str, largest: int = _LARGEST, least: int = 1) -> int:
     digits = text.replace("_", "").replace(",", "")
     is_whole = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
     if not is_whole or not least <= int(digits) <= largest:
-        raise InputError(f"{name} must be a whole number from {least} to {largest:,}, got {text!r}")
+        raise InputError(f"{name} must be a whole number from {least:,} to {largest:,}, got {text!r}")
     return int(digits)
 
 

@@ -20,6 +20,7 @@ from framework.cli.suggest import nearest
 from framework.errors import InputError
 
 _HELP = ("-h", "--help")
+_LAST_PORT = 65_535
 _WIDTH = 100  # columns for the explanation of a key
 
 
@@ -35,6 +36,10 @@ class Arguments:
     def whole(self, key: str, default: int, least: int = 1) -> int:
         """A whole number. Raises InputError for another value, as the other methods do."""
         return whole(key, self.own[key], least=least) if key in self.own else default
+
+    def port(self, key: str, default: int) -> int:
+        """A port of this machine, 0: any that is free."""
+        return whole(key, self.own[key], _LAST_PORT, 0) if key in self.own else default
 
     def number(self, key: str, default: float) -> float:
         """A finite number."""

@@ -1,4 +1,4 @@
-"""Output for a terminal: it shows every character, and every column and digit of a table."""
+"""Output for a terminal: it shows every character, whole columns of a table, and the names of those without room."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENDLESS = 10_000  # columns of a terminal on which any table may be as wide as 
 
 
 class SafeConsole(Console):
-    """Shows control characters instead of sending them, and divides a table that is wider than the terminal."""
+    """Shows control characters instead of sending them, and leaves columns out of a table wider than the terminal."""
 
     def render_str(self, text: str, **how: Any) -> Text:
         """The text of a cell or a line."""
@@ -37,17 +37,18 @@ class SafeConsole(Console):
         if not isinstance(renderable, Table):
             yield from super().render(renderable, options)
             return
-        for number, part in enumerate(in_parts(renderable, self, options or self.options)):
-            if number:
-                yield Segment.line()
-            yield from super().render(part, options)
+        options = options or self.options
+        shown, missing = fitted(renderable, self, options)
+        yield from super().render(shown, options)
+        if missing:
+            yield from super().render(Text(missing, "dim"), options)
 
 
-def in_parts(table: Table, console: Console, options: ConsoleOptions) -> list[Table]:
-    """The table, or as many tables below each other as it takes; each begins with the columns that name the rows.
+def fitted(table: Table, console: Console, options: ConsoleOptions) -> tuple[Table, str]:
+    """The table without the last columns if it is wider than the terminal, and a line that names them.
 
-    These are the first column and those after it that are flush left. They are folded if they take more than half the
-    width.
+    The first column and those after it that are flush left name the rows, so they stay. They are folded if they take
+    more than half the width. One other column stays too.
     """
     columns, width = table.columns, options.max_width
     names = next((at for at, column in enumerate(columns) if at and column.justify != "left"), len(columns))
@@ -61,15 +62,21 @@ def in_parts(table: Table, console: Console, options: ConsoleOptions) -> list[Ta
     least = wanted([column for column in naming if column.no_wrap]) if len(foldable) < len(naming) else 0
     least += sum(_longest_word(console, endless, column) for column in foldable)
     if not rest or least + wanted(rest) <= width:
-        return [table]
-    room = width - min(least, width // 2)
-    groups: list[list[Column]] = [[]]
-    for column in rest:
-        if groups[-1] and wanted([*groups[-1], column]) > room:
-            groups.append([])
-        groups[-1].append(column)
-    folded = [_folding(column) for column in naming]
-    return [_part(table, [*folded, *group]) for group in groups]
+        return table, ""
+    folded = min(least, width // 2)
+    kept = next((end for end in range(len(rest), 1, -1) if wanted(rest[:end]) <= width - folded), 1)
+    part = _part(table, [*(_folding(column) for column in naming), *rest[:kept]])
+    return part, _missing(rest, kept, least + wanted(rest))
+
+
+def _missing(columns: Sequence[Column], kept: int, width: int) -> str:
+    """`not shown: TBT P99 ms, E2E P99 s (a terminal of 97 columns has room)`; nothing without columns to name."""
+    said, first = [], ""
+    for column in columns:
+        lines = str(column.header).split("\n")
+        first = lines[0] or first  # an empty first line repeats that of the column before
+        said.append(" ".join([first, *lines[1:]]).replace("- ", "").strip())
+    return f"not shown: {', '.join(said[kept:])} (a terminal of {width} columns has room)" if said[kept:] else ""
 
 
 def _longest_word(console: Console, options: ConsoleOptions, column: Column) -> int:

@@ -65,7 +65,7 @@ def _unknown_choice(error: MissingConfigException) -> str:
     if not error.missing_cfg_file or error.options is None:
         return _one_line(error).split(" Config search path:")[0]
     if error.missing_cfg_file.startswith("trace/") and is_file_name(name := error.missing_cfg_file[len("trace/") :]):
-        return f"trace={name}: trace takes a name of {_names(error.options)}; a file is trace.path={name}"
+        return f"trace={name}: a file is given as trace.path={name}; trace takes a name of {_names(error.options)}"
     group, _, name = error.missing_cfg_file.rpartition("/")
     near = nearest(name, error.options)
     return f"{group}={name}: there is no {group} of that name{near or ';'} choose one of {_names(error.options)}"

@@ -25,6 +25,7 @@ from framework.diagnosis.phase_times import (
     without_host,
 )
 from framework.engine.durations.speculation import Speculation
+from framework.engine.kv.prefix_tiers import Tier
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, decode_least_kv, overrides, prefill_least_queued
@@ -109,6 +110,24 @@ def memory_is_endless(experiment: Experiment, seen: Seen) -> Experiment:
     tokens = int(workload.input_tokens.sum() + workload.output_tokens.sum())
     endless = 2 * tokens + engine.block_tokens * (len(workload) + 1)
     return replace(fresh(experiment), engine=replace(engine, kv_tokens=max(endless, engine.kv_tokens or 0)))
+
+
+def evicted_kv_comes_back(experiment: Experiment, seen: Seen) -> Experiment | None:
+    """Keep what instances evict in memory of their own without end, which they read in no time, where calls follow
+    others.
+    """
+    engine = experiment.engine
+    if experiment.workload.previous is None or not engine.prefix_cache:
+        return None
+    tiers = engine.prefix_stores.tiers or {"endless": Tier(write="back")}
+    endless = {
+        name: replace(
+            tier, capacity_tokens=None, capacity_bytes=None, bandwidth_bytes_s=_ENDLESS_BYTES_S, latency_s=0.0
+        )
+        for name, tier in tiers.items()
+    }
+    stores = replace(engine.prefix_stores, tiers=endless)
+    return replace(fresh(experiment), engine=replace(engine, prefix_stores=stores))
 
 
 def batch_is_endless(experiment: Experiment, seen: Seen) -> Experiment:

@@ -11,6 +11,7 @@ import polars as pl
 from framework.diagnosis.decode_steps import DecodeSteps
 from framework.diagnosis.findings import Diagnosis, as_percent, as_time
 from framework.diagnosis.waiting import Waiting
+from framework.metrics.service.programs import lost_tokens
 from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement
@@ -99,6 +100,15 @@ def _memory(case: _Case) -> str:
     lost = as_percent(summary["out_of_memory_rate"])
     lacking = f"{summary['preemptions']:,} preemptions, {lost} not served for lack of it"
     return f"KV memory in use on average: {used}; {lacking}."
+
+
+def _eviction(case: _Case) -> str:
+    again, prompts = int(lost_tokens(case.result).sum()), int(case.result.workload.input_tokens.sum())
+    said = f"Calls compute {again / 1e6:,.3g} million tokens again that the call before had"
+    rates = ((name, case.measurement.evaluation.summary.get(f"{name}_hit_rate")) for name in ("user", "tool"))
+    found = [f"{as_percent(rate)} of the prompts that a {name} sets off" for name, rate in rates if rate is not None]
+    known = f"; found are {' and '.join(found)}" if found else ""
+    return f"{said}, {as_percent(again / prompts)} of all tokens of prompts{known}."
 
 
 def _seats(case: _Case) -> str:
@@ -203,6 +213,7 @@ _TELL: Mapping[str, Callable[[_Case], str]] = {
     "decode": _decode,
     "context": _context,
     "host": _host,
+    "eviction": _eviction,
     "memory": _memory,
     "seats": _seats,
     "network": _network,

@@ -20,7 +20,7 @@ from framework.timing.step_row import StepRow, Timing
 RowChange = Callable[[StepRow], StepRow]
 
 _PREFILL_ALONE = (
-    *("attention", "prefill_quadratic_s", "prefill_step_s", "masked_s", "per_prefill_token_s"),
+    *("attention", "bounded", "prefill_quadratic_s", "prefill_step_s", "masked_s", "per_prefill_token_s"),
     *("tile_row_s", "tile_pair_s"),
 )
 _OF_CONTEXT = ("decode", "per_context_token_s", "skew_s")

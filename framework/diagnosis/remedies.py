@@ -141,14 +141,14 @@ def _batches(settings: Settings) -> Iterator[Remedy]:
 
 def _memory(settings: Settings) -> Iterator[Remedy]:
     """Room for more KV."""
-    acts_on = ("memory", "context")
+    acts_on = ("memory", "context", "eviction")
     if settings.get("engine.kv_tokens") is not None:
         yield Remedy({"engine.kv_tokens": None}, acts_on)
     elif (settings.get("engine.kv_fraction") or 1.0) < _LARGE_FRACTION:
         yield Remedy({"engine.kv_fraction": _LARGE_FRACTION}, acts_on)
     if settings.get("engine.kv_compression.memory_share", 1.0) == 1.0:
         holds_more = settings.get("engine.kv_tokens") is None
-        yield Remedy({"engine.kv_compression": "fp8"}, (*(acts_on if holds_more else acts_on[1:]), "network"))
+        yield Remedy({"engine.kv_compression": "fp8"}, (*(acts_on if holds_more else acts_on[1:2]), "network"))
     if settings.get("engine.preemption") == "recompute":
         yield Remedy({"engine.preemption": "swap"}, ("memory",))
 
@@ -207,7 +207,7 @@ def _formats(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
     if experiment.workload.has_prefixes and not experiment.engine.prefix_stores.tiers:
         for name in ("dram", "pool"):
             own = {} if experiment.engine.prefix_cache else {"engine.prefix_cache": True}
-            yield Remedy({**own, "engine.prefix_stores": name}, ("prefill", "memory", "order"))
+            yield Remedy({**own, "engine.prefix_stores": name}, ("eviction", "prefill", "memory", "order"))
     if settings.get("engine.kv_compression.memory_share", 1.0) >= _FP8:
         acts_on = (
             ("memory", "context", "network") if settings.get("engine.kv_tokens") is None else ("context", "network")

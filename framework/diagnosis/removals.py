@@ -34,7 +34,12 @@ REMOVABLE: Mapping[str, Cause] = {
         breadth=1,
     ),
     "host": Cause("The host's work on steps limits goodput", "a host that takes no time", (changes.host_is_free,)),
-    "memory": Cause("KV memory limits goodput", "endless KV memory", (changes.memory_is_endless,)),
+    "eviction": Cause(
+        "KV is evicted between the calls of programs",
+        "evicted KV kept in endless host memory, read at once",
+        (changes.evicted_kv_comes_back,),
+    ),
+    "memory": Cause("KV memory limits goodput", "endless KV memory", (changes.memory_is_endless,), breadth=1),
     "seats": Cause("The seats of batches limit goodput", "batches of any size", (changes.batch_is_endless,)),
     "network": Cause("The network limits goodput", "a free network", (changes.network_is_free,)),
     "interference": Cause(

@@ -24,7 +24,7 @@ Flags = NDArray[np.bool_]
 Shortest = Callable[[Flags], float]  # requests of a run (N,) -> the least time in which any schedule serves them
 ALLOWED, SHORTEST = "what the SLO allows one request", "shortest time for all that was offered"
 _LEAST_LIVE = 1e-6  # share of the clients' time, if all of it is overdue
-_SHORT = 5.0  # a window of fewer of the SLO's own latencies mostly shows a system that fills up
+SHORT = 5.0  # a window of fewer of the SLO's own latencies mostly shows a system that fills up
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def clock_of(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
     run_s = result.end_s - float(np.nanmin(result.requests["arrival_s"]))
     everything, sent = _counted(result, slo)
     window_s, name = _window(result, slo, run_s, sent, shortest_s)
-    is_short = not slo.is_empty and bool(window_s < _SHORT * allowed_latency_s(result.workload, slo))
+    is_short = not slo.is_empty and bool(window_s < SHORT * allowed_latency_s(result.workload, slo))
     overdue, counted = overdue_share(result, slo), sent
     if overdue:
         window_s, name = window_s / max(1 - overdue, _LEAST_LIVE), f"{name}, longer for clients that were kept waiting"

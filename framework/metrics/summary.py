@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.metrics.clock import Clock, Shortest, clock_of
+from framework.metrics.clock import Clock, Shortest, allowed_latency_s, clock_of
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms, too_large
@@ -54,6 +55,7 @@ class Evaluation:
         requests: One row a request, (N rows); times in seconds, null if undefined.
         summary: The figures of the run; latencies in ms, rates per second.
         pools: One row a pool.
+        allowed_s: Mean latency in seconds, from sending to last token, that the SLO allows; inf without an SLO.
 
     Raises:
         KeyError: For a key that the summary lacks.
@@ -66,6 +68,7 @@ class Evaluation:
     requests: pl.DataFrame
     summary: dict[str, Any]
     pools: pl.DataFrame
+    allowed_s: float = math.inf
 
 
 def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> Evaluation:
@@ -90,7 +93,7 @@ def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
     gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
     requests = _request_table(result, slo, gaps, clock)
     summary = _summary(result, requests, gaps, clock)
-    return Evaluation(requests, summary, pool_table(result, clock))
+    return Evaluation(requests, summary, pool_table(result, clock), allowed_latency_s(result.workload, slo))
 
 
 def request_table(result: Result, slo: Slo) -> pl.DataFrame:

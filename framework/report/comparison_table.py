@@ -16,7 +16,6 @@ from framework.report.numbers import number
 from framework.report.table_words import (
     COMPARED,
     WARNING,
-    WIDE,
     Summary,
     alike,
     attainment,
@@ -42,7 +41,7 @@ def comparison_table(
 
     Runs of one group, which stand together, can be compared; without `groups` all can. Without `labels` a run is named
     by what distinguishes it. Runs on different numbers of GPUs are compared by goodput per GPU, and runs at capacity by
-    that. A narrow terminal gets fewer columns.
+    that.
     """
     named = [Text(printable(label)) for label in labels] if labels else _distinguishing(summaries)
     return _Comparison(summaries, named, groups or [0] * len(summaries))
@@ -56,33 +55,48 @@ class _Comparison:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield from _common_lines(self.summaries)
-        yield self._runs(_COUNTED if options.max_width >= WIDE else ())
-        yield from (Text(line, style="dim") for line in footnotes(self.summaries))
+        yield self._runs()
+        yield from (Text(line, style="dim") for line in (*footnotes(self.summaries), *self._equals()))
 
-    def _runs(self, counted: Sequence[str]) -> Table:
-        """One row for each run; `counted`: keys of counts after the latencies, with the requests not served."""
+    def _best(self) -> list[bool]:
+        """Whether each run is the best of its group, or as good."""
         ranking = _ranking(self.summaries)
         best: dict[Hashable, float] = {}
         for group, summary in zip(self.groups, self.summaries, strict=True):
             best[group] = max(best.get(group, 0.0), summary[ranking])
+        return [
+            self.groups.count(group) > 1 and 0 < best[group] == summary[ranking]
+            for group, summary in zip(self.groups, self.summaries, strict=True)
+        ]
+
+    def _equals(self) -> list[str]:
+        """What would distinguish runs that are equally good because they serve all that is offered."""
+        chosen = zip(self.groups, self.summaries, self._best(), strict=True)
+        whole = [group for group, summary, best in chosen if best and summary["slo_attainment"] == 1.0]
+        if len(set(whole)) == len(whole) or any(one["load"] != "open" for one in self.summaries):
+            return []
+        return ["▸ several times: each serves all that is offered; a higher trace.rate distinguishes them"]
+
+    def _runs(self) -> Table:
+        """One row for each run: what ranks it, latencies, then counts."""
+        ranking = _ranking(self.summaries)
         table = plain_table("", "run", between=0)
         table.add_column("")
-        of_counts = ["not\nserved", *headings(*counted)] if counted else []
-        for heading in (*headings(ranking, "slo_attainment", *COMPARED), *of_counts):
+        figures = headings(ranking, "slo_attainment", *COMPARED)
+        for heading in (*figures, "not\nserved", *headings(*_COUNTED)):
             table.add_column(heading, justify="right", no_wrap=True)
         before = self.groups[0]
-        for label, group, summary in zip(self.labels, self.groups, self.summaries, strict=True):
+        rows = zip(self.labels, self.groups, self.summaries, self._best(), strict=True)
+        for label, group, summary, is_best in rows:
             if group != before:
                 table.add_section()
             before = group
-            is_best = self.groups.count(group) > 1 and best[group] > 0 and summary[ranking] == best[group]
             unserved = summary["rejected"] + summary["failed"] + summary.get("cancelled", 0)
-            counts = (unserved, *(summary[key] for key in counted)) if counted else ()
             table.add_row(
                 *("▸" if is_best else "", label, mark(summary)),
                 *(number(summary[ranking]), attainment(summary["slo_attainment"], unit="")),
                 *(scaled(metric(key), summary[key]) for key in COMPARED),
-                *(f"{count:,.0f}" for count in counts),
+                *(f"{count:,.0f}" for count in (unserved, *(summary[key] for key in _COUNTED))),
                 style="bold" if is_best else "",
             )
         return table

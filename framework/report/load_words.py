@@ -4,16 +4,21 @@ pages and pictures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from framework.metrics.clock import SHORT as SHORT_OF
 from framework.metrics.load_state import BACKLOGGED, OVERLOADED, STABLE
 from framework.report.numbers import number
 
 Summary = Mapping[str, Any]
 MARKS = {OVERLOADED: "‡", BACKLOGGED: "†"}
 IN_LEGEND = "overloaded, grows with the run"  # state of an overloaded run, next to a latency
-SHORT, SHORT_MEANS = "§", "window too short: the start from empty flatters all figures"
+SHORT, SHORT_MEANS = (
+    "§",
+    "window under 5 times what the SLO allows a request: starting empty flatters all figures",
+)
 WORSE, WORSE_MEANS = "¶", "requests of the warm-up or cool-down, which are not counted, were served worse"
 AT_LEAST, AT_LEAST_MEANS = "?", "the search ran out of requests: the capacity may be higher"
 STYLES = {STABLE: "green", BACKLOGGED: "yellow", OVERLOADED: "bold red"}
@@ -66,11 +71,22 @@ def overload(summary: Summary) -> str:
     return f"overloaded: {_LENGTH}{f', +{number(growth)} s each second' if growth is not None else ''}"
 
 
-def short_window(summary: Summary) -> str:
-    """The warning next to all figures, empty if the window is long enough."""
+def short_window(summary: Summary, allowed_s: float = math.inf) -> str:
+    """The warning next to all figures, empty if the window is long enough.
+
+    `allowed_s`: the mean latency that the SLO allows a request; it tells how many requests would do.
+    """
     if not summary.get("window_is_short"):
         return ""
-    return f"window of {number(summary['window_s'])} s: too short, the start from empty flatters all figures"
+    said = f"window of {number(summary['window_s'])} s: too short"
+    if not math.isfinite(allowed_s):
+        return f"{said}, starting empty flatters all figures"
+    needed = summary["offered"] * SHORT_OF * allowed_s / summary["window_s"]
+    about = math.ceil(needed / 10 ** (digits := max(0, math.floor(math.log10(needed)) - 1))) * 10**digits
+    return (
+        f"{said}, under {SHORT_OF:g} times the {number(allowed_s)} s that the SLO allows a request, so starting"
+        f" empty flatters all figures; {about:,} requests at this rate are enough"
+    )
 
 
 def worse_others(summary: Summary) -> str:

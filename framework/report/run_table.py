@@ -49,14 +49,14 @@ _TIER = "cache_hit_rate_"
 def run_table(evaluation: Evaluation, slo: Slo) -> RenderableType:
     """The results of a run, for `rich.console.Console.print`."""
     columns = Columns([_latencies(evaluation, slo), _outcome(evaluation)], padding=(0, 2))
-    parts: list[RenderableType] = [*_headline(evaluation.summary), Text(), columns, Text()]
+    parts: list[RenderableType] = [*_headline(evaluation.summary, evaluation.allowed_s), Text(), columns, Text()]
     for kind, key in (("class", "classes"), ("tenant", "tenants")):
         if key in evaluation.summary:
             parts += [*_parts(kind, key, evaluation.summary[key]), Text()]
     return Group(*parts, _pools(evaluation.pools))
 
 
-def _headline(summary: Summary) -> list[RenderableType]:
+def _headline(summary: Summary, allowed_s: float) -> list[RenderableType]:
     first = Text.assemble(
         (str(summary["policy"]), "bold"), " on ", (str(summary["trace"]), "bold"), " ", source_of(summary)
     )
@@ -71,9 +71,9 @@ def _headline(summary: Summary) -> list[RenderableType]:
     second.append("prefix cache on, " if summary.get("prefix_cache") else "")
     second.append("" if summary["load"] == "open" else f"load {summary['load']}, ").append(f"seed {summary['seed']}")
     split = [Constrain(Text(split_line(summary["split"]), "dim"), WIDE)] if "split" in summary else []
-    warned = [Text(f" {words} ", WARNING) for words in (short_window(summary), worse_others(summary)) if words]
-    refused = [Constrain(Text(f" {words} ", WARNING), WIDE) for words in (too_large(summary),) if words]
-    told = [*caveats(summary), *estimated(summary), *extrapolated(summary), *warned, *refused]
+    said = (short_window(summary, allowed_s), worse_others(summary), too_large(summary))
+    warned = [Constrain(Text(f" {words} ", WARNING), WIDE) for words in said if words]
+    told = [*caveats(summary), *estimated(summary), *extrapolated(summary), *warned]
     return [first, second, *fitted, *split, *told]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from framework.report.load_words import load_state, ran_out, served_others_worse
 
 Summary = Mapping[str, Any]
-_OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share to be comparable
+OF_A_GROUP = ("trace", "load", "slo")  # settings that runs must share to be comparable
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def rows_of(runs: Sequence[tuple[str, Summary]]) -> list[SweepRow]:
         alike.setdefault(arguments, []).append(summary)
     rows = []
     for arguments, summaries in alike.items():
-        group = tuple(word for word in arguments if word.startswith(_OF_A_GROUP) or word == "(fitted)")
+        group = tuple(word for word in arguments if word.startswith(OF_A_GROUP) or word == "(fitted)")
         label = " ".join(arguments) or str(summaries[0]["policy"])
         rows.append(SweepRow(label, mean_of(summaries), group, len(summaries)))
     return in_groups(rows)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 from hydra.utils import get_class
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from framework.report.sweep_groups import Ended, in_groups, rows_of
 
@@ -66,7 +66,7 @@ def ended_runs(sweep: Path, since_ns: int = 0) -> list[Ended]:
 
 def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
     """The (label, summary) of each. Labels name the overrides that differ."""
-    shared = set.intersection(*(set(run.arguments) for run in ended)) if len(ended) > 1 else set()
+    shared = set.intersection(*(set(run.arguments) for run in ended)) if len(ended) > 1 else _of_all(ended[0])
     traces = {(run.summary["trace"], run.summary["trace_source"]) for run in ended}
     runs = []
     for run in ended:
@@ -76,6 +76,13 @@ def labelled(ended: Sequence[Ended]) -> list[tuple[str, Mapping[str, Any]]]:
         name = " ".join(own).replace("\\:", ":")  # Hydra escapes the colon of FILE.py:CLASS
         runs.append((name or str(run.summary["policy"]), run.summary))
     return runs
+
+
+def _of_all(only: Ended) -> set[str]:
+    """The arguments that a sweep has for all its runs, of which only one has ended."""
+    file = only.directory.parent / "multirun.yaml"
+    found = OmegaConf.select(OmegaConf.load(file), "hydra.overrides.task", default=[]) if file.is_file() else []
+    return {str(word) for word in found}
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -31,6 +31,8 @@ def finished_runs(directories: Sequence[Path], beside: Path = Path()) -> list[Ru
 
     Raises InputError for a directory without a run, for fewer than two runs, and for more than a page can show.
     """
+    if missing := [directory for directory in directories if not directory.is_dir()]:
+        raise InputError(f"{missing[0]}: no such directory; those of runs and sweeps are in outputs and multirun")
     if not 2 <= len(directories) <= MOST:
         raise InputError(
             f"report takes the directories of 2 to {MOST} runs: servelab report outputs/one outputs/other; "

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from framework.checks import Count, Whole, check_fields, one_of
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, SAME_DTYPE
@@ -60,6 +63,24 @@ class LatentAttention:
         queries = hidden * self.query_rank + self.query_rank * heads * (self.nope_dim + self.rope_dim)
         keys_values = hidden * (self.kv_rank + self.rope_dim) + self.kv_rank * heads * (self.nope_dim + self.value_dim)
         return queries + keys_values + heads * self.value_dim * hidden
+
+
+@dataclass(frozen=True)
+class LocalAttention:
+    """Attention within chunks (Meta, Llama 4, 2025: `attention_chunk_size`) in `layers`.
+
+    A token attends to those before it in its own chunk of `chunk_tokens` tokens, which begins at a multiple of that.
+    """
+
+    layers: Count
+    chunk_tokens: Count
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model.local.")
+
+    def seen(self, context: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The tokens that the last one of `context` attends to; beyond one chunk their mean over all its places."""
+        return np.where(context <= self.chunk_tokens, context, (self.chunk_tokens + 1) / 2.0)
 
 
 _SCALE_BYTES = 4  # the scale of an index key, in fp32

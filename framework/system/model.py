@@ -7,13 +7,22 @@ from dataclasses import dataclass
 from framework.checks import MOST_COUNTED, Count, Name, Whole, check_fields
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES, Gpu
-from framework.system.layers import Dtype, Experts, LatentAttention, LinearAttention, SparseAttention, known_dtype
+from framework.system.layers import (
+    Dtype,
+    Experts,
+    LatentAttention,
+    LinearAttention,
+    LocalAttention,
+    SparseAttention,
+    known_dtype,
+)
 from framework.system.parallelism import Parallelism
 
 __all__ = [
     "Experts",
     "LatentAttention",
     "LinearAttention",
+    "LocalAttention",
     "Model",
     "SparseAttention",
     "TooLargeError",
@@ -29,7 +38,8 @@ class Model:
     `kv_heads` < `heads`: grouped-query attention; `latent`: multi-head latent attention instead. `mlp_matrices`: 3 for
     a gated MLP, 2 for one without a gate; `experts`: a mixture of experts instead of the MLP. `windowed_layers` layers,
     not all of them, attend to the last `window` tokens only. `linear`: some layers have linear attention instead, whose
-    state has a constant size. `sparse`: latent attention reads the tokens that an indexer chooses. `output_gate`: the
+    state has a constant size. `local`: some layers attend within chunks; their keys and values stay for the whole
+    context. `sparse`: latent attention reads the tokens that an indexer chooses. `output_gate`: the
     projection of queries also yields a gate of as many values. `norm_across_heads`: queries and keys are normed over
     all heads together, so the GPUs that split the heads add their sums. `dtype`, `kv_dtype`: of weights and of cached
     keys and values, names of DTYPE_BYTES. Biases and learned positions, under 0.1 % of any such model, are not counted.
@@ -56,6 +66,7 @@ class Model:
     linear: LinearAttention | None = None
     sparse: SparseAttention | None = None
     output_gate: bool = False
+    local: LocalAttention | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", known_dtype(self.dtype))
@@ -66,9 +77,10 @@ class Model:
             if not isinstance(getattr(self, name), kind | None):
                 raise InputError(f"model.{name} must be a {kind.__name__}, got {getattr(self, name)!r}")
         if self.full_layers < 1:
-            linear = "" if self.linear is None else f", model.linear.layers = {self.linear.layers}"
+            kinds = {"linear": self.linear, "local": self.local}
+            others = "".join(f", model.{name}.layers = {one.layers}" for name, one in kinds.items() if one is not None)
             raise InputError(
-                f"model.windowed_layers = {self.windowed_layers}{linear} of {self.layers} layers: at least one must"
+                f"model.windowed_layers = {self.windowed_layers}{others} of {self.layers} layers: at least one must"
                 " attend to the whole context"
             )
         if (self.windowed_layers > 0) != (self.window > 0):
@@ -78,8 +90,9 @@ class Model:
             )
         if self.sparse is not None and self.latent is None:
             raise InputError("model.sparse needs model.latent: the tokens that it chooses are read as latents")
-        if self.linear is not None and self.latent is not None:
-            raise InputError("model.linear beside model.latent: no step times are known of layers of both kinds")
+        for name in ("linear", "local"):
+            if getattr(self, name) is not None and self.latent is not None:
+                raise InputError(f"model.{name} beside model.latent: no step times are known of layers of both kinds")
         if self.experts is not None and self.experts.dense_layers > self.layers:
             raise InputError(f"model.experts.dense_layers = {self.experts.dense_layers} of {self.layers} layers")
 
@@ -104,7 +117,17 @@ class Model:
         return 0 if self.linear is None else self.linear.layers
 
     @property
+    def local_layers(self) -> int:
+        """Layers that attend within chunks."""
+        return 0 if self.local is None else self.local.layers
+
+    @property
     def full_layers(self) -> int:
+        """Layers that attend to the whole context: without window, chunks and linear attention."""
+        return self.growing_layers - self.local_layers
+
+    @property
+    def growing_layers(self) -> int:
         """Layers whose keys and values grow with the context: without a window, and without linear attention."""
         return self.layers - self.windowed_layers - self.linear_layers
 
@@ -175,7 +198,7 @@ class Model:
         if self.latent is not None:
             values = self.latent.kv_rank + self.latent.rope_dim
         index = 0.0 if self.sparse is None else self.sparse.key_bytes
-        return self.full_layers * (values * DTYPE_BYTES[self.kv_dtype] + index)
+        return self.growing_layers * (values * DTYPE_BYTES[self.kv_dtype] + index)
 
     @property
     def state_bytes(self) -> float:
@@ -190,7 +213,8 @@ class Model:
 
     @property
     def attention_flops_per_pair(self) -> float:
-        """FLOPs of attention for each pair of a query and a key, without windowed layers: scores, weighted sum.
+        """FLOPs of attention for each pair of a query and a key, without windowed and local layers: scores, weighted
+        sum.
 
         With `sparse` those of the indexer: attention reads no more than `top_tokens` keys, as layers with a window do.
         """
@@ -236,7 +260,13 @@ class Model:
         return self.mlp_matrices * self.hidden * intermediate
 
 
-_KINDS = {"experts": Experts, "latent": LatentAttention, "linear": LinearAttention, "sparse": SparseAttention}
+_KINDS = {
+    "experts": Experts,
+    "latent": LatentAttention,
+    "linear": LinearAttention,
+    "local": LocalAttention,
+    "sparse": SparseAttention,
+}
 _GB = 1e9
 
 

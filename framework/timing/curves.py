@@ -55,6 +55,10 @@ class Curve:
         level = float(self.at(np.array([max(knot, self.knots[0])]))[0])
         return Curve.of(knots, values + (factor - 1.0) * np.minimum(values, level))
 
+    def rising(self) -> Curve:
+        """The curve, raised where it falls."""
+        return self.with_values(np.maximum.accumulate(np.asarray(self.values)))
+
     def without_bumps(self) -> Curve:
         """The curve, lowered if more work would take less time: a server can always pad its work."""
         return self.with_values(np.minimum.accumulate(np.asarray(self.values)[::-1])[::-1])

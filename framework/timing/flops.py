@@ -1,16 +1,19 @@
 """The FLOPs and bytes of a step, for MFU, MBU and its place under the roofline.
 
 FLOPs are two for each token and weight that it passes, without embedding and output projection, plus the attention of
-each pair of a query and a key in layers without a window, causal (as `metrics.usage` counts them). Bytes, over all GPUs
-of an instance, are those of weights once; of experts the expected share chosen by tokens that choose evenly and at
-random; the output projection once. Copies count if attention is data parallel, and with pp stages the weights are read
-for each of the pp micro-batches. For KV they are what decodes and chunks read and what all tokens write.
+each pair of a query and a key in layers without a window or chunks, causal (as `metrics.usage` counts them). Bytes,
+over all GPUs of an instance, are those of weights once; of experts the expected share chosen by tokens that choose
+evenly and at random; the output projection once. Copies count if attention is data parallel, and with pp stages the
+weights are read for each of the pp micro-batches. For KV they are what decodes and chunks read and what all tokens
+write.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from framework.errors import InputError
 from framework.system.gpu import DTYPE_BYTES
@@ -87,12 +90,15 @@ def _weight_bytes(model: Model, parallelism: Parallelism, step: Step) -> float:
 
 
 def _kv_bytes(model: Model, step: Step) -> float:
-    """Layers with a window read no more than the window; all layers write each token once."""
-    full = model.full_layers
-    per_layer = model.kv_bytes_per_token / full  # a model has at least one such layer
-    read = full * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))
+    """Layers with a window read no more than the window, local ones their own chunks; all write each token once."""
+    per_layer = model.kv_bytes_per_token / model.growing_layers  # a model has at least one such layer
+    read: float = model.full_layers * (step.decode_context + sum(chunk.prefix + chunk.tokens for chunk in step.chunks))
+    if model.local is not None:
+        size = model.local.chunk_tokens
+        own = step.batch * float(model.local.seen(np.array(float(step.context))))
+        read += model.local.layers * (own + sum(chunk.prefix % size + chunk.tokens for chunk in step.chunks))
     near = step.batch * min(step.context, model.window + 1)
     near += sum(min(chunk.prefix + chunk.tokens, model.window + chunk.tokens) for chunk in step.chunks)
-    written = (full + model.windowed_layers) * step.tokens
+    written = (model.growing_layers + model.windowed_layers) * step.tokens
     states = 2.0 * model.state_bytes * step.sampled  # read and written for each sequence
     return per_layer * (read + model.windowed_layers * near + written) + states

@@ -178,9 +178,10 @@ class Measured:
         """The times of a whole step on the server, under a calibration; None: by kernels and the server's own terms."""
         added = self.server.fitted(calibration).overheads(model.layers, parallelism)
         row = entry.joint.of(entry.parts.row(calibration or Calibration(), added))
-        if row.attention is None or row.attention.knots[-1] >= model.max_context:
+        longest = float(model.max_context)
+        if row.attention is None or row.attention.knots[-1] >= longest:
             return row
-        return replace(row, attention=row.attention.continued_to(float(model.max_context)))
+        return row.mapped(**dict.fromkeys(("attention", "bounded"), lambda curve: curve.continued_to(longest)))
 
     def entry(self, model: Model, gpu: Gpu, parallelism: Parallelism) -> Entry:
         """What `row` is made from; raises InputError as `row` does."""

@@ -121,7 +121,8 @@ def _slower(part: str, row: StepRow, compute: float) -> StepRow:
         return row
     if part == "prefill_attention":
         tiles = dict.fromkeys(("tile_row_s", "tile_pair_s"), lambda time_s: time_s * compute)
-        return row.mapped(attention=lambda curve: curve.times(compute), **tiles)
+        curves = dict.fromkeys(("attention", "bounded"), lambda curve: curve.times(compute))
+        return row.mapped(**curves, **tiles)
     if part in ("gemm", "experts"):
         return row.mapped(linear=lambda curve: curve.rising_faster(COMPUTE_TOKENS, compute))
     return row

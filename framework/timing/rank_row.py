@@ -12,8 +12,8 @@ from framework.timing.step_row import StepRow, Timing
 # The fields of a StepRow for a rank. D equal ranks have D times the tokens of one: a cost for each token or sequence is
 # D times as much for one of a rank.
 EACH = (
-    *("per_prefill_token_s", "attention", "prefill_quadratic_s", "masked_s", "per_context_token_s", "per_sequence_s"),
-    *("between_sequence_s", "skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
+    *("per_prefill_token_s", "attention", "bounded", "prefill_quadratic_s", "masked_s", "per_context_token_s"),
+    *("per_sequence_s", "between_sequence_s", "skew_s", "per_sampled_s", "tile_row_s", "tile_pair_s"),
 )
 # A size of all ranks is reached by a D-th of it on each, and a limit of all is a D-th for each.
 OVER_SIZES = ("linear", "decode", "logits", "decode_limits")

@@ -11,15 +11,18 @@ time to read the matrix and the time to compute, one after the other, as product
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from framework.checks import NotNegative, Share, check_fields
 from framework.system.gpu import DTYPE_BYTES, Gpu, computes_as
 from framework.system.model import Model
 from framework.system.parallelism import Parallelism
-from framework.timing.curves import Curve
+from framework.timing.curves import Curve, Surface
 from framework.timing.joint_attention import decode_rows
 from framework.timing.step_row import StepRow
 
@@ -32,6 +35,8 @@ _PRODUCTS, _PRODUCTS_WITH_EXPERTS = 4, 5
 # Two norms, rotary embedding, KV written, attention and its reduction, activation. Weights of at most 8 bits also have
 # their activations quantised before each product.
 _OTHERS = 7
+_KNOTS_PER_OCTAVE = 4  # of a prompt's pairs, affine between knots: less than 1 % too many
+_LARGEST_BATCH_LOG2 = 10
 _LARGEST_STEP_LOG2 = 16  # largest step: beyond 65,536 tokens all experts have long been chosen
 
 
@@ -62,7 +67,7 @@ class Roofline:
 
     Linear layers and output projection take the longer of compute and weight traffic, prefill attention is compute, and
     decode attention is KV traffic. All is divided over the GPUs; each layer has two ring all-reduces among the GPUs of
-    a stage.
+    a stage. Windows, chunks and chosen tokens bound what a query computes and reads.
 
     Experts are read as far as tokens choose them, evenly and at random. With pp stages, pp micro-batches of equal size
     are in flight and each reads the weights of all stages; dp groups share the tokens and read the same weights. `mfu`
@@ -104,7 +109,9 @@ class Roofline:
         return StepRow(
             base_s=self.overhead_s + reductions * self._latency_s(gpu, stage) + _floor_s(model, reach),
             prefill_quadratic_s=attention_flops(model, 0, 1) / flops,
-            per_context_token_s=kv_bytes / (bandwidth * groups),
+            bounded=_bounded(model, flops),
+            decode=_local_decodes(model, kv_bytes / (bandwidth * groups)),
+            per_context_token_s=kv_bytes * (1 - model.local_layers / model.growing_layers) / (bandwidth * groups),
             per_sequence_s=sequence_bytes / (bandwidth * groups),
             linear=linear,
             decode_rows=decode_rows(gpu, model, self.source, joint=self.joint_attention),
@@ -139,7 +146,38 @@ def _sequence_bytes(model: Model, kv_bytes: float, tp: int) -> float:
     if model.sparse is not None:
         latent = model.kv_bytes_per_token - _growing_bytes(model)
         return model.sparse.top_tokens * latent
-    return kv_bytes / model.full_layers * model.windowed_layers * model.window + 2.0 * model.state_bytes / tp
+    return kv_bytes / model.growing_layers * model.windowed_layers * model.window + 2.0 * model.state_bytes / tp
+
+
+def _bounded(model: Model, flops: float) -> Curve | None:
+    """Seconds of a whole prompt's attention in windows, in chunks and to chosen tokens; None without such layers."""
+    each = 4.0 * model.heads * model.head_dim  # FLOPs of a layer for each pair
+    kinds = [(model.windowed_layers * each, model.window, 1.0)]
+    if model.local is not None:
+        kinds.append((model.local.layers * each, model.local.chunk_tokens, 0.5))
+    if model.sparse is not None and model.latent is not None:
+        chosen = 2.0 * model.heads * (2 * model.latent.kv_rank + model.latent.rope_dim)
+        kinds.append((model.layers * chosen, model.sparse.top_tokens, 1.0))
+    curves = [_pairs(reach, beyond).times(cost / flops) for cost, reach, beyond in kinds if cost]
+    return functools.reduce(operator.add, curves) if curves else None
+
+
+def _pairs(reach: int, beyond: float) -> Curve:
+    """Pairs of a prompt whose tokens see all before them up to `reach`, and later ones `beyond` * reach on average."""
+    reach = max(reach, 2)
+    knots = np.geomspace(1.0, reach, int(_KNOTS_PER_OCTAVE * np.log2(reach)) + 1)
+    return Curve.of(np.append(knots, 2.0 * reach), np.append(knots**2 / 2, (0.5 + beyond) * reach**2))
+
+
+def _local_decodes(model: Model, token_s: float) -> Surface | None:
+    """Seconds of decodes in layers with chunks; `token_s`: of a token of context in all layers that keep it."""
+    if model.local is None:
+        return None
+    batches = np.asarray(2.0 ** np.arange(_LARGEST_BATCH_LOG2 + 1), np.float64)
+    size = float(model.local.chunk_tokens)
+    contexts = np.unique(np.outer(batches, [1.0, size, size + 1.0, 2.0 * size]))
+    seen = batches[:, None] * model.local.seen(contexts[None] / batches[:, None])
+    return Surface.of(batches, contexts, token_s * model.local.layers / model.growing_layers * seen)
 
 
 def spread(gpu: Gpu) -> float:

@@ -38,7 +38,7 @@ class StepRow:
 
     Numbers and curves are in seconds, except the ratio `waste`, and `decode_rows` and the limits, which count tokens or
     sequences. All are at least 0. A missing field costs nothing, and limits nothing. A decode is a sequence that
-    decodes.
+    decodes. Raises ValueError if `bounded` falls.
     """
 
     # Linear layers. `linear` is over the tokens of a step: those of its chunks, and one for each decode.
@@ -47,7 +47,10 @@ class StepRow:
     # Prefill attention. `attention` is over the tokens of a whole prompt; `prefill_quadratic_s` is per squared token of
     # it, `prefill_step_s` per step with a chunk, and `masked_s` per squared token of a chunk, for what kernels compute
     # above its diagonal. `waste` is over the tokens of a chunk: its time relative to that of one which fills the GPU.
+    # `bounded`, over the tokens of a whole prompt too, has layers whose queries do not attend to the whole context. A
+    # chunk takes the difference between its end and its beginning, so the curve must not fall.
     attention: Curve | None = field(default=None, metadata=_PREFILL)
+    bounded: Curve | None = field(default=None, metadata=_PREFILL)
     prefill_quadratic_s: float = field(default=0.0, metadata=_PREFILL)
     prefill_step_s: float = field(default=0.0, metadata=_PREFILL)
     masked_s: float = field(default=0.0, metadata=_PREFILL)
@@ -95,6 +98,10 @@ class StepRow:
     length_limit: float = field(default=np.inf, metadata=_LIMIT)
     sampled_limit: float = field(default=np.inf, metadata=_LIMIT)
     decode_limits: Curve | None = field(default=None, metadata=_LIMIT)
+
+    def __post_init__(self) -> None:
+        if self.bounded is not None and (np.diff(self.bounded.values) < 0).any():
+            raise ValueError("bounded must not fall: a chunk would take less than no time")
 
     def times(self, factor: float) -> StepRow:
         """The row with every time of a step multiplied by `factor`; times of requests, ratios and limits stay."""

@@ -8,6 +8,7 @@ A step costs, in seconds,
     + sum over chunks of prefill_quadratic_s * ((prefix + chunk)^2 - prefix^2)
                          + attention(prefix + chunk) * (1 - prefix^2 / (prefix + chunk)^2)                `chunk_s`
       all of it times waste(chunk) / waste(prefix + chunk), + masked_s * sum over chunks of chunk^2
+    + sum over chunks of bounded(prefix + chunk) - bounded(prefix)
     + per_context_token_s * context + decode(decodes, context)                                            `decode_s`
     + skew_s * (decodes * longest - context)                                                              `uneven_s`
       in one kernel with chunks: tiles of decode_rows rows, of decodes that fill the GPU          `decode_with_chunks_s`
@@ -17,9 +18,9 @@ but at least what the host needs, which runs concurrently with the kernels:
     host_s + host_sequence_s * decodes + eager_s where prefill tokens + decodes > graph_tokens            `host_s`
 
 Here `context` is summed over the decodes, and `longest` is the longest context of a decode. The functions linear,
-logits, attention (of a whole prompt) and decode are piecewise affine between knots: the last segment continues beyond
-the last knot, and an absent one adds exactly 0. Products of dyadic coefficients and token counts are exact in float64,
-and so are their sums.
+logits, attention and bounded (of a whole prompt) and decode are piecewise affine between knots: the last segment
+continues beyond the last knot, and an absent one adds exactly 0. Products of dyadic coefficients and token counts are
+exact in float64, and so are their sums.
 
 The coefficients and curves are the fields of framework.timing.step_row.StepRow, from which the packed form is derived.
 """
@@ -213,6 +214,8 @@ def chunk_s(tables: StepTables, k: int, prefix: int, chunk: int) -> float:
     whole_s = _curve(tables.data, row["attention_at"], row["attention_stride"], length)
     time_s: float = row["prefill_quadratic_s"] * square + whole_s * (square / (length * length))
     masked_s: float = row["masked_s"] * (float(chunk) * float(chunk))
+    masked_s += _curve(tables.data, row["bounded_at"], row["bounded_stride"], length)
+    masked_s -= _curve(tables.data, row["bounded_at"], row["bounded_stride"], float(prefix))
     return time_s * _quotient(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length) + masked_s
 
 

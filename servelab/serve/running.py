@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -19,7 +19,6 @@ from framework.cli.command import Arguments
 from framework.cli.composition import composing
 from framework.cli.conf import CONF
 from framework.errors import InputError
-from framework.objective.experiment import Experiment
 from framework.run.compose import compose
 from servelab.serve.cluster import Doors, Simulated, simulated, warm
 from servelab.serve.fleet import Fleet
@@ -28,7 +27,7 @@ from servelab.serve.kv_events import KvEvents
 from servelab.serve.metrics import Counted, Exposed
 from servelab.serve.record import Record
 
-_MOST_SCALE, _LEAST_SCALE, _MOST_PORT = 1e4, 1e-4, 65535
+_MOST_SCALE, _LEAST_SCALE = 1e4, 1e-4
 
 
 @dataclass(frozen=True)
@@ -47,28 +46,27 @@ class Place:
 
 def run(arguments: Arguments, settings: Sequence[str]) -> None:
     """Serve the cluster that the settings describe. Raises InputError for wrong ones."""
+    place = _place(arguments)
     with composing(CONF):
         config = compose_config("config", overrides=list(settings))
         experiment = compose(config)
-    place = _place(arguments, experiment)
+    place = replace(place, model=place.model or experiment.model.name)
     warm(experiment, config.engine.prefix_cache)
     cluster = simulated(experiment, place.most + 1, config.engine.prefix_cache, place.doors)
     uvloop.run(_serve(cluster, place, experiment.seed))
 
 
-def _place(arguments: Arguments, experiment: Experiment) -> Place:
+def _place(arguments: Arguments) -> Place:
     own, scale = arguments.own, arguments.number("scale", 1.0)
-    port, ports = arguments.whole("port", 8000, least=0), own.get("ports", "one")
+    port, ports = arguments.port("port", 8000), own.get("ports", "one")
     doors = {str(one): one for one in get_args(Doors)}
     if not _LEAST_SCALE <= scale <= _MOST_SCALE:
         raise InputError(f"scale must be from {_LEAST_SCALE:g} to {_MOST_SCALE:g}, got {scale:g}")
-    if port > _MOST_PORT:
-        raise InputError(f"port must be at most {_MOST_PORT}, got {port}")
     if ports not in doors:
         raise InputError(f"ports must be {' or '.join(doors)}, got {ports}")
     kv_events = arguments.whole("kv_events", 0) if "kv_events" in own else None
     most = arguments.whole("most", 200_000, least=2)
-    host, model = own.get("host", "127.0.0.1"), own.get("model_name", experiment.model.name)
+    host, model = own.get("host", "127.0.0.1"), own.get("model_name", "")
     return Place(host, port, scale, doors[ports], model, most, arguments.path("record"), kv_events)
 
 

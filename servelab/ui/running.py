@@ -16,15 +16,11 @@ from servelab.ui.again import Worker
 from servelab.ui.server import Desk
 from servelab.ui.watch import Watched
 
-_MOST_PORT = 65535
-
 
 def run(arguments: Arguments) -> None:
     """Show the store. Raises InputError for a store that is no directory, and for a port that is taken."""
     store = arguments.path("store") or Path("results")
-    port = arguments.whole("port", 8765, least=0)
-    if port > _MOST_PORT:
-        raise InputError(f"port must be at most {_MOST_PORT}, got {port}")
+    port = arguments.port("port", 8765)
     if store.exists() and not store.is_dir():
         raise InputError(f"store={store}: is no directory; name the store of a sweep")
     watched = Watched(store)

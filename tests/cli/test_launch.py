@@ -215,6 +215,13 @@ def test_runs_of_an_earlier_sweep_in_the_same_directory_are_left_out(tmp_path: P
     assert [label for label, _ in labelled(ended_runs(tmp_path, since_ns=11))] == ["seed=1"]
 
 
+def test_the_one_run_that_has_ended_is_named_by_what_the_sweep_varies(tmp_path: Path) -> None:
+    task = ["policy=a,b", "trace=synthetic", "trace.limit=300"]
+    OmegaConf.save(OmegaConf.create({"hydra": {"overrides": {"task": task}}}), tmp_path / "multirun.yaml")
+    job(tmp_path, 1, ["policy=b", "trace=synthetic", "trace.limit=300"])
+    assert [label for label, _ in labelled(ended_runs(tmp_path))] == ["policy=b"]
+
+
 def test_a_twin_among_recordings_is_marked(tmp_path: Path) -> None:
     job(tmp_path, 0, ["trace.path=a"])
     job(tmp_path, 1, ["trace=b"], source="twin")

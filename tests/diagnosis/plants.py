@@ -57,6 +57,28 @@ def in_turn(count: int, rate: float, groups: int, prompt: int, output: int) -> W
     return replace(steady(count, rate, prompt, output), **known)
 
 
+def in_loops(count: int, every_s: float, calls: int, prompt: int, output: int) -> Workload:
+    """Loops of agents, one begun `every_s`: a call follows a tool of 2 s, and its prompt begins as the one before."""
+    blocks = prompt // _BLOCK
+    loop, turn = (one.ravel() for one in np.divmod(np.arange(count * calls), calls))
+    order = np.argsort(every_s * loop + 2.0 * turn, kind="stable")
+    rows, loop, turn = np.argsort(order), loop[order], turn[order]
+    begin = loop * (blocks + calls)
+    own = steady(count * calls, 1.0, prompt, output)
+    return replace(
+        own,
+        arrival_s=every_s * loop + 2.0 * turn,
+        input_tokens=_BLOCK * (blocks + turn),
+        previous=np.where(turn > 0, rows[np.maximum(loop * calls + turn - 1, 0)], -1),
+        think_s=np.where(turn > 0, 2.0, 0.0),
+        session_id=loop,
+        turn=turn,
+        hash_ids=np.arange(count * (blocks + calls)),
+        hash_spans=np.stack([begin, begin + blocks + turn], axis=1),
+        hash_block_tokens=_BLOCK,
+    )
+
+
 def every_fourth(count: int, rate: float, small: tuple[int, int], large: tuple[int, int]) -> Workload:
     """Every fourth request is a large one, of the class `batch`; the others are `interactive`."""
     sizes = np.array([large if number % 4 == 3 else small for number in range(count)])
@@ -165,5 +187,11 @@ PLANTS = {
         "engine.prefix_stores=dram",
         ("policy=chunked", "cluster.instances=1", "engine.kv_tokens=30000", "engine.prefix_cache=true"),
         in_turn(300, 16.0, 30, 4000, 20),
+    ),
+    "tools outlast the KV of their agents": Plant(
+        "eviction",
+        "engine.prefix_stores=dram",
+        ("policy=chunked", "cluster.instances=1", "engine.kv_tokens=30000", "engine.prefix_cache=true"),
+        in_loops(40, 0.1, 8, 4000, 20),
     ),
 }

@@ -16,7 +16,7 @@ from tests.helpers.kept_counts import COUNTED, KeptCounts
 from tests.reach import first_seed
 
 # Those that are counted, of which the rarest families have most, and of the family of anything with anything.
-QUICK = {family: max(5, COUNTED[family]) for family in FAMILIES} | {"scenarios": 25}
+QUICK = {family: max(3, COUNTED[family]) for family in FAMILIES} | {"scenarios": 12}
 FOUND = [  # among a hundred thousand
     *(("clocked", seed) for seed in (200248, 201470, 202939)),
     *(("staged", seed) for seed in (500993, 501102)),  # steps that seem to get shorter, down to what the host needs
@@ -57,7 +57,7 @@ def test_exact_thoroughly(family: str) -> None:
     agree(family, range(_THOROUGH, _THOROUGH + (_MANY if family == "scenarios" else _FEWER)))
 
 
-@pytest.mark.parametrize(("family", "count"), [("scenarios", 20), ("shared", 10)])
+@pytest.mark.parametrize(("family", "count"), [("scenarios", 12), ("shared", 6)])
 def test_floats(family: str, count: int) -> None:
     agree_in_floats(family, range(count))
 
@@ -68,9 +68,9 @@ def test_floats_thoroughly(family: str, count: int) -> None:
     agree_in_floats(family, range(_THOROUGH, _THOROUGH + count))
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_a_log_that_is_reduced_changes_nothing_else(count: int) -> None:
-    for family, seed in itertools.product(FAMILIES, range(2000, 2000 + count)):
+@pytest.mark.parametrize(("one_of", "count"), [(3, 1), pytest.param(1, 20, marks=pytest.mark.slow)])
+def test_a_log_that_is_reduced_changes_nothing_else(one_of: int, count: int) -> None:
+    for family, seed in itertools.product(list(FAMILIES)[::one_of], range(2000, 2000 + count)):
         scenario = drawn(family, seed)
         result, notes = run_engine(scenario)
         reduced, same = run_engine(replace(scenario, engine=replace(scenario.engine, log="reduced")))

@@ -360,8 +360,8 @@ print(all(seen[what] > 0 for what in SOUGHT))
 @pytest.mark.parametrize(
     ("family", "seeds", "sought"),
     [
-        ("crashing", (6, 14), ("down", "hung", "parked", "transit")),
-        ("scaling", (0, 5), ("off", "starts", "drains")),
+        ("crashing", (6, 10), ("down", "hung", "parked", "transit")),
+        ("scaling", (0, 3), ("off", "starts", "drains")),
         pytest.param(
             "scaling", (5, 60), ("down", "parked", "transit", "off", "starts", "drains"), marks=pytest.mark.slow
         ),

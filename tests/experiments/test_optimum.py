@@ -83,6 +83,7 @@ def test_every_point_is_run(solved: list[Optimum]) -> None:
         assert one.values[one.best] == max(one.values.values()) > 0
 
 
+@pytest.mark.slow
 def test_searches_end_at_points_that_were_run(solved: list[Optimum]) -> None:
     for one in solved:
         assert len(one.found) == SEEDS

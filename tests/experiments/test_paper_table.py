@@ -8,6 +8,7 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -646,6 +647,18 @@ def test_latex_is_balanced_and_escaped() -> None:
     assert r"a\_b\&c\%\{d\}\textasciitilde{}\#\$\textasciicircum{}\textbackslash{}" in found
     assert r"\textbf{10.5 $\pm$ 1.9}$^{*}$" in found
     assert not re.search(r"(?<!\\)%", found.split("\n", 1)[1])
+
+
+def test_a_policy_of_a_file_has_the_name_of_its_class_unless_another_has_it() -> None:
+    def of_file(name: str) -> Record:
+        return replace(record(), choices={**record().choices, "policy": name})
+
+    one, other, third = of_file("my_own.py:Mine"), of_file("old.py:Mine"), of_file("my_own.py:New_1")
+    assert [labels for labels, _ in sheet([record(), one]).sections[0].rows] == [("chunked",), ("Mine",)]
+    assert r"    New\_1 & " in as_latex(sheet([record(), third]))
+    several = [labels[0] for labels, _ in sheet([one, other, third]).sections[0].rows]
+    assert several == ["my_own.py:Mine", "New_1", "old.py:Mine"]
+    assert sheet([record(), one], "rows=trace", "columns=policy").columns == ("chunked", "Mine")
 
 
 def test_csv_has_every_figure_of_every_cell() -> None:

@@ -174,6 +174,7 @@ def test_more_trials_go_on_from_those_that_there_are(tune: Tune, name: str) -> N
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 
+@pytest.mark.slow  # tests/house/test_readme.py replays one
 def test_the_winner_replays(tune: Tune, name: str, tmp_path: Path) -> None:
     finished = succeeded(tune(*SEARCH, "trials=4", f"name={name}"))
     best = max(value for (value,) in complete(trials_of(name)).values())
@@ -195,6 +196,7 @@ def test_a_seed_decides_the_trials(tune: Tune, name: str, sampler: str) -> None:
     assert len(first) == 3
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_trials(tune: Tune, name: str) -> None:
     for seed in (1, 2):
         succeeded(tune(*SEARCH, "trials=2", f"seed={seed}", f"name={name}-{seed}"))
@@ -225,6 +227,7 @@ def test_the_best_of_a_study_is_where_its_figure_is_better(tune: Tune, name: str
         assert f"best  {figure.name} {shown(figure.scale * choose(values))} {figure.unit}" in found.stdout
 
 
+@pytest.mark.slow
 def test_a_pruner_gives_up_what_does_badly_on_a_part(tune: Tune, name: str) -> None:
     finished = succeeded(tune(*CROWDED, *SEARCH[3:], "trials=8", "pruner=median", "prefixes=[0.5]", f"name={name}"))
     trials = trials_of(name)

@@ -117,12 +117,12 @@ def test_figures_of_overloaded_runs_and_of_short_windows_have_marks() -> None:
     for cells in (words, as_markdown(found)):
         assert "‡§" in cells
         assert "‡: overloaded, latencies are a function of the run's length." in cells
-        assert "§: window too short: the start from empty flatters all figures." in cells
+        assert "§: window under 5 times what the SLO allows a request: starting empty flatters all figures." in cells
     latex = as_latex(found)
     assert latex.isascii()
     assert latex.count(r"$^{\ddagger}$$^{\S}$ \\") == 1
     assert latex.count(r"$^{\S}$ \\") == 2
-    assert r"$^{\S}$: window too short" in latex
+    assert r"$^{\S}$: window under 5 times" in latex
     marked = {one["policy"]: (one["load_state"], one["window_is_short"]) for one in rows(table(records))}
     assert marked == {
         "chunked": ("stable", "false"),

@@ -74,6 +74,7 @@ def random_row(rng: Rng) -> StepRow:
         logits=random_curve(rng, 12, 0.03) if rng.random() < 0.5 else None,
         decode=random_surface(rng, 0.02) if rng.random() < 0.6 else None,
         waste=random_waste(rng, 150) if rng.random() < 0.3 else None,
+        bounded=random_curve(rng, 150, 0.2).rising() if rng.random() < 0.3 else None,
     )
 
 

@@ -64,7 +64,7 @@ def chunk_s(row: StepRow, prefix: int, chunk: int) -> float:
     time_s += curve_at(row.attention, length) * float(1 - Fraction(prefix, length) ** 2)
     if row.waste is not None:
         time_s *= curve_at(row.waste, chunk) / curve_at(row.waste, length)
-    return time_s + row.masked_s * chunk**2
+    return time_s + row.masked_s * chunk**2 + curve_at(row.bounded, length) - curve_at(row.bounded, prefix)
 
 
 def decode_s(row: StepRow, decodes: int, context: float) -> float:

@@ -17,8 +17,14 @@ class Draw:
     """What is drawn from one seed, in the order of asking."""
 
     def __init__(self, *seed: int) -> None:
+        self._seed, self._apart = seed, 0
         self._rng = np.random.default_rng(seed)
         self._shares: list[float] = []
+
+    def apart(self) -> Draw:
+        """Draws of their own, each time others, which change nothing of what is drawn here."""
+        self._apart += 1
+        return Draw(*self._seed, self._apart)
 
     def share(self) -> float:
         """A number from 0 to 1, 1 excluded."""

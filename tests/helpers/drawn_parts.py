@@ -22,6 +22,7 @@ def full_rows(draw: Draw) -> StepRow:
     curves = {name: _curve(draw) for name in ("linear", "logits", "attention", "waste", "decode_limits")}
     coefficients = {name: draw.real(0.001, 3.0) for name in numbers}
     arguments: dict[str, Any] = {**coefficients, **limits, **curves, "decode": _surface(draw)}
+    arguments["bounded"] = _curve(draw).rising()
     return StepRow(**arguments)
 
 

@@ -13,7 +13,7 @@ from tests.helpers.rulers import Note
 from tests.helpers.scenarios import Scenario
 from tests.reach import counted, counts_of, seeds_of
 
-RUNS = 100
+RUNS = 50
 _WANTED = frozenset(seeds_of(RUNS))
 COUNTED = Counter(family for family, _ in _WANTED)  # runs of each family
 

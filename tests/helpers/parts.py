@@ -83,7 +83,7 @@ def _of_columns(**of: Any) -> StepParts:
 def seconds_of(parts: StepParts, part: str) -> FloatArray:
     """The seconds at the knots of a part's curve or surface."""
     row = parts[part]
-    tables: list[Curve | Surface | None] = [row.linear, row.attention, row.decode, row.logits]
+    tables: list[Curve | Surface | None] = [row.linear, row.attention, row.bounded, row.decode, row.logits]
     (values,) = [np.asarray(table.values) for table in tables if table is not None]
     return values
 

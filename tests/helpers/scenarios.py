@@ -140,6 +140,7 @@ def step_rows(draw: Draw, exact: bool) -> StepRow:
         waste=None if exact or draw.chance(0.5) else Curve((1.0, 8.0, 64.0, 99.0), (4.0, 1.5, 1.0, 1.0)),
         decode=_surface(draw, exact) if draw.chance(0.25) else None,
         **_limits(draw),
+        bounded=_curve(draw.apart(), exact, (1.0, 9.0, 25.0)),
     )
 
 

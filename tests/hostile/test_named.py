@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -184,18 +186,23 @@ def printed(renderable: object, width: int) -> list[str]:
     return file.getvalue().splitlines()
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_no_table_loses_a_column_or_a_digit(width: int) -> None:
-    table = Table("run")
+@pytest.mark.parametrize(("width", "shown"), [(40, 3), (60, 5), (80, 8), (200, 12)])
+def test_a_table_without_room_names_the_columns_that_it_lacks(width: int, shown: int) -> None:
+    table = Table("run", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for number in range(12):
-        table.add_column(f"figure{number}", justify="right", no_wrap=True)
+        table.add_column(f"figure\n{number}" if number % 2 == 0 else f"\n{number}", justify="right", no_wrap=True)
     table.add_row("a \x1brun", *(f"{1234567 + number}" for number in range(12)))
     lines = printed(table, width)
     assert max(map(len, lines)) <= width
-    for number in range(12):
-        assert f"{1234567 + number}" in "\n".join(lines)
-    assert "…" not in "".join(lines)
-    assert "\\x1brun" in "".join(lines)
+    text = " ".join(" ".join(lines).split())
+    assert [number for number in range(12) if f"{1234567 + number}" in text] == list(range(shown))
+    missing = [f"figure {number}" for number in range(shown, 12)]
+    assert (f"not shown: {', '.join(missing)} (a terminal of" in text) == bool(missing)
+    assert "…" not in text
+    assert "\\x1brun" in text
+    if missing:
+        room = int(re.search(r"a terminal of (\d+) columns", text)[1])  # type: ignore[index]
+        assert [any("not shown" in line for line in printed(table, at)) for at in (room - 1, room)] == [True, False]
 
 
 def test_a_text_of_any_kind_is_shown() -> None:

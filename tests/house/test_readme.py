@@ -57,8 +57,10 @@ _APPLICATIONS = [
     if re.search(r"experiments\.(guide|curve|ablation|plot)|calibration|patience_s=1,2|report=true|load=closed", line)
     or re.search(r"trace\.rate=5,10,20|distserve,soonest|kv_compression=hack|chunked cluster=mixed", line)
 ]
-# Shortened, these differ from the first by values alone, or the tests of an application run it by its command as well.
-_ALIKE = [*_GUIDES[1:], *_SWEEPS[1:], *_COMPOSED, *_APPLICATIONS]
+_PRINTED = [line for line in QUICK if line.endswith("textbook") or any(own.startswith(line) for own in SHOWN.values())]
+# Shortened, these differ from the first by values alone, or other tests run them: those of an application, of a search
+# that becomes a table, and of the output shown.
+_ALIKE = [*_GUIDES[1:], *_SWEEPS, *_COMPOSED, *_APPLICATIONS, *_PRINTED]
 GROUPS = ("policy", "predictor", "trace", "load", "timing", "model", "gpu", "cluster")
 TEXT = "\n".join(page.read_text() for page in PAGES)
 SCRIPTS = [block for block in blocks("python") if "import servelab" in block]

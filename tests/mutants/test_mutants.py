@@ -14,11 +14,12 @@ from tests.mutants.hunt import SURVIVED, save_runs
 from tests.mutants.seeds import ENGINE, MUTANTS, Mutant
 
 NASTY = (
-    *("a migration outlives the preemption of its request", "a rank crosses a step late"),
     "blocks of a leap are booked at its end",
     *(
         pytest.param(name, marks=pytest.mark.slow)
         for name in (
+            "a migration outlives the preemption of its request",
+            "a rank crosses a step late",
             "a leap goes on past the opening of admission",
             "a boundary at this very time has passed",
             "swap-in ignores the watermark",
@@ -56,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.parametrize("name", [pytest.param(NASTY[0], marks=pytest.mark.slow), *NASTY[1:]])
+@pytest.mark.parametrize("name", NASTY)
 def test_a_nasty_one_is_seen(name: str, runs: Path) -> None:
     (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
     found = fate(mutant, runs, seen_before().get(name, ""))

@@ -113,6 +113,7 @@ def test_statements_do_not_count_imports() -> None:
     assert statements("import os\nx = 1\nif x:\n    x = 2\n") == 3
 
 
+@pytest.mark.slow
 def test_the_sample_is_large_and_of_every_module() -> None:
     shares = quotas(ROOMS, SAMPLE)
     drawn = {room.name: drawn_sites(room, shares[room.name], SEED) for room in ROOMS}

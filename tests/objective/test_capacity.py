@@ -67,6 +67,7 @@ def m_d_1(wait_s: float, attainment: float = 0.9) -> float:
     return float(brentq(lambda rho: waits_within(rho, wait_s) - attainment, 0.01, 0.999)) / SERVICE_S
 
 
+@pytest.mark.slow
 def test_poisson_arrivals_meet_crommelin() -> None:
     wait_s = 0.5
     slo = ttft_within(wait_s + SERVICE_S + 1e-9)

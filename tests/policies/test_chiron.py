@@ -68,3 +68,18 @@ def test_interactive_requests_need_a_share_of_their_instances(use: float, last: 
     rows, columns = [(0.0, 4, 20), (0.0, 4, 20), (5.5, 4, 2)], {"slo_class": np.array(["chat"] * 3)}
     result = play(policy, rows, FLEET, columns=columns, max_batch=2)
     assert result.requests["prefill_instance"].tolist() == [0, 0, last]
+
+
+@ENGINES
+def test_interactive_prompts_need_instances_to_compute_them(implementation: str) -> None:
+    """Three prompts of 1 s each come in the first second, which three instances compute in a second; they take three
+    of four seats, for which one would do. At 1 s two are started, and one of them gets the fourth prompt.
+    """
+    rows, columns = [(0.1 * k, 100, 2) for k in range(3)] + [(1.5, 100, 2)], {"slo_class": np.array(["chat"] * 4)}
+    policy = Chiron(classes_ttft_s=[1.0], use=1.0)
+    row = StepRow(per_prefill_token_s=0.01)
+    result = play(
+        policy, rows, FLEET, columns=columns, row=row, max_batch=4, kv_tokens=1000, implementation=implementation
+    )
+    assert result.requests["prefill_instance"].tolist() == [0, 0, 0, 1]
+    assert result.instances["off_s"][3] > 1.5

@@ -19,7 +19,7 @@ from framework.metrics.paired import paired
 from framework.metrics.statistics import estimate
 from framework.metrics.summary import evaluate
 from framework.report.page.compare_page import compare_page
-from framework.report.page.compared import Run, are_alike, changed, differences
+from framework.report.page.compared import Run, are_alike, changed, differences, standing
 from framework.run.finished import finished_runs
 from framework.run.output import write
 from servelab.report_command import main
@@ -79,6 +79,29 @@ def test_requests_are_paired_one_by_one() -> None:
     assert tpot.paired.mean == pytest.approx(0.0)
     assert "fewer than 10 batches" in ttft.paired.caveat
     assert "no interval: 3 requests" in Page(compare_page(RUNS[:2])).text
+
+
+def test_the_ranking_has_the_intervals_of_batches() -> None:
+    good = np.random.default_rng(0).random((2, 600)) < [[0.5], [0.7]]
+    rows = pl.DataFrame({"good": pl.Series(RUNS[0].requests["good"]).extend_constant(False, 595)})
+    alike = rows.with_columns(input_tokens=pl.lit(7), output_tokens=pl.lit(7))
+    runs = [
+        replace(
+            one,
+            requests=alike.with_columns(good=pl.Series(kept)),
+            summary={**one.summary, "slo_attainment": float(kept.mean()), "goodput_rps": 10.0 * float(kept.mean())},
+        )
+        for one, kept in zip(RUNS, good, strict=False)
+    ]
+    first, second = standing(runs)
+    width = estimate(100 * good[1].reshape(30, 20).mean(axis=1)).half_width
+    less = estimate(100 * (good[1] * 1.0 - good[0]).reshape(30, 20).mean(axis=1))
+    assert (first.is_best, second.is_best) == (False, True)
+    assert second.half_width == pytest.approx(width / 10)
+    assert f"{100 * good[1].mean():.1f} % kept the SLO (± {width:.1f})" in second.words
+    assert f"{less.mean:.1f} points more than A chunked (± {less.half_width:.1f})" in second.words
+    counted = replace(runs[0], summary={**runs[0].summary, "slo_attainment": 0.9})  # without its warm-up
+    assert np.isnan(standing([counted, runs[1]])[0].half_width)
 
 
 def test_unlike_requests_are_not_paired() -> None:
@@ -172,7 +195,12 @@ def test_the_command_writes_a_page_of_directories(tmp_path: Path, capsys: pytest
 
 def test_what_is_no_run_is_refused_in_a_line(tmp_path: Path) -> None:
     whole = left_by(tmp_path / "a", "one")
-    for words, said in (([], "DIR .* is missing"), ([str(whole)], "2 to 8 runs"), ([str(whole)] * 9, "2 to 8 runs")):
+    for words, said in (
+        ([], "DIR .* is missing"),
+        ([str(whole)], "2 to 8 runs"),
+        ([str(whole)] * 9, "2 to 8 runs"),
+        ([str(whole / "x")], "x: no such"),
+    ):
         with pytest.raises(InputError, match=said):
             main(words)
     with pytest.raises(InputError, match="no run has left"):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from framework.errors import InputError
+from framework.metrics.statistics import estimate
 from framework.metrics.summary import evaluate
 from framework.report.page.sweep_curves import Point
 from framework.report.page.sweep_page import frontier, sweep_page
@@ -58,11 +59,31 @@ def test_runs_that_differ_in_their_seeds_count_as_one() -> None:
     assert "Goodput against cost" not in page.text
 
 
+def test_the_best_has_a_mark_and_seeds_an_interval() -> None:
+    seeds = [
+        point(scale * goodput, policy=policy, trace__rate=rate, seed=f"{goodput}")
+        for policy, scale in (("one", 1.0), ("two", 2.0))
+        for rate in ("1", "2")
+        for goodput in (1.0, 2.0, 3.0)
+    ]
+    content = sweep_page(seeds, "Sweep", 0)
+    width = estimate(np.array([2.0, 4.0, 6.0])).half_width
+    assert f"▸ two rate=1: 4.00 requests/s (± {width:.2f}), " in Page(content).text
+    assert re.findall(r"(▸ )?(one|two) rate=(\d): ", content) == [
+        *(("▸ ", "two", "1"), ("", "one", "1"), ("▸ ", "two", "2"), ("", "one", "2"))
+    ]
+    assert content.count("<td>▸</td>") == 2
+    assert [float(one["value"] or "nan") for one in Page(content).every("data")].count(width) == 2
+    alone = sweep_page(POINTS, "Sweep", 0)
+    assert "seed=0,1,2 adds one" in alone
+    assert "± (95" not in alone
+
+
 def test_runs_with_a_window_that_is_too_short_have_a_mark() -> None:
     short = [replace(one, summary={**one.summary, "window_is_short": k == 0}) for k, one in enumerate(POINTS)]
     content = sweep_page(short, "Sweep", 0)
     assert content.count("– §") == 1
-    assert "§: window too short: the start from empty flatters all figures." in content
+    assert "§: window under 5 times what the SLO allows a request: starting empty flatters all figures." in content
     calm = [replace(one, summary={**one.summary, "window_is_short": False}) for one in POINTS]
     assert "§" not in sweep_page(calm, "Sweep", 0)
 

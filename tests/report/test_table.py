@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
+from framework.cli.console import SafeConsole
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate, summarize
 from framework.report.comparison_table import comparison_table
@@ -24,7 +25,7 @@ LONG = summarize(small_result(), SLO) | {"window_is_short": False}
 
 def printed(table: RenderableType, width: int = 100, **options: Any) -> str:
     file = io.StringIO()
-    Console(file=file, width=width, **options).print(table)
+    SafeConsole(file=file, width=width, **options).print(table)
     return file.getvalue()
 
 
@@ -260,8 +261,10 @@ def test_other_runs_have_their_state_in_the_header_alone(state: str | None) -> N
 def test_a_window_that_is_too_short_has_a_line_of_its_own() -> None:
     evaluation = evaluate(small_result(), SLO)
     short = {"window_is_short": True, "window_s": 20.0}
-    text = printed(run_table(replace(evaluation, summary=evaluation.summary | short), SLO))
-    assert " window of 20.0 s: too short, the start from empty flatters all figures \n" in text
+    text = words(printed(run_table(replace(evaluation, summary=evaluation.summary | short, allowed_s=41.0), SLO)))
+    why = "under 5 times the 41.0 s that the SLO allows a request"  # 5 requests in 20 s: 52 in 205 s
+    assert f"window of 20.0 s: too short, {why}, so starting empty flatters all figures; 52 requests" in text
+    assert evaluation.allowed_s == pytest.approx(evaluation.summary["window_s"])
 
 
 def test_a_comparison_marks_runs_by_their_load() -> None:
@@ -276,10 +279,19 @@ def test_a_comparison_marks_runs_by_their_load() -> None:
     assert "‡" not in printed(comparison_table([summary | {"load_state": "stable"}] * 2))
 
 
+def test_runs_that_serve_all_that_is_offered_say_what_would_distinguish_them() -> None:
+    whole = LONG | {"slo_attainment": 1.0, "load": "open"}
+    said = "a higher trace.rate distinguishes them"
+    assert said in printed(comparison_table([whole, whole, whole], ["a", "b", "c"]))
+    assert said not in printed(comparison_table([whole, whole | {"goodput_rps": 0.5}], ["a", "b"]))
+    assert said not in printed(comparison_table([LONG | {"load": "open"}] * 2, ["a", "b"]))
+    assert said not in printed(comparison_table([whole | {"load": "closed"}] * 2, ["a", "b"]))
+
+
 def test_a_comparison_marks_windows_that_are_too_short() -> None:
     summary = summarize(small_result(), SLO) | {"load_state": "overloaded", "window_is_short": True}
     other = summary | {"load_state": "stable", "window_is_short": False}
     lines = printed(comparison_table([summary, other], ["a", "b"]))
     assert re.search(r"a +‡§ ", lines)
     assert not re.search(r"b +[‡§]", lines)
-    assert "§: window too short: the start from empty flatters all figures" in lines
+    assert "§: window under 5 times what the SLO allows a request: starting empty flatters all figures" in lines

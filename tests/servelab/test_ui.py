@@ -261,7 +261,7 @@ def test_the_page_names_no_other_address_and_its_policy_allows_none(shown: tuple
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["port=70000"], "error: port must be at most 65535, got 70000"),
+        (["port=70000"], "error: port must be a whole number from 0 to 65,535, got '70000'"),
         (["store=run.py"], "error: store=run.py: is no directory; name the store of a sweep"),
     ],
 )

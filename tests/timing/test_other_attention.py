@@ -13,13 +13,18 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.gpu import Gpu
-from framework.system.model import Experts, LatentAttention, LinearAttention, Model, SparseAttention
+from framework.system.model import Experts, LatentAttention, LinearAttention, LocalAttention, Model, SparseAttention
 from framework.system.parallelism import Parallelism
-from framework.timing.kernels.attention_linear import DeltaRule
+from framework.timing.flops import Chunk, Step, moved_bytes
+from framework.timing.kernels.attention_gqa import GroupedQuery
+from framework.timing.kernels.attention_linear import DeltaRule, Hybrid
 from framework.timing.kernels.attention_sparse import SparseModule
 from framework.timing.kernels.operations import Operations
 from framework.timing.kernels.table import Kernels, Provenance
 from framework.timing.measured import Measured
+from framework.timing.roofline import Roofline
+from framework.timing.table import chunk_s, stack
+from framework.timing.table import decode_s as attend_s
 from tests.helpers.definitions import decode_s
 from tests.helpers.parts import load
 
@@ -125,6 +130,94 @@ def test_a_prompt_whose_launches_take_long_takes_no_longer_than_its_tokens_as_de
     short_s = launched.projections_s(np.array(256)) + launched.prefill_s(np.array(1), np.array(256))
     assert short_s < 4 * 5e-3 / 10
     assert short_s == pytest.approx(4 * 2 * decodes_s(4, 256, 128), rel=0.05)
+
+
+LOCAL = replace(BASE, local=LocalAttention(3, 64))
+
+
+def grouped(model: Model) -> GroupedQuery:
+    """A layer takes 2 us a call, 1 ns a pair of a prompt and 1 ns a token of a decode's context."""
+    shape = {"kv_dtype": "bf16", "heads": 8, "kv_heads": 2, "head_dim": 64, "window": 0}
+    sizes = list(itertools.product([1, 2, 3, 4], [1, 16, 32, 40, 64, 128, 160, 256, 1024]))
+    prompts = [{**shape, "batch": b, "tokens": t, "prefix": 0, "latency_s": 2e-6 + 5e-10 * b * t * t} for b, t in sizes]
+    decodes = [{**shape, "batch": b, "context": c, "latency_s": 2e-6 + 1e-9 * b * c} for b, c in sizes]
+    tables = {"prefill_attention": pl.DataFrame(prompts), "decode_attention": pl.DataFrame(decodes)}
+    return GroupedQuery(operations(**tables), model, 1)
+
+
+def test_layers_attend_within_chunks() -> None:
+    """A prompt of 160 tokens is two chunks of 64 and one of 32, a quarter of the pairs of another one."""
+    module, plain = grouped(LOCAL), grouped(BASE)
+    one = np.ones(())
+    for tokens, pairs in ((32, 32**2 / 2), (64, 64**2 / 2), (160, (2 + 1 / 4) * 64**2 / 2), (256, 4 * 64**2 / 2)):
+        whole_s = float(plain.prefill_s(one, np.array(float(tokens)))) / 4
+        found_s = float(module.prefill_s(one, np.array(float(tokens))))
+        assert found_s == pytest.approx(whole_s + 3 * (2e-6 + 1e-9 * pairs), rel=0.02)
+        assert float(module.bounded_share(np.array(float(tokens)))) == pytest.approx(1 - whole_s / found_s)
+    assert float(plain.bounded_share(np.array(256.0))) == 0.0
+    for context, seen in ((40.0, 40.0), (64.0, 64.0), (1024.0, 32.5)):
+        found_s = float(module.decode_s(np.array(2.0), np.array(context)))
+        assert found_s == pytest.approx(4 * 2e-6 + 1e-9 * 2 * (context + 3 * seen), rel=0.02)
+
+
+def test_states_grow_with_the_tokens_of_a_chunk() -> None:
+    rule, tokens = delta_rule(1), np.array([16.0, 4096.0])
+    hybrid = Hybrid(rule, grouped(replace(BASE, linear=LINEAR.linear)))
+    share = rule.prefill_s(np.ones(()), tokens) / hybrid.prefill_s(np.ones(()), tokens)
+    assert hybrid.bounded_share(tokens).tolist() == pytest.approx(share.tolist())
+
+
+def test_a_roofline_of_bounded_layers() -> None:
+    """Pairs and bytes counted by hand at 1e14 FLOP/s and 1e12 bytes/s; a pair takes 4 x 8 heads x 64 FLOPs a layer."""
+    timing = Roofline(mfu=1.0, mbu=1.0, overhead_s=0.0)
+    local, plain, windowed, sparse = (
+        stack([timing.row(model, GPU, Parallelism())])
+        for model in (LOCAL, BASE, replace(BASE, window=64, windowed_layers=3), SPARSE)
+    )
+    pair_s, behind = 4 * 8 * 64 / 1e14, (256**2 - 192**2) / 2
+    assert chunk_s(plain, 0, 192, 64) == pytest.approx(4 * behind * pair_s)
+    assert chunk_s(local, 0, 192, 64) == pytest.approx((behind + 3 * 64**2 / 2) * pair_s)
+    assert chunk_s(local, 0, 0, 64) == pytest.approx(4 * 64**2 / 2 * pair_s)
+    assert chunk_s(windowed, 0, 192, 64) == pytest.approx((behind + 3 * 64 * 64) * pair_s)
+    indexed, chosen = 2 * 2 * 32 / 1e14, 2 * 8 * (2 * 64 + 8) / 1e14
+    squares = (4096**2 - 3072**2) / 2
+    assert chunk_s(sparse, 0, 3072, 1024) == pytest.approx(4 * (squares * indexed + 1024 * 256 * chosen))
+    token_s = 2 * 2 * 64 * 2 / 1e12
+    for context, seen in ((40, 40), (64, 64), (1024, 32.5)):
+        for batch in (1, 4):
+            found_s = attend_s(local, 0, batch, batch * context)[0]
+            assert found_s == pytest.approx(batch * (context + 3 * seen) * token_s)
+    step, known = Step((Chunk(40, 100),), 2, 1024), Step((Chunk(1),))
+    least = moved_bytes(LOCAL, Parallelism(), known) - 512 * 4 * (1 + 1)
+    read = (2 * 1024 + 140) + 3 * (2 * 32.5 + 100 % 64 + 40)
+    assert moved_bytes(LOCAL, Parallelism(), step) - least == pytest.approx(512 * (read + 4 * 42))
+
+
+@pytest.mark.parametrize("name", ["deepseek_v32", "llama4_maverick", "qwen3_next_80b"])
+def test_chunks_of_shipped_profiles_add_up_to_a_prompt(name: str) -> None:
+    """Attention to a bounded number of tokens does not grow with the prefix: the last chunk is shorter than a share."""
+    model = load("model", name)
+    row = Measured().row(model, load("gpu", "h200"), Parallelism(8 if name != "qwen3_next_80b" else 4))
+    assert row.bounded is not None
+    assert row.attention is not None
+    tables, whole = stack([replace(row, attention=None)]), 65_536
+    cuts = [0, 2_048, 8_192, 8_193, 32_768, whole]
+    parts_s = [chunk_s(tables, 0, begin, end - begin) for begin, end in itertools.pairwise(cuts)]
+    assert sum(parts_s) == pytest.approx(chunk_s(tables, 0, 0, whole))
+    share = 1 - ((whole - 2_048) / whole) ** 2
+    assert chunk_s(tables, 0, whole - 2_048, 2_048) < 0.95 * share * chunk_s(tables, 0, 0, whole)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"local": LocalAttention(4, 64)}, "model.windowed_layers = 0, model.local.layers = 4 of 4 layers"),
+        ({"local": LocalAttention(1, 64), "latent": SPARSE.latent}, "model.local beside model.latent"),
+    ],
+)
+def test_models_of_chunks_that_cannot_be(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        replace(BASE, **wrong)
 
 
 def test_experts_of_one_size_stand_for_up_to_twice_as_many() -> None:

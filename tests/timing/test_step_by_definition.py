@@ -27,7 +27,7 @@ from framework.timing.table import (
     uneven_s,
 )
 
-CURVES = ("linear", "attention", "logits", "waste", "decode_limits")
+CURVES = ("linear", "attention", "bounded", "logits", "waste", "decode_limits")
 
 
 def rising(rng: np.random.Generator, count: int) -> tuple[float, ...]:
@@ -111,7 +111,8 @@ def chunk(row: StepRow, prefix: int, tokens: int) -> float:
     time_s = row.prefill_quadratic_s * (length**2 - prefix**2)
     time_s += curve(row.attention, length) * (1 - prefix**2 / length**2)
     waste = curve(row.waste, tokens) / curve(row.waste, length) if row.waste else 1.0
-    return time_s * waste + row.masked_s * tokens**2
+    apart_s = curve(row.bounded, length) - (curve(row.bounded, prefix) if prefix else 0.0)
+    return time_s * waste + row.masked_s * tokens**2 + apart_s
 
 
 def tiles(row: StepRow, decodes: int, context: int) -> float:

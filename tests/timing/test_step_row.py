@@ -17,7 +17,7 @@ from framework.timing.table import base_s, chunk_s, decode_s, stack, step_s, une
 NAMES = [declared.name for declared in fields(StepRow)]
 CURVE = Curve((1.0, 64.0), (0.5, 2.0))
 SURFACE = Surface((1.0, 8.0), (1.0, 64.0), ((1.0, 2.0), (3.0, 4.0)))
-CURVES = ("linear", "attention", "logits", "waste", "decode_limits")
+CURVES = ("linear", "attention", "bounded", "logits", "waste", "decode_limits")
 
 
 def row(**values: Any) -> StepRow:
@@ -71,6 +71,13 @@ def test_rows_add_up_to_the_nearer_limit() -> None:
     for name in ("waste", "decode_limits"):
         with pytest.raises(ValueError, match=f"only one of the rows may have {name}"):
             row(**{name: CURVE}) + row(**{name: CURVE})
+
+
+def test_a_chunk_takes_the_difference_of_bounded_attention() -> None:
+    tables = stack([StepRow(bounded=Curve((1.0, 9.0, 25.0), (1.0, 9.0, 9.0)), masked_s=2.0)])
+    assert [chunk_s(tables, 0, *cut) for cut in ((0, 5), (5, 4), (9, 1), (4, 96))] == [55.0, 36.0, 2.0, 5.0 + 2 * 96**2]
+    with pytest.raises(ValueError, match="bounded must not fall"):
+        StepRow(bounded=Curve((1.0, 2.0, 3.0), (2.0, 1.0, 1.0)))
 
 
 def test_curves_add_on_the_knots_of_both() -> None:

@@ -567,6 +567,7 @@ def test_as_much_is_read_by_more_shorter_ones_as_was_by_fewer_longer_ones() -> N
 
 def made_up(**own: Any) -> Any:
     """Times of steps of a model with one group of ranks, of which a test states those that it needs."""
+    own.setdefault("attention", SimpleNamespace()).bounded_share = np.zeros_like
     return SimpleNamespace(groups=1, copies_s=0.0, linear_s=lambda tokens: 0 * tokens + 10.0, **own)
 
 
@@ -578,7 +579,7 @@ def test_prompts_that_just_fill_the_largest_step_count(tokens: int, attention_s:
         return 1e-4 * batch * lengths + 4.0 * ((batch == 64) & (batch * lengths == tokens))
 
     limits = {"attention": SimpleNamespace(length_limit=lambda: 1024.0), "model": SimpleNamespace(max_context=1024)}
-    lengths, above_s, floor_s = _prompts(made_up(prefill_s=prefill_s, token_steps=np.array([256.0]), **limits))
+    lengths, above_s, _, floor_s = _prompts(made_up(prefill_s=prefill_s, token_steps=np.array([256.0]), **limits))
     assert floor_s + np.interp(256.0, lengths, above_s) == pytest.approx(attention_s)
 
 
@@ -586,6 +587,6 @@ def test_sequences_that_read_one_token_each_count() -> None:
     def decode_s(batches: FloatArray, contexts: FloatArray) -> FloatArray:
         return 1.0 * ((batches == 8) & (contexts == 8))
 
-    batches, contexts, _ = _decodes(made_up(decode_s=decode_s, model=SimpleNamespace(max_context=100)))
+    batches, contexts, _ = _decodes(made_up(decode_s=decode_s, model=SimpleNamespace(max_context=100, local=None)))
     assert {7, 8} < set(batches.tolist())
     assert {8, 9} < set(contexts.tolist())

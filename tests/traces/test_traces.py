@@ -667,6 +667,7 @@ def test_real_file_by_path_goes_by_its_name():
 
 
 @needs_real
+@pytest.mark.slow
 def test_real_servegen_clients():
     workload = load(path=f"{REAL}/servegen_deepseek_r1", limit=1000)
     assert (workload.name, len(workload)) == ("servegen_deepseek_r1", 1000)

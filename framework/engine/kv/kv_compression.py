@@ -51,6 +51,7 @@ class KvFormat:
             tile_row_s=row.tile_row_s * self.prefill_factor,
             tile_pair_s=row.tile_pair_s * self.prefill_factor,
             attention=_slowed(row.attention, self.prefill_factor),
+            bounded=_slowed(row.bounded, self.prefill_factor),
             per_context_token_s=row.per_context_token_s * self.read_factor,
             skew_s=row.skew_s * self.read_factor,
             decode=_lengthened(row.decode, self.read_factor),

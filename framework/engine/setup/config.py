@@ -144,7 +144,8 @@ class EngineConfig:
 
     def _kept_layers(self, model: Model) -> float:
         """The number of layers whose KV stays for the whole context, as a multiple of the layers without a window."""
-        return (model.full_layers + model.windowed_layers) / model.full_layers if self.window_kv == "kept" else 1.0
+        kept = model.growing_layers + model.windowed_layers
+        return kept / model.growing_layers if self.window_kv == "kept" else 1.0
 
     @property
     def shares_blocks(self) -> bool:

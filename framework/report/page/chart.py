@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from framework.report.page.markup import plain, text
 from framework.report.page.scale import Scale, tick_text
 from framework.report.page.script import data_block
-from framework.report.page.trend import MARKS, Trend, radius, width
 
 Floats = NDArray[np.float64]
 Behind = int | str  # of a point: the row of the request in the table that the page holds, or words
@@ -20,6 +19,50 @@ WIDTH, HEIGHT = 380.0, 232.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 12.0, 20.0, 38.0
 _LETTER = 6.2  # width of a letter
 _TICK_ROOM = 30.0  # between two labels of the axis below
+_THIN, _SMALL = 1.6, 3.0  # pixels, of the last line and its marks
+_WIDER, _LARGER = (1.5, 4.5), (1.1, 4.0)  # pixels from a line to the one below it, and in all
+
+
+# --- lines that stay visible where they are equal: each is thinner, with smaller marks, than the one before -----------
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Points (N,) joined in order, from `low` to `high` over repetitions; `hollow` ones stand apart; `behind`: words
+    for each.
+    """
+
+    xs: Floats
+    ys: Floats
+    low: Floats
+    high: Floats
+    hollow: NDArray[np.bool_]
+    behind: Sequence[str]
+
+
+def _polygon(corners: int, turned: float = 0.0) -> str:
+    angles = 2 * np.pi * (np.arange(corners) / corners + turned) - np.pi / 2
+    return "M" + "L".join(f"{np.cos(one):.3f} {np.sin(one):.3f}" for one in angles) + "Z"
+
+
+_STAR = "M0 -1L.26 -.3L.95 -.31L.42 .12L.59 .81L0 .4L-.59 .81L-.42 .12L-.95 -.31L-.26 -.3Z"
+# in the order of the legend's signs, whose style is in `style.py`
+MARKS = (
+    _polygon(16), _polygon(4, 0.125), _polygon(3), _polygon(4), _polygon(3, 0.5), _polygon(5), _polygon(6), _STAR,
+)  # fmt: skip
+
+
+def width(number: int, count: int) -> float:
+    """Of the line `number` of `count`, in pixels."""
+    return _THIN + (count - 1 - number) * min(_WIDER[0], _WIDER[1] / max(count - 1, 1))
+
+
+def radius(number: int, count: int) -> float:
+    """Of the marks of the line `number` of `count`, in pixels."""
+    return _SMALL + (count - 1 - number) * min(_LARGER[0], _LARGER[1] / max(count - 1, 1))
+
+
+# --- the chart --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -176,16 +219,3 @@ def _axis(scale: Scale, label: str) -> dict[str, Any]:
 def _short(values: Floats) -> list[float | None]:
     """Five significant digits, which no screen distinguishes from more; None for what is not finite."""
     return [float(f"{value:.5g}") if np.isfinite(value) else None for value in values]
-
-
-def stacked_bars(title: str, names: Sequence[str], shares: Floats, kinds: Sequence[str]) -> str:
-    """Add horizontal bars, one for each name, of parts that sum to 1: `shares` (names, parts)."""
-    rows = []
-    for name, row in zip(names, shares, strict=True):
-        parts = "".join(
-            f'<i class="{text(kind)}" style="width:{100 * value:.2f}%" title="{100 * value:.1f} %"></i>'
-            for value, kind in zip(row, kinds, strict=True)
-            if value > 0
-        )
-        rows.append(f'<div class="bar"><span>{text(name)}</span><div>{parts}</div></div>')
-    return f'<div role="img" aria-label="{text(title)}">{"".join(rows)}</div>'

@@ -6,13 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from framework.metrics.figures import HEADLINE
 from framework.report.arms import Arm, unlike
 from framework.report.load_words import footnotes, overload, short_window
-from framework.report.numbers import number, percent
-from framework.report.page.chart import stacked_bars
+from framework.report.page.bars import ranking
 from framework.report.page.compared import (
     Run,
     are_alike,
@@ -22,12 +18,17 @@ from framework.report.page.compared import (
     differences,
     distributions,
     figures,
+    standing,
 )
 from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
 from framework.report.page.words import setup
 
 _UNLIKE = "The runs have different requests, which cannot be paired: only their distributions can be compared."
 _SOURCE = ("trace", "trace_source", "trace_sha256", "timing_source", "seed", "versions", "git_revision")
+_RANKED = (
+    "goodput; ± is half of a 95 % interval, over batches of requests that follow each other: it says nothing of other "
+    "traces or seeds"
+)
 _PAIRED = (
     "Each run less the first one, request by request. The interval is Student's t over the means of batches of "
     "requests that follow each other, for these share queues; it says nothing of other traces or seeds."
@@ -37,7 +38,8 @@ _PAIRED = (
 def compare_page(runs: Sequence[Run]) -> str:
     """The page as HTML, of two runs or more."""
     chapters = [
-        Chapter("figures", "Figures", _bars(runs) + figures(runs).html()),
+        Chapter("ranking", "Which is better", ranking("Goodput", standing(runs)), _RANKED),
+        Chapter("figures", "Figures", figures(runs).html()),
         Chapter("changed", "What changed", changed(runs).html(), "settings in which the runs differ"),
         Chapter("latency", "Latency", grid(distributions(runs)), _of_latencies(runs)),
         Chapter("paired", "Request by request", _paired(runs), _PAIRED if are_alike(runs) else ""),
@@ -65,18 +67,6 @@ def _requests(runs: Sequence[Run]) -> str:
     if are_alike(runs):
         return f"the same {len(runs[0].requests):,} requests of {traces}"
     return f"different requests of {traces}"
-
-
-def _bars(runs: Sequence[Run]) -> str:
-    """Bars of the share of requests that kept the SLO, with the goodput in words."""
-    kept = np.array([run.summary["slo_attainment"] for run in runs])
-    names = [
-        f"{run.label}: {number(run.summary[HEADLINE])} requests/s, {percent(run.summary['slo_attainment'])}"
-        for run in runs
-    ]
-    return stacked_bars(
-        "Share of requests that kept the SLO", names, np.stack([kept, 1 - kept], axis=1), ["f0", "none"]
-    )
 
 
 def _paired(runs: Sequence[Run]) -> str:

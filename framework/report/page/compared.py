@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.metrics.paired import Paired, paired
 from framework.report.load_words import load_state, mark
+from framework.report.page.bars import Bar, varies
 from framework.report.page.chart import Chart
 from framework.report.page.latency import SHARES, Quantity, percentiles, quantile, quantities, share_curves
 from framework.report.page.markup import Cell, Legend, Links, Sheet, figure
@@ -85,6 +86,34 @@ def _figure(key: str, summary: Mapping[str, Any]) -> Cell:
     """A count stays one."""
     shown, value = metric(key), summary.get(key)
     return value if isinstance(value, int) and shown.scale == 1 else shown.of(summary)
+
+
+def standing(runs: Sequence[Run]) -> list[Bar]:
+    """Goodput and attainment of each run with their intervals, and how its attainment differs from the first run's.
+
+    The interval of attainment is that of `paired`, over batches of successive requests; goodput has the same in
+    proportion. A run whose figures do not count all its requests has none.
+    """
+    good = [100.0 * run.requests["good"].to_numpy().astype(np.float64) for run in runs]
+    best = max(run.summary[HEADLINE] for run in runs)
+    bars = []
+    for run, own in zip(runs, good, strict=True):
+        goodput, kept, of_all = run.summary[HEADLINE], 100 * run.summary["slo_attainment"], paired(own)
+        width = of_all.half_width if abs(of_all.mean - kept) < 1e-6 else np.nan
+        words = f"{kept:.1f} % kept the SLO{_width(width)}"
+        if run is not runs[0] and are_alike([runs[0], run]):
+            less = paired(own - good[0])
+            more = "more" if less.mean > 0 else "fewer"
+            many = f"{abs(less.mean):.1f} points {more} than" if less.mean else "as many as"
+            words += f", {many} {runs[0].label}{_width(less.half_width)}"
+        if of_all.caveat and varies(width, 1.0):
+            words += "; the intervals are too narrow: adjacent requests go together"
+        bars.append(Bar(run.label, goodput, width * goodput / kept if kept else np.nan, words, 0 < goodput == best))
+    return bars
+
+
+def _width(half_width: float) -> str:
+    return f" (± {max(half_width, 0.1):.1f})" if varies(half_width, 1.0) else ""
 
 
 def distributions(runs: Sequence[Run]) -> list[str]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from framework.diagnosis.trials import Trial, Trials
 from framework.report.numbers import number
-from framework.report.page.chart import stacked_bars
+from framework.report.page.bars import stacked_bars
 from framework.report.page.markup import Cell, Legend, Sheet, figure, text
 from framework.report.trials_table import helping, units, verdict
 

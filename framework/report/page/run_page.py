@@ -11,7 +11,7 @@ import polars as pl
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.figures import HEADLINE, metric
-from framework.metrics.summary import counted
+from framework.metrics.summary import Evaluation, counted
 from framework.objective.goodput import Measurement
 from framework.report.load_words import AT_LEAST_MEANS, load_state, overload, ran_out, short_window
 from framework.report.numbers import number, percent
@@ -68,7 +68,7 @@ def run_page(
     ]
     title = f"{summary['policy']} on {summary['trace']}"
     return page(
-        title, _head(summary, settings), chapters, ("summary", summary), _tiles(summary, settings, counted(requests))
+        title, _head(evaluation, settings), chapters, ("summary", summary), _tiles(summary, settings, counted(requests))
     )
 
 
@@ -76,7 +76,8 @@ def _over_time(pictures: Sequence[str], behind: str) -> str | None:
     return grid(pictures) + behind if pictures else None
 
 
-def _head(summary: Summary, settings: Summary) -> str:
+def _head(evaluation: Evaluation, settings: Summary) -> str:
+    summary = evaluation.summary
     fitted = ' <span class="mark">fitted trace, not a recording</span>' if summary["trace_source"] == "twin" else ""
     gpus = f"{summary['gpus']} GPU{'s' if summary['gpus'] > 1 else ''}"
     parts = [f"{number(summary['duration'])} s on {gpus}", load_state([summary]), f"seed {summary['seed']}"]
@@ -88,7 +89,7 @@ def _head(summary: Summary, settings: Summary) -> str:
         share = percent(summary["extrapolated"])
         lines.append(f"{share} of the busy time rests on step times beyond what was measured")
     said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines if line)
-    warned = filter(None, (overload(summary), short_window(summary)))
+    warned = filter(None, (overload(summary), short_window(summary, evaluation.allowed_s)))
     said += "".join(f'<p><span class="mark">{text(line)}</span></p>' for line in warned)
     return f"<h1>{text(summary['policy'])} on {text(summary['trace'])}{fitted}</h1>{said}"
 

@@ -10,10 +10,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from framework.objective.stability import MISSED, SUSTAINED
-from framework.report.page.chart import Chart
+from framework.report.page.chart import Chart, Trend
 from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.report.page.scale import Scale
-from framework.report.page.trend import Trend
 
 Floats = NDArray[np.float64]
 Summary = Mapping[str, Any]

@@ -61,6 +61,10 @@ font-size:.86rem;line-height:1.2}
 .bar>span{text-align:right;overflow-wrap:anywhere}
 .bar>div{display:flex;height:1.5rem;gap:1px}
 .bar i{display:block;height:100%;print-color-adjust:exact;-webkit-print-color-adjust:exact}
+.ranked{grid-template-columns:1fr}.ranked>span{text-align:left}.bar .rank{position:relative}
+.bar .none{background:var(--line)}
+.rank u{position:absolute;top:25%;height:50%;border:solid var(--ink);border-width:0 2px;
+background:linear-gradient(var(--ink),var(--ink)) center/100% 2px no-repeat}
 .legend{display:flex;flex-wrap:wrap;gap:.1rem .9rem;margin:.15rem 0;padding:0;list-style:none;font-size:.82rem}
 .legend i{display:inline-block;width:1.3em;height:0;margin-right:.35em;vertical-align:middle;border-top:3px solid}
 .legend i.s0,.legend i.kept{color:var(--c0)}.legend i.s1{color:var(--c1);border-top-style:dashed}

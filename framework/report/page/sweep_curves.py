@@ -13,10 +13,9 @@ from framework.metrics.figures import HEADLINE, metric
 from framework.metrics.load_state import OVERLOADED
 from framework.report.load_words import MEANS, is_overloaded
 from framework.report.numbers import number
-from framework.report.page.chart import Chart
+from framework.report.page.chart import MARKS, Chart, Trend
 from framework.report.page.markup import Cell, Legend, Sheet, figure, grid
 from framework.report.page.scale import fitting, from_zero
-from framework.report.page.trend import MARKS, Trend
 from framework.report.page.words import axis_words
 from framework.report.sweep_groups import mean_of
 

@@ -8,7 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.metrics.figures import HEADLINE, metric
+from framework.metrics.statistics import estimate
 from framework.report.load_words import SHORT, SHORT_MEANS, has_short_window, load_state
+from framework.report.numbers import percent
+from framework.report.page.bars import BEST, Bar, ranking, varies
 from framework.report.page.chart import Chart
 from framework.report.page.heat_map import heat_map
 from framework.report.page.markup import Cell, Chapter, Legend, Links, Sheet, figure, grid, page, text
@@ -24,10 +27,13 @@ from framework.report.page.sweep_curves import (
     over_seeds,
 )
 from framework.report.page.words import axis_words
+from framework.report.sweep_groups import OF_A_GROUP
 
 Floats = NDArray[np.float64]
 _MOST_ROWS = 500
 _MAPS = 4
+_MOST_BARS = 20
+_ONE_SEED = "one run each, so without an interval: seed=0,1,2 adds one"
 _COLUMNS = (*CURVES, "gpus", "usd_per_million_good_tokens")
 
 
@@ -40,6 +46,7 @@ def sweep_page(points: Sequence[Point], title: str, unfinished: int, setup: str 
     axes = axes_of(merged)
     numeric = [axis for axis in axes if is_numeric(merged, axis)]
     chapters = [
+        Chapter("ranking", "The best", *_ranking(merged, axes)),
         Chapter(
             "curves", "Curves", curves(merged, axes, numeric) or None, "each line the runs that differ in this alone"
         ),
@@ -58,6 +65,48 @@ def sweep_page(points: Sequence[Point], title: str, unfinished: int, setup: str 
     lines = "".join(f'<p class="sub">{text(line)}</p>' for line in said if line)
     rows = [{"words": dict(one.settings), "goodput": one.summary[HEADLINE]} for one in merged]
     return page(title, f"<h1>{text(title)}</h1>{lines}", chapters, ("points", rows))
+
+
+# --- ranking ----------------------------------------------------------------------------------------------------------
+
+
+def _ranking(points: Sequence[Point], axes: Sequence[str]) -> tuple[str | None, str]:
+    """Bars of the best runs and what their intervals are; those that can be compared stand together."""
+    if len(points) < 2:
+        return None, ""
+    ordered = sorted(points, key=lambda one: -one.summary[HEADLINE])
+    groups = list(dict.fromkeys(map(_group, ordered)))
+    shown = sorted(ordered, key=lambda one: groups.index(_group(one)))[:_MOST_BARS]
+    best = _best(points)
+    bars = [
+        Bar(
+            *(label_of(one, axes), one.summary[HEADLINE], _half_width(one)),
+            words=f"{percent(one.summary['slo_attainment'])} kept the SLO",
+            is_best=any(one is other for other in best),
+        )
+        for one in shown
+    ]
+    seeds = max(len(one.runs) for one in points)
+    said = f"the mean over {seeds} seeds, ± half of its 95 % interval" if seeds > 1 else _ONE_SEED
+    more = f"; {len(points) - len(shown):,} more runs are below" if len(points) > len(shown) else ""
+    return ranking("Goodput", bars), f"goodput, {said}{more}"
+
+
+def _half_width(one: Point) -> float:
+    return estimate(np.array([run.summary[HEADLINE] for run in one.runs], np.float64)).half_width
+
+
+def _group(one: Point) -> tuple[tuple[str, str], ...]:
+    """The settings that runs must share to be comparable."""
+    return tuple((name, value) for name, value in one.settings.items() if name.startswith(OF_A_GROUP))
+
+
+def _best(points: Sequence[Point]) -> list[Point]:
+    """The runs of the highest goodput among those that they can be compared with."""
+    most: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for one in points:
+        most.setdefault(_group(one), []).append(one.summary[HEADLINE])
+    return [one for one in points if len(most[_group(one)]) > 1 and 0 < one.summary[HEADLINE] == max(most[_group(one)])]
 
 
 # --- maps -------------------------------------------------------------------------------------------------------------
@@ -117,19 +166,25 @@ def _table(points: Sequence[Point], axes: Sequence[str]) -> str:
     ordered = sorted(points, key=lambda one: -one.summary[HEADLINE])
     numeric = [axis for axis in axes if is_numeric(points, axis)]
     linked = any(run.place for one in points for run in one.runs)
+    best, wide = _best(points), any(varies(_half_width(one), one.summary[HEADLINE]) for one in points)
     rows: list[list[Cell]] = []
     for one in ordered[:_MOST_ROWS]:
-        values = (metric(key).of(one.summary) for key in _COLUMNS)
+        values: list[Cell] = [metric(key).of(one.summary) for key in _COLUMNS]
+        if wide:
+            half_width = _half_width(one)
+            values.insert(1, half_width if varies(half_width, one.summary[HEADLINE]) else None)
         sign = f" {SHORT}" if has_short_window([one.summary]) else ""
         state = f"{load_state([one.summary]) or '–'}{sign}"
         runs = Links([(run.name, run.place) for run in one.runs])
-        rows.append([*([runs] if linked else []), *(_setting(one, axis, numeric) for axis in axes), *values, state])
+        first: list[Cell] = [BEST if any(one is other for other in best) else "", *([runs] if linked else [])]
+        rows.append([*first, *(_setting(one, axis, numeric) for axis in axes), *values, state])
     more = len(ordered) - len(rows)
     said = [f"{SHORT}: {SHORT_MEANS}."] if has_short_window(one.summary for one in ordered) else []
     said += [f"{more:,} more runs of lower goodput are left out."] if more > 0 else []
     after = "".join(f'<p class="note">{line}</p>' for line in said)
-    columns = [*map(axis_words, axes), *(metric(key).on_page for key in (*_COLUMNS, "load_state"))]
-    return Sheet([*(["runs"] if linked else []), *columns], rows).html() + after
+    named = [metric(key).on_page for key in (*_COLUMNS, "load_state")]
+    columns = [*map(axis_words, axes), named[0], *(["± (95 %)"] if wide else []), *named[1:]]
+    return Sheet(["best", *(["runs"] if linked else []), *columns], rows).html() + after
 
 
 def _setting(one: Point, axis: str, numeric: Sequence[str]) -> Cell:

@@ -10,7 +10,7 @@ from framework.diagnosis.findings import Diagnosis
 from framework.diagnosis.losses import CAUSES
 from framework.metrics.phases import PHASES
 from framework.metrics.slo import Slo
-from framework.report.page.chart import stacked_bars
+from framework.report.page.bars import stacked_bars
 from framework.report.page.markup import Cell, Legend, Sheet, figure
 from framework.result import Result
 

@@ -141,6 +141,10 @@ class Hybrid:
     def prefill_s(self, batch: FloatArray, tokens: FloatArray) -> FloatArray:
         return self.linear.prefill_s(batch, tokens) + self.full.prefill_s(batch, tokens)
 
+    def bounded_share(self, tokens: FloatArray) -> FloatArray:
+        bounded_s = self.linear.prefill_s(np.ones(()), tokens) + self.full.bounded_s(tokens)
+        return bounded_s / self.prefill_s(np.ones(()), tokens)
+
     def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
         return self.linear.decode_s(batch, context) + self.full.decode_s(batch, context)
 

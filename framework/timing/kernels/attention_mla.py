@@ -37,6 +37,9 @@ class _Mla:
     def __post_init__(self) -> None:
         self.model.heads_on(self.tp)
 
+    def bounded_share(self, tokens: FloatArray) -> FloatArray:
+        return np.zeros(np.shape(tokens))
+
     def length_limit(self) -> float:
         return float(self._prefill().limit(1.0))
 

@@ -35,6 +35,10 @@ class SparseModule(MlaModule):
         whole_s = self.model.layers * np.minimum(self._prefill().seconds(batch, tokens), decodes_s)
         return np.maximum(whole_s - self._flat_s(all_tokens), 0.0)
 
+    def bounded_share(self, tokens: FloatArray) -> FloatArray:
+        """All of it: the pairs of the indexer and the chosen ones are those of a prompt less those of its prefix."""
+        return np.ones(np.shape(tokens))
+
     def _launched_s(self) -> float:
         """Decodes, which say what few tokens take, were replayed from a CUDA graph."""
         return 0.0

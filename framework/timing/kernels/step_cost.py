@@ -50,6 +50,10 @@ class Attention(Protocol):
         """Seconds of attention over `batch` prompts of `tokens` tokens each."""
         ...
 
+    def bounded_share(self, tokens: FloatArray) -> FloatArray:
+        """The share of that for one prompt in layers whose queries do not attend to the whole context."""
+        ...
+
     def decode_s(self, batch: FloatArray, context: FloatArray) -> FloatArray:
         """Seconds of attention of one token for each of `batch` sequences of `context` tokens each."""
         ...
@@ -213,7 +217,7 @@ class StepCost:
         """Seconds of a step of chunks (prefix, tokens) and `decodes` sequences of `context` tokens in all.
 
         Chunks of equal length are evaluated as one batch; one after a prefix costs (1 - p^2 / (p + s)^2) of a whole
-        prompt of p + s tokens.
+        prompt of p + s tokens, and the difference between prompts of p + s and p tokens in bounded layers.
         """
         tokens = float(sum(tokens for _, tokens in chunks) + decodes)
         time_s = self.base_s + float(self.linear_s(np.asarray(tokens)))
@@ -224,7 +228,9 @@ class StepCost:
         lengths, counts = np.unique([prefix + tokens for prefix, tokens in chunks], return_counts=True)
         for length, count in zip(lengths, counts, strict=True):
             new = [1.0 - (prefix / length) ** 2 for prefix, tokens in chunks if prefix + tokens == length]
-            time_s += float(self.prefill_s(np.asarray(float(count)), np.asarray(float(length)))) * float(np.mean(new))
+            whole_s = self.prefill_s(np.asarray(float(count)), np.asarray(float(length)))
+            share = self.attention.bounded_share(np.asarray(float(length)))
+            time_s += float(whole_s * (1.0 - share)) * float(np.mean(new)) + float(whole_s * share)
         if decodes:
             time_s += float(self.decode_s(np.asarray(float(decodes)), np.asarray(float(context))))
         return time_s

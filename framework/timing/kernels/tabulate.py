@@ -26,6 +26,7 @@ from framework.timing.step_row import StepRow
 _TOLERANCE = 0.01  # tolerance of the parts that depend on the tokens of a step together
 # Attention may deviate by this share of itself, or by that share of the step, whichever is more.
 _PART_TOLERANCE, _STEP_TOLERANCE = 0.02, 0.003
+_STEEPER = 8.0  # a chunk takes a difference of such attention: slopes must be close, not values alone
 _LOGITS_TOLERANCE = 0.001  # likewise, of the projection to the vocabulary
 _CHUNKS = (512.0, 1024.0, 2048.0, 4096.0, 8192.0)  # chunk sizes of chunked prefill, at which the error is 0
 _RATIO = 1.04  # between points at which the tables are evaluated
@@ -58,13 +59,16 @@ def tabulate(kernels: Kernels, model: Model, gpu: Gpu, parallelism: Parallelism)
 def _rows(cost: StepCost) -> dict[str, StepRow]:
     """The step times by part, in the order of `StepParts`."""
     tokens, curves = _token_curves(cost)
-    lengths, attention_s, floor_s = _prompts(cost)
+    lengths, attention_s, bounded_s, floor_s = _prompts(cost)
     batches, contexts, decode_s = _decodes(cost)
     sampled, logits_s = _sampled(cost)
     rows = {part: StepRow(linear=Curve.of(tokens, curve_s)) for part, curve_s in curves.items()}
     rows["gemm"] = replace(rows["gemm"], tokens_limit=cost.tokens_limit)
     rows["prefill_attention"] = StepRow(
-        attention=Curve.of(lengths, attention_s), prefill_step_s=floor_s, length_limit=cost.attention.length_limit()
+        attention=Curve.of(lengths, attention_s),
+        bounded=Curve.of(lengths, bounded_s).rising() if bounded_s.any() else None,
+        prefill_step_s=floor_s,
+        length_limit=cost.attention.length_limit(),
     )
     if is_joint(cost.operations.gpu, cost.model, cost.operations.kernels.provenance.backend):
         row_s, pair_s = _tiles(cost)
@@ -96,8 +100,9 @@ def _token_curves(cost: StepCost) -> tuple[FloatArray, Mapping[str, FloatArray]]
     return knots, {part: part_s(knots) for part, part_s in parts.items()}
 
 
-def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
-    """Knots over the length of a prompt, the attention of one above the floor there, and the floor of a step.
+def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, FloatArray, float]:
+    """Knots over the length of a prompt, the attention of one above the floor there, in layers that attend to all of it
+    and in others, and the floor of a step.
 
     T(b, l) = floor + b above(l) is the time of b prompts of l tokens. A short prompt alone does not fill the GPU: its
     time is launch, and many together take hardly longer. Floor and above(l) minimise the largest error, as a share of
@@ -115,8 +120,10 @@ def _prompts(cost: StepCost) -> tuple[FloatArray, FloatArray, float]:
     best = int(np.argmin([np.mean(error) for _, error in choices]))
     floor_s, above_s = float(floors[best]), choices[best][0]
     slack = np.maximum(_PART_TOLERANCE * (above_s + floor_s), _STEP_TOLERANCE * step_s[0])
-    chosen = choose_knots(lengths, above_s[None], slack[None])
-    return lengths[chosen], above_s[chosen] / cost.groups, floor_s
+    bounded_s = above_s * cost.attention.bounded_share(lengths)
+    chosen = choose_knots(lengths, np.stack([above_s, bounded_s]), np.stack([slack, slack / _STEEPER]))
+    own_s, others_s = (values[chosen] / cost.groups for values in (above_s - bounded_s, bounded_s))
+    return lengths[chosen], own_s, others_s, floor_s
 
 
 def _tiles(cost: StepCost) -> tuple[float, float]:
@@ -157,7 +164,9 @@ def _decodes(cost: StepCost) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Knots over sequences and their summed context, and the decode attention there."""
     groups = cost.groups
     batches = samples(1.0, _LARGEST_BATCH * groups, 1.1, also=2.0 ** np.arange(10))
-    contexts = samples(1.0, _LARGEST_CONTEXT * groups, _RATIO)
+    chunk = 0 if cost.model.local is None else cost.model.local.chunk_tokens  # a decode that fills it reads least again
+    largest = max(_LARGEST_CONTEXT, 4.0 * chunk * _LARGEST_BATCH)
+    contexts = samples(1.0, largest * groups, _RATIO)
     grid = cost.decode_s(batches[:, None], contexts[None])
     real = (contexts >= batches[:, None]) & (contexts <= batches[:, None] * cost.model.max_context)
     step_s = grid + cost.linear_s(batches)[:, None]

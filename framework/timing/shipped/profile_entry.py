@@ -40,6 +40,7 @@ _COLUMNS = (
     *(_Column(f"{part}_us", part, "linear", ("tokens",)) for part in ("gemm", "experts", "elementwise")),
     _Column("communication_us", "communication", "linear", ("tokens",)),
     _Column("attention_us", "prefill_attention", "attention", ("lengths",)),
+    _Column("bounded_us", "prefill_attention", "bounded", ("lengths",)),
     _Column("attention_floor_us", "prefill_attention", "prefill_step_s"),
     _Column("decode_us", "decode_attention", "decode", ("batches", "contexts")),
     _Column("logits_us", "logits", "logits", ("sampled",)),
@@ -51,7 +52,7 @@ _COLUMNS = (
     _Column("skew_us", "decode_attention", "skew_s"),
     *(_Column(f"tile_{of}_us", "prefill_attention", f"tile_{of}_s") for of in _OF_TILES),
 )
-_DEFAULTS: Mapping[str, Any] = {"skew_us": 0.0, "scaled_from": "", "estimated": []} | _NO_TILES
+_DEFAULTS: Mapping[str, Any] = {"skew_us": 0.0, "bounded_us": None, "scaled_from": "", "estimated": []} | _NO_TILES
 _NAMES = {name for column in _COLUMNS for name in (column.name, *column.axes)}
 _KNOWN = {"parallelism", *_DTYPES, *_NAMES, "scaled_from", "estimated"}
 
@@ -62,6 +63,8 @@ def encoded(parts: StepParts) -> dict[str, Any]:
     entry: dict[str, Any] = {"parallelism": asdict(setup.parallelism)}
     entry |= {name: getattr(setup, name) for name in _DTYPES}
     for column in _COLUMNS:
+        if column.field == "bounded" and parts[column.part].bounded is None:
+            continue
         axes, values = _taken_apart(column, parts)
         for name, axis in zip(column.axes, axes, strict=True):
             knots = _shortened(list(axis))
@@ -108,6 +111,8 @@ def _taken_apart(column: _Column, parts: StepParts) -> tuple[Sequence[Sequence[f
 
 
 def _put_together(column: _Column, axes: Sequence[FloatArray], value: Any) -> Curve | Surface | float | None:
+    if column.field == "bounded" and value is None:
+        return None
     values = _numbers(column.name, value)
     if column.field == "decode_limits":
         return limits_of_decodes(axes[0], values)

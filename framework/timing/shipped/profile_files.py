@@ -27,7 +27,7 @@ _SUFFIX = ".json.gz"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FREE = ("name", "dtype", "kv_dtype", "max_context", "experts.dtype")  # may differ between a model and its profile
 # Sizes that profiles leave out where a model has these: older profiles do not have them.
-_LATER = {"linear": None, "sparse": None, "output_gate": False}
+_LATER = {"linear": None, "sparse": None, "output_gate": False, "local": None}
 
 
 @dataclass(frozen=True)

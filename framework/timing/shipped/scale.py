@@ -55,6 +55,7 @@ def scaled(parts: StepParts, model: Model, measured: Gpu, target: Gpu, gains: Ga
         "communication": parts["communication"].mapped(linear=partial(_times_above_floor, ratio=ratios.link)),
         "prefill_attention": parts["prefill_attention"].mapped(
             attention=partial(_times, ratio_at=ratios.prefill),
+            bounded=lambda curve: _times(curve, ratios.prefill).rising(),
             tile_row_s=lambda time_s: time_s * ratios.multiprocessors,
             tile_pair_s=ratios.tile_pair_s,
         ),
