@@ -29,7 +29,7 @@ _TRUTHS = (bool, unlikely)  # functions of one argument that return its truth
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class FoldConstants(_Pass):  # type: ignore[misc]
+class FoldConstants(_Pass):
     """The step that cuts off what constant fields rule out."""
 
     _name = "fold_constants"

@@ -36,8 +36,9 @@ class Taken:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: set[str] = set()
         self.memory: Memory | None = None
-        for name, function in (("run", run), ("run_plain", run_plain)):
-            monkeypatch.setattr(compiled, name, self._noting(name, function))
+        self.calls = {"run": self._noting("run", run), "run_plain": self._noting("run_plain", run_plain)}
+        for name, call in self.calls.items():
+            monkeypatch.setattr(compiled, name, call)
 
     def _noting(self, name: str, function: Any) -> Any:
         def call(memory: Memory, *others: Any) -> int:
@@ -65,7 +66,7 @@ def test_a_plain_run_is_the_same_as_with_all_mechanisms(
 ) -> None:
     result = play(scenario, policy)
     assert taken.names == {"run_plain"}
-    monkeypatch.setattr(compiled, "run_plain", compiled.run)
+    monkeypatch.setattr(compiled, "run_plain", taken.calls["run"])
     assert outcome(result) == outcome(play(scenario, policy))
     assert taken.names == {"run_plain", "run"}
     assert taken.memory is not None
