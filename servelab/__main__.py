@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -50,6 +51,8 @@ Commands, each with a --help of its own:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler and arguments is None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of imports
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         return _print(_help)

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.utils import instantiate
 
 from experiments.guide.axes import Value, all_hits, axis
-from experiments.guide.families import FAMILIES
+from experiments.guide.families import chosen
 from experiments.guide.flips import Bests, Line, lines
 from experiments.guide.knobs import BATCHES, Around, Knob, against_hits, of_batch, of_space
 from experiments.guide.limits import SHARE, Front, fronts
@@ -55,9 +55,10 @@ class Answer:
 
 def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     """Run what the plan describes. Raises InputError if no family serves the load at any rate."""
-    runs = Runs(plan, FAMILIES, progress, expected_runs(plan))
+    families = chosen(plan.families)
+    runs = Runs(plan, families, progress, expected_runs(plan))
     task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(_workload(runs)))
-    tuned = all_tuned(runs, FAMILIES, task)
+    tuned = all_tuned(runs, families, task)
     if all(one.best is None or one.best.worth <= 0 for one in tuned):
         raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
     summary = runs.first.summary
@@ -69,7 +70,7 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     settings = dict(runs.base.settings)
     every = [Around(one.family, one.point, plan.capacity, one.tuned_value, samples) for one in ranking.entrants]
     around = [one for one in every if one.family.name in _KNOBS]
-    aggregated = next((one for one in every if one.family.name != "disaggregated"), None)
+    aggregated = next((one for one in every if one.family.space != "pd"), None)
     batched = [one for one in every if one is aggregated or one in around]
     few = Samples(samples.seed, plan.cell_replicates, samples.is_recorded)
 
@@ -77,7 +78,7 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         is_search = "objective=goodput" not in overrides
         own = (*plan.capacity, *overrides) if is_search else overrides
         task = Task(own, value if is_search else good_rps, plan.cell_trials, plan.seed, best_rps if is_search else None)
-        found = [one for one in all_tuned(runs, FAMILIES, task, begin) if one.best is not None]
+        found = [one for one in all_tuned(runs, families, task, begin) if one.best is not None]
         found.sort(key=lambda one: -one.best.worth if one.best is not None else 0.0)
         return entered(runs, found[:_COMPARED], task, few), _bests(found)
 
@@ -94,14 +95,14 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         batches=tuple(of_batch(runs, one) for one in batched) if "batch" in plan.parts else (),
         lines=tuple(lines(axes, cell, _bests(tuned))),
         hits=tuple(_hits(runs, around, settings)) if "hits" in plan.parts else (),
-        fronts=tuple(fronts(runs, FAMILIES, front_rps, plan.trials, samples)) if "limits" in plan.parts else (),
+        fronts=tuple(fronts(runs, families, front_rps, plan.trials, samples)) if "limits" in plan.parts else (),
         front_rate_rps=front_rps,
     )
 
 
 def expected_runs(plan: Plan) -> int:
     """The approximate number of runs, for a progress bar."""
-    families = len(FAMILIES)
+    families = len(plan.families)
     found = families * (plan.trials + 1)
     if "knobs" in plan.parts:
         found += 13

@@ -37,6 +37,7 @@ class Family:
         return tuple(word.partition("=")[0] for word in self.fixed)
 
 
+_DISAGGREGATED = (_ROUTER, "policy.placement=least_kv", _SEQUENCES, _PROMPTS)
 FAMILIES = (
     Family(
         "whole",
@@ -57,7 +58,7 @@ FAMILIES = (
     Family(
         "disaggregated",
         "disaggregated",
-        ("policy=distserve", _ROUTER, "policy.placement=least_kv", "policy.order=fcfs", _SEQUENCES, _PROMPTS),
+        ("policy=distserve", "policy.order=fcfs", *_DISAGGREGATED),
         "pd",
         "prefill_gpus",
         "P:D (instances)",
@@ -73,7 +74,39 @@ FAMILIES = (
         "policy.prefill_percent",
         "SMs that prefill (%)",
     ),
+    Family(
+        "pod",
+        "chunks, POD attention",
+        ("policy=chunked", _ROUTER, "policy.order=fcfs", _SEQUENCES, "engine.attention=pod"),
+        "chunked",
+        "engine.token_budget",
+        "tokens of a step (chunk size)",
+    ),
+    Family(
+        "ares",
+        "disaggregated, rescheduled",
+        ("policy=ares", *_DISAGGREGATED),  # first come first served; its predictor is that of conf/policy/ares.yaml
+        "pd",
+        "prefill_gpus",
+        "P:D (instances)",
+        unmoved_by="",
+    ),
+    Family(
+        "hack",
+        "disaggregated, HACK",
+        ("policy=distserve", "policy.order=fcfs", *_DISAGGREGATED, "engine.kv_compression=hack"),
+        "pd",
+        "prefill_gpus",
+        "P:D (instances)",
+        unmoved_by="",
+    ),
 )
+USUAL = tuple(family.name for family in FAMILIES[:4])  # compared unless the user names others
+
+
+def chosen(names: Sequence[str]) -> tuple[Family, ...]:
+    """The families of these names."""
+    return tuple(family for family in FAMILIES if family.name in names)
 
 
 def described(settings: Mapping[str, Any]) -> str:

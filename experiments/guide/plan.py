@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.guide.families import FAMILIES, USUAL
 from framework.checks import require_choice
 from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
@@ -21,6 +22,7 @@ OWN = {
     "replicates": "fresh samples on which the best of each family are compared, 6 by default; at least 4",
     "cell_replicates": "the same of each cell of the map, 4 by default; at least 4",
     "seed": "of the first sample and of the searches, 0 by default",
+    "families": f"those compared, of {','.join(one.name for one in FAMILIES)}; by default {','.join(USUAL)}",
     "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all by default, or none",
     "axes": f"of the map: {','.join(AXES)}, all by default",
     "out": "directory of the results, outputs/guide/NAME by default",
@@ -49,6 +51,7 @@ class Plan:
     replicates: int
     cell_replicates: int
     seed: int
+    families: tuple[str, ...]
     parts: tuple[str, ...]
     axes: tuple[str, ...]
     shared: tuple[str, ...]
@@ -85,6 +88,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
         replicates=_replicates(own, "replicates", 6),
         cell_replicates=_replicates(own, "cell_replicates", 4),
         seed=0 if own.get("seed", "0") == "0" else whole("seed", own["seed"]),
+        families=_several(own, "families", tuple(one.name for one in FAMILIES), USUAL),
         parts=() if own.get("parts") == "none" else _several(own, "parts", PARTS),
         axes=_several(own, "axes", AXES),
         shared=(*server, *preset, *(word for word in overrides if not word.startswith("objective."))),
@@ -118,8 +122,10 @@ def _replicates(own: Mapping[str, str], key: str, default: int) -> int:
     return found
 
 
-def _several(own: Mapping[str, str], key: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    named = own[key].split(",") if key in own else list(known)
+def _several(
+    own: Mapping[str, str], key: str, known: tuple[str, ...], default: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    named = own[key].split(",") if key in own else list(default or known)
     for one in named:
         require_choice(key, one, known)
     return tuple(one for one in known if one in named)

@@ -18,20 +18,30 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Cost:
-    """The entries that are left, their runs, and their CPU time on one core."""
+    """The entries that are left, their runs, and their CPU time on one core; `unknown`: entries of policies that were
+    never measured, which count like those of all policies.
+    """
 
     entries: int
     runs: float
     cpu_s: float
+    unknown: int = 0
 
     def __str__(self) -> str:
-        return f"{self.entries:,} entries, about {self.runs:,.0f} runs, {self.cpu_s / _HOUR_S:.2f} hours of one core"
+        said = f"{self.entries:,} entries, about {self.runs:,.0f} runs, {self.cpu_s / _HOUR_S:.2f} hours of one core"
+        if not self.unknown:
+            return said
+        return (
+            f"{said}; never measured, and far longer if they decide in Python at every event: {self.unknown:,} entries"
+        )
 
 
 def cost(pairs: Sequence[tuple[Cell, Entrant]], plan: Plan, known: Results | None) -> Cost:
     """The cost of these entries; `known`: measured ones, which are scaled to the plan."""
     found = [_of_entry(cell, entrant, plan, known) for cell, entrant in pairs]
-    return Cost(len(found), sum(runs for runs, _ in found), sum(cpu_s for _, cpu_s in found))
+    measured = set() if known is None else {name for one in known.cells.values() for name in one.entries}
+    unknown = sum(entrant.name not in measured for _, entrant in pairs)
+    return Cost(len(found), sum(runs for runs, _ in found), sum(cpu_s for _, cpu_s in found), unknown)
 
 
 def _of_entry(cell: Cell, entrant: Entrant, plan: Plan, known: Results | None) -> tuple[float, float]:

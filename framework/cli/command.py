@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from framework.cli.arguments import ANY, DIRECTORIES, FILTERS, number, split_arguments, truth, whole, with_config_dirs
-from framework.cli.launch import guard
+from framework.cli.launch import guard, take_interrupts
 from framework.cli.suggest import nearest
 from framework.errors import InputError
 
@@ -86,6 +86,7 @@ class Command:
 
     def finish(self, arguments: Sequence[str], typed: str) -> int:
         """Run the command as its user sees it; returns the exit code, and reports a mistake in one line."""
+        take_interrupts()
         return guard(lambda: self(arguments, typed), self.interrupted)
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from framework.cli.arguments import name_files, with_config_dirs
 from framework.cli.composition import composing_once
@@ -59,11 +59,15 @@ def launch(main: Callable[[], int | None]) -> None:
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"
     _repeat_lost_interrupts()
-    if verbose:
-        with composing_once():
-            _with_words(main)
-    elif code := guard(lambda: _with_words(main)):
-        sys.exit(code)
+    quit_when_interrupted()
+    try:
+        if verbose:
+            with composing_once():
+                _with_words(main)
+        elif code := guard(lambda: _with_words(main)):
+            sys.exit(code)
+    finally:
+        take_interrupts()
 
 
 def _with_words(main: Callable[[], int | None]) -> int | None:
@@ -133,6 +137,25 @@ def _interrupted(answer: str) -> int:
     if answer:
         print(answer, file=sys.stderr)
     return INTERRUPTED
+
+
+def quit_when_interrupted() -> None:
+    """Let an interrupt end the process at once, until `take_interrupts`: nothing has begun that would need an end.
+
+    An exception could be lost: Hydra and OmegaConf raise others in its place, and catch those.
+    """
+    _answer_interrupts(lambda number, frame: os._exit(INTERRUPTED))
+
+
+def take_interrupts() -> None:
+    """Let an interrupt raise KeyboardInterrupt, as Python does."""
+    _answer_interrupts(signal.default_int_handler)
+
+
+def _answer_interrupts(answer: Callable[[int, FrameType | None], object]) -> None:
+    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN  # as a shell has it for what runs behind it
+    if threading.current_thread() is threading.main_thread() and not is_ignored:
+        signal.signal(signal.SIGINT, answer)
 
 
 def _repeat_lost_interrupts() -> None:

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from framework.cli.explain import explain
 from framework.cli.files import remove_abandoned, write_whole
-from framework.cli.launch import BROKEN_PIPE, USER_ERROR
+from framework.cli.launch import BROKEN_PIPE, USER_ERROR, take_interrupts
 from framework.cli.safe_text import masked
 from framework.cli.streams import drop_output, reader_has_gone, report_error
 from framework.errors import InputError, follows_interrupt, hook_noted
@@ -151,6 +151,7 @@ class Runs(Follower):
     def _start(self, config: DictConfig, what: str, key: str) -> Path | None:
         """The directory of a run or sweep, locked until this process ends; exits if another process has locked it."""
         self._process, self._started_ns = os.getpid(), time.time_ns()
+        take_interrupts()
         try:
             directory = Path(OmegaConf.select(config, key))
         except OmegaConfBaseException:  # built from facts known only within a job

@@ -349,6 +349,14 @@ def test_steps_tell_what_is_scarce_if_half_of_what_they_are_worth_are_decodes(to
     assert pool.steps.scarce(prices, pool.steps.price(prices)) == scarce
 
 
+def test_nothing_is_scarce_where_time_costs_nothing() -> None:
+    slow = RowTiming({"gpu": replace(ROW, base_s=1.0)})
+    setting = asked(prompts(np.zeros(2), 3), cluster=disaggregated(1, 1, server("gpu", 99)), max_batch=1)
+    _, decode = make_pools(replace(setting, timing=slow))
+    assert decode.steps.scarce(Prices(0.0, 1.0, 0.0, 0.0), 1e-9) == "batch size"
+    assert decode.steps.scarce(Prices(0.0, 1.0, 0.0, 0.0), 0.0) is None
+
+
 def test_the_best_number_of_requests_is_that_of_the_most_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that cost less than they bring: with more of them than take no time each further one costs goodput."""
     search, unknown = _search(asked(prompts(np.zeros(9)))), cast(Any, None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hydra import compose
 from omegaconf import OmegaConf
 
-from framework.cli.composition import composing
+from framework.cli.composition import Loader, composing
 from tests.conftest import ROOT
 from tests.helpers.composing import hydra_alone
 
@@ -23,6 +26,21 @@ def test_what_is_composed_is_what_hydra_composes() -> None:
     for _ in range(2):  # composed, and remembered
         with composing(ROOT / "conf"):
             assert [composed(words) for words in WORDS] == expected
+
+
+def test_an_interrupt_waits_for_the_end_of_a_composition(monkeypatch: pytest.MonkeyPatch) -> None:
+    apply, ended = Loader._apply, []
+
+    def interrupted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        apply(*arguments)
+        ended.append(arguments[-1])
+
+    monkeypatch.setattr(Loader, "_apply", interrupted)
+    with composing(ROOT / "conf"), pytest.raises(KeyboardInterrupt):
+        compose("config", overrides=["policy=chunked"])
+    assert ended[0].policy["_target_"]
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:

@@ -35,11 +35,26 @@ from tests.helpers.results import small_result
 
 INTERRUPTED_IN_C = """
 import ctypes, signal, time
+from framework.cli.launch import launch, take_interrupts
+
+def main():
+    take_interrupts()
+    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
+    time.sleep(60)
+
+launch(main)
+"""
+
+
+INTERRUPTED_EARLY = """
+import signal, time
 from framework.cli.launch import launch
 
 def main():
-    ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))()
-    time.sleep(60)
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except BaseException:
+        time.sleep(60)
 
 launch(main)
 """
@@ -122,6 +137,11 @@ def test_how_a_setting_is_written_is_reported(word: str) -> None:
 
 def test_an_interrupt_that_is_lost_in_a_callback_comes_again() -> None:
     finished = subprocess.run([sys.executable, "-c", INTERRUPTED_IN_C], capture_output=True, text=True, timeout=30)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (INTERRUPTED, "", "")
+
+
+def test_an_interrupt_before_anything_has_begun_cannot_be_caught() -> None:
+    finished = subprocess.run([sys.executable, "-c", INTERRUPTED_EARLY], capture_output=True, text=True, timeout=30)
     assert (finished.returncode, finished.stdout, finished.stderr) == (INTERRUPTED, "", "")
 
 

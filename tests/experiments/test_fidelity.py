@@ -183,7 +183,7 @@ def test_listing_with_worker_counts_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model_path": "zhipuai/GLM-5"}, "attention is not composed"),
+        ({"model_path": "zhipuai/GLM-5"}, "of models that this study leaves out"),
         ({"silicon_data_source": "source_file=x"}, "without a concurrency"),
         ({"batch_size": 4}, "unknown number of instances"),
         ({"tp_size": 12}, "several instances"),

@@ -89,7 +89,12 @@ def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
     for family in FAMILIES:
         assert "policy.routing=least_queued" in family.fixed
         assert "engine.max_batch=1024" in family.fixed
-        assert {"policy.order=fcfs", "policy.queue=fcfs"} & set(family.fixed)
+        assert {"policy.order=fcfs", "policy.queue=fcfs", "policy=ares"} & set(family.fixed)  # ares has no order
+
+
+def test_the_families_of_the_page_are_compared_unless_others_are_named() -> None:
+    assert read_plan(("preset=chat",)).families == ("whole", "chunked", "disaggregated", "shared")
+    assert read_plan(("preset=chat", "families=hack,pod")).families == ("pod", "hack")
 
 
 def test_settings_are_reported() -> None:
@@ -205,13 +210,13 @@ def test_searches_begin_at_the_best_rate_so_far_and_links_move_those_alone_that_
         assert "trace.rate=9" in hill.asked[-1]
         assert not any("at_least" in word for word in hill.asked[0])
         assert all("objective.at_least=9.09" in job for job in hill.asked[1:])
-        assert (task.overrides[0] in hill.asked[0]) == (family.name == "disaggregated")
+        assert (task.overrides[0] in hill.asked[0]) == (family.space == "pd")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES[:4])
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_races_end_where_full_searches_do(family: Family, tp: int) -> None:
-    name = "cluster.prefill_tp" if family.name == "disaggregated" else "cluster.tp"
+    name = "cluster.prefill_tp" if family.space == "pd" else "cluster.tp"
     hill = Hill({name: tp})
     searched = tuned(hill, family, Task((), value, 12, 0))  # type: ignore[arg-type]
     raced = tuned(hill, family, Task((), value, 12, 0, 5.0))  # type: ignore[arg-type]
@@ -305,8 +310,7 @@ SMALL = (
 def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:3])
-    assert typed("guide")(SMALL) == 0
+    assert typed("guide")((*SMALL, "families=chunked,disaggregated")) == 0
     printed = capsys.readouterr()
     assert "is best" in printed.out
     assert printed.err == "results in out\n"
@@ -316,14 +320,13 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
     assert [len(one["trials"]) for one in found["tuned"]] == [1, 1]
     assert {len(one["rates"]) for one in found["ranking"]["entrants"]} == {4}
     assert len(list((here / "results" / "records").iterdir())) == 2 * (1 + 1)
-    assert typed("guide")(SMALL) == 0
+    assert typed("guide")((*SMALL, "families=chunked,disaggregated")) == 0
     assert (here / "out" / "guide.json").read_bytes() == first
 
 
 @pytest.mark.slow
 def test_a_map_is_made_of_searches_and_of_runs_at_a_rate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:3])
-    parts = ("parts=map,batch,limits", "axes=load,link", "cell_trials=2")
+    parts = ("families=chunked,disaggregated", "parts=map,batch,limits", "axes=load,link", "cell_trials=2")
     assert typed("guide")([word for word in SMALL if word != "parts=none"] + list(parts)) == 0
     found = json.loads((here / "out" / "guide.json").read_text())
     assert [len(line["cells"]) for line in found["map"]] == [5, 5]
@@ -396,6 +399,7 @@ def setting(value: float) -> Setting:
         (("preset=chat", "cell_replicates=2"), "cell_replicates=2: fewer than 4"),
         (("preset=chat", "parts=nonesuch"), "parts must be one of knobs, batch, map, hits, limits"),
         (("preset=chat", "axes=load,nonesuch"), "axes must be one of load"),
+        (("preset=chat", "families=nonesuch"), "families must be one of whole, chunked"),
         (("preset=chat", "trials=0"), "trials must be a whole number"),
         (("preset=chat", "objective=goodput"), "objective= is the guide's own"),
         (("preset=chat", "gpus=1", "gpus=2"), "gpus is given twice"),
@@ -414,8 +418,7 @@ def test_what_cannot_be_meant_is_one_line(
 def test_a_load_that_nothing_serves_is_one_line(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(answering, "FAMILIES", FAMILIES[1:2])
-    assert typed("guide")([*SMALL, "slo.ttft_s=1e-6"]) == 2
+    assert typed("guide")([*SMALL, "families=chunked", "slo.ttft_s=1e-6"]) == 2
     assert "no architecture sustains any rate within the SLO" in capsys.readouterr().err
     assert not (here / "out").exists()
 

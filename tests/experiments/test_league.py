@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from experiments.league.command import expected
+from experiments.league.cost import cost
 from experiments.league.offered import Offered, read_off
 from experiments.league.page import BEGIN, END, page
 from experiments.league.plan import read_plan
@@ -200,7 +201,15 @@ def test_bad_words_get_one_line(words: list[str], line: str, capfd: pytest.Captu
 
 def test_the_cost_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     assert typed("league")(["dry=true", "policies=chunked", "loads=chat", "out=nowhere"]) == 0
-    assert capfd.readouterr().out.startswith("1 entries, about ")
+    shown = capfd.readouterr().out
+    assert shown.startswith("1 entries, about ")
+    assert "never measured" not in shown
+
+
+def test_the_cost_of_what_was_never_measured_is_marked() -> None:
+    plan = read_plan(Arguments(own={"policies": "chunked", "loads": "chat"}), read_study())
+    pairs = [(plan.cells[0], entrant) for entrant in plan.entrants]
+    assert "longer if they decide in Python at every event: 1 entries" in str(cost(pairs, plan, None))
 
 
 def test_rates_must_rise(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ FILE = """
 sampler: tpe
 trials: 4
 seeds: 2
+first_seed: 0
 near: 0.02
 policies:
   distserve: { space: pd, fixed: [engine.max_batch=64, policy.order=fcfs] }

@@ -140,3 +140,10 @@ def test_the_figures_of_trust_in_the_readme_are_those_of_their_page() -> None:
     ttft, tpot = re.search(r"median TTFT off by ([\d.]+) %, mean TPOT by ([\d.]+) %", readme).groups()  # type: ignore[union-attr]
     row = rf"^\| fitted to closed loops alone \| \*\*{ttft}\*\* .*\*\*{tpot}\*\* "
     assert re.search(row, trust, re.MULTILINE)
+
+
+def test_no_page_is_too_long_to_read() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        prose = [line for line in text.splitlines() if not line.startswith("|")]
+        assert len(" ".join(prose).split()) <= 2_500, page.name

@@ -15,12 +15,14 @@ from framework.metrics import series
 from framework.metrics.by_position import _edges, _with_gaps
 from framework.metrics.clock import _window
 from framework.metrics.figure import Better
-from framework.metrics.figures import METRICS, direction
+from framework.metrics.figures import METRICS, direction, metric
 from framework.metrics.load_state import _grows_at_last
+from framework.metrics.paper_scores import gaps_of
 from framework.metrics.phases import DecodeClock, _decoding
 from framework.metrics.service import crashes, pacing
 from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.static_batches import idle_seats
+from framework.metrics.service.tail import tail_figures
 from framework.metrics.service.token_times import TokenTimes, _single_s
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
@@ -30,7 +32,7 @@ from framework.metrics.token_gaps import _ranks_around, gap_shares
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
-from tests.helpers.results import small_result
+from tests.helpers.results import reduced_result, small_result
 
 ANY: Any = None
 
@@ -322,3 +324,24 @@ def test_seats_are_idle_for_as_long_as_steps_last() -> None:
         instances=np.zeros(1, [("pool", "i4")]),
     )
     assert idle_seats(result) == {"idle_seat_share": pytest.approx(3.5 / 16)}
+
+
+def test_a_share_is_shown_in_percent_and_nothing_else_is() -> None:
+    assert (metric("slo_attainment").scale, metric("slo_attainment").unit) == (100.0, "%")
+    assert metric("goodput_rps").scale == 1.0
+
+
+def test_a_window_longer_than_the_run_is_the_only_one() -> None:
+    assert series.windows_of(small_result(), 1000.0).count == 1
+
+
+def test_a_reduced_log_cannot_tell_how_long_readers_wait() -> None:
+    result = reduced_result(gaps_of(small_result()))
+    with pytest.raises(InputError, match=r"set engine\.log=full"):
+        pacing.reader_wait_s(result, 10.0)
+
+
+def test_a_run_with_a_request_that_was_never_sent_has_no_tail() -> None:
+    requests = small_result().requests.copy()
+    requests["arrival_s"] = [0.0, 0.0, 0.0, 0.0, np.nan]
+    assert tail_figures(small_result(requests=requests)) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -88,4 +89,10 @@ def test_widths_are_those_of_kind_and_fit() -> None:
 @pytest.mark.parametrize("timing", [Affine(base_s=1.0), Measured(missing="roofline")])
 def test_sources_whose_errors_nobody_counted_have_no_width(timing: Affine | Measured) -> None:
     with pytest.raises(InputError, match="errors of these step times are unknown"):
-        width_of(timing, model("llama3_8b"), gpu("mi300x"), ONE)
+        width_of(timing, model("llama3_8b"), replace(gpu("mi300x"), kernels=None), ONE)
+
+
+def test_a_card_without_measured_kernels_states_its_error() -> None:
+    found = width_of(Measured(missing="roofline"), model("llama3_8b"), gpu("mi300x"), ONE)
+    assert found.steps == pytest.approx(0.3)
+    assert (found.ttft, found.of) == (1.3, "")

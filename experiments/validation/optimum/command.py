@@ -23,6 +23,7 @@ from framework.cli.terminal import results_console, tell
 
 _KEYS = {
     "only": "scenarios of this policy, model or trace; of all that are named, joined by commas",
+    "sampler": "of the searches, that of scenarios.yaml by default",
     "out": "directory of the results, outputs/optimum by default",
 }
 
@@ -34,7 +35,8 @@ def main(arguments: Arguments) -> None:
     out = arguments.path("out") or Path("outputs/optimum")
     require_writable(out)
     study, scenarios = read_scenarios(arguments.several("only"), arguments.settings)
-    searches = Searches(study["sampler"], study["trials"], study["seeds"])
+    sampler = arguments.own.get("sampler", study["sampler"])
+    searches = Searches(sampler, study["trials"], study["seeds"], study["first_seed"])
     solved = []
     for scenario in scenarios:
         solved.append(solve(scenario, searches, out))

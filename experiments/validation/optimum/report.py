@@ -27,6 +27,7 @@ _HEADINGS = {
     "attainment": "SLO\nmet %",
     "near": "points\nwithin 2 %",
     "gap": "searches:\nbelow best",
+    "worst": "\nat most",
     "trials": "within 2 %\nafter",
 }
 
@@ -49,6 +50,7 @@ def rows(solved: Sequence[Optimum], near: float) -> list[dict[str, Any]]:
                 "attainment": summary["slo_attainment"],
                 "near": one.share_near(near),
                 "gap": float(np.median(one.gaps())),
+                "worst": float(one.gaps().max()),
                 "trials": float(np.median(one.trials_to(near))),
                 "order": settings.get("policy.order"),
                 "max_batch": settings.get("engine.max_batch"),
@@ -152,7 +154,7 @@ def _cell(key: str, value: Any) -> str:
             return f"{100 * value:.1f}"
         case "near":
             return f"{100 * value:.1f} %"
-        case "gap":
+        case "gap" | "worst":
             return f"{100 * value:.1f} %"
         case "trials":
             return "–" if np.isinf(value) else f"{value:.0f}"

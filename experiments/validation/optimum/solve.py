@@ -61,14 +61,15 @@ class Optimum:
 
 @dataclass(frozen=True)
 class Searches:
-    """`seeds` searches of `trials` trials, all with one sampler (`experiments.tune.sampler`)."""
+    """`seeds` searches of `trials` trials, all with one sampler (`experiments.tune.sampler`), from `first_seed` on."""
 
     sampler: str
     trials: int
     seeds: int
+    first_seed: int = 0
 
     def samplers(self) -> list[SamplerKind]:
-        return [SamplerKind(self.sampler, seed) for seed in range(self.seeds)]
+        return [SamplerKind(self.sampler, self.first_seed + k) for k in range(self.seeds)]
 
 
 class _Known(Sweep):

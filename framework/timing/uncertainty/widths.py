@@ -20,7 +20,7 @@ from framework.timing.step_row import Timing
 
 @dataclass(frozen=True)
 class Width:
-    """The widths of a class of deployments, and its name."""
+    """The widths of a class of deployments, and its name, "" if they were not counted."""
 
     steps: float
     ttft: float
@@ -38,7 +38,12 @@ _COUNTED = "vllm"  # the backend of WIDTHS
 
 
 def width_of(timing: Timing, model: Model, gpu: Gpu, parallelism: Parallelism) -> Width:
-    """The width of the step times of one instance. Raises InputError for a source whose errors were not counted."""
+    """The width of the step times of one instance; of a card without measured kernels, the error that it states.
+
+    Raises InputError for a source whose errors are neither counted nor stated.
+    """
+    if isinstance(timing, Measured) and timing.estimates(gpu) and gpu.kernels is not None:
+        return Width(gpu.kernels.spread - 1.0, gpu.kernels.spread, "")
     if not isinstance(timing, Measured) or timing.estimates(gpu):
         raise InputError(
             "output.sensitivity=auto: the errors of these step times are unknown; give a share of them, as 0.2"
