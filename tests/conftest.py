@@ -43,8 +43,7 @@ _COUNTED = "test_reach.py"
 def pytest_configure(config: pytest.Config) -> None:
     """Compile the engine with the workers, once: those that need it meanwhile wait for it."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        words = "from framework.engine.loop import run; from framework.compiler.decorators import prepare; prepare(run)"
-        process = subprocess.Popen([sys.executable, "-c", words], cwd=ROOT)
+        process = subprocess.Popen([sys.executable, "-m", "tests.helpers.ready_engine"], cwd=ROOT)
         config.add_cleanup(partial(_end, process))
 
 

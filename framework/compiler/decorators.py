@@ -6,12 +6,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast, overload
 
-from llvmlite import ir
-from numba.core import cgutils, sigutils, types
+from numba.core import sigutils
 from numba.core.typing.templates import Signature
-from numba.extending import intrinsic
 
-from framework.compiler.dispatchers import Function, Inner, numba_config
+from framework.compiler.dispatchers import Function, Inner, Outermost, numba_config
+from framework.compiler.expected import unlikely as unlikely
 from framework.compiler.operators import keep_types_of_operators
 from framework.compiler.record_names import shorten_record_names
 
@@ -49,18 +48,19 @@ def compiled(target: Callable[..., Any] | Signatures, /) -> Any:
 
 
 def entry(signature: Any) -> Callable[[F], F]:
-    """Compile, for one signature and at its first call, the function through which Python enters many inner ones.
-
-    Vectorising such branchy code doubles its compile time and gains nothing.
-    """
-    return lambda function: _function(function, [signature], vectorised=False, _nrt=False)
+    """Compile a function through which Python alone enters many inner ones, for one signature and at its first call."""
+    return lambda function: _declared(function, [signature], Outermost, {"_nrt": False})
 
 
-def _function(function: F, signatures: list[Any], *, vectorised: bool = True, **options: Any) -> F:
+def _function(function: F, signatures: list[Any]) -> F:
+    return _declared(function, signatures, Function, {})
+
+
+def _declared(function: F, signatures: list[Any], kind: type[Function], options: dict[str, Any]) -> F:
     if numba_config.DISABLE_JIT:
         return function
-    dispatcher: Any = Function(function, targetoptions=_OPTIONS | options)
-    dispatcher.declare(signatures, vectorised=vectorised)
+    dispatcher: Any = kind(function, targetoptions=_OPTIONS | options)
+    dispatcher.declare(signatures)
     return cast(F, dispatcher)
 
 
@@ -93,25 +93,3 @@ def either(plain: Callable[..., Any] | None = None) -> Callable[[F], F]:
         return cast(F, declared)
 
     return declare
-
-
-if numba_config.DISABLE_JIT:
-
-    def unlikely(condition: Any) -> bool:
-        """`condition`, which compiled code expects to be false: what it guards costs the usual path nothing."""
-        return bool(condition)
-
-else:
-
-    @intrinsic
-    def unlikely(typingctx: Any, condition: Any) -> Any:
-        """`condition`, which compiled code expects to be false: what it guards costs the usual path nothing."""
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            truth = context.cast(builder, args[0], signature.args[0], types.boolean)
-            bit = ir.IntType(1)
-            function = ir.FunctionType(bit, [bit, bit])
-            expect = cgutils.get_or_insert_function(builder.module, function, "llvm.expect.i1")
-            return builder.call(expect, [truth, ir.Constant(bit, 0)])
-
-        return types.boolean(condition), codegen

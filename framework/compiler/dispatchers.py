@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from numba.core import compiler, config, event, registry, types, typing
@@ -29,20 +29,20 @@ class Function(CPUDispatcher):
     """
 
     _cache: Any
+    _pipeline: Any = linking.EntryCompiler
+    _settings: Mapping[str, Any] = {}  # of numba's configuration
 
     def __init__(self, function: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
-        pipeline = linking.EntryCompiler if linking.SUPPORTED else compiler.Compiler
+        pipeline = self._pipeline if linking.SUPPORTED else compiler.Compiler
         super().__init__(function, locals, targetoptions, pipeline)
         self._imported_ns = time.time_ns()
         self._declared: list[Any] = []
         self._kinds = {name: _annotated(function, name) for name in inspect.signature(function).parameters}
-        self._vectorised = True
         self._has_looked_for_cache = False
 
-    def declare(self, signatures: list[Any], *, vectorised: bool) -> None:
-        """Fix the signatures to compile for, if any, and how."""
+    def declare(self, signatures: list[Any]) -> None:
+        """Fix the signatures to compile for, if any."""
         self._declared = signatures
-        self._vectorised = vectorised
 
     def bind(self) -> None:
         """Get machine code for every declared signature."""
@@ -56,7 +56,7 @@ class Function(CPUDispatcher):
 
     def compile(self, sig: Any) -> Any:
         """Compile for one signature, unless the cache has it."""
-        with global_compiler_lock, nullcontext() if self._vectorised else _without_vectorising():
+        with global_compiler_lock, _configured(self._settings):
             if not self._has_looked_for_cache:
                 self._has_looked_for_cache = True
                 self._cache = FunctionCache.of(self.py_func, self._imported_ns) or self._cache
@@ -97,6 +97,17 @@ class Function(CPUDispatcher):
     def _reduce_states(self) -> Any:
         self.bind()  # a copy that is sent to another process has the same signatures there
         return super()._reduce_states()
+
+
+class Outermost(Function):
+    """A function that nothing but Python calls. Vectorising such branchy code doubles its compile time for nothing."""
+
+    _pipeline: Any = linking.OutermostCompiler
+    _settings = {"OPT": 2, "LOOP_VECTORIZE": False, "SLP_VECTORIZE": False}  # noqa: RUF012 (nothing writes to it)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Refuse the call: the cache keeps no code that could be linked into a caller."""
+        raise TypeError(f"{self.py_func.__qualname__} is for Python alone; compiled code cannot call it")
 
 
 class Inner(CPUDispatcher):
@@ -170,12 +181,11 @@ def _generality(kind: Any) -> int:
 
 
 @contextmanager
-def _without_vectorising() -> Iterator[None]:
-    """A context without vectorising, which gains nothing in branchy code and doubles the compile time."""
-    lean = {"OPT": 2, "LOOP_VECTORIZE": False, "SLP_VECTORIZE": False}
-    before = {name: getattr(numba_config, name) for name in lean}
+def _configured(settings: Mapping[str, Any]) -> Iterator[None]:
+    """A context with these settings of numba's configuration."""
+    before = {name: getattr(numba_config, name) for name in settings}
     try:
-        for name, value in lean.items():
+        for name, value in settings.items():
             setattr(numba_config, name, value)
         yield
     finally:

@@ -6,27 +6,35 @@ The words do not change while anybody reads them. LLVM knows this, and reads eac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.datamodel import models
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import intrinsic, register_model
 
-from framework.compiler.dispatchers import numba_config
+from framework.compiler.record_names import short_name
 
+_config: Any = config  # numba has no types
+_NONE: Mapping[str, int] = {}
 _BYTES = ir.IntType(8).as_pointer()
 
 
 class Fields(types.Type):
-    """The type of a pointer to the fields of a named tuple with this name and these field types."""
+    """The type of a pointer to the fields of a named tuple with this name and these field types.
 
-    def __init__(self, name: str, kinds: dict[str, Any]) -> None:
-        self.kinds = kinds
-        super().__init__(name=f"Fields({name}, {tuple(kinds.values())})")
+    `constants`: whole numbers that fields of its records hold as long as it is passed on, such as {"options.spans": 0};
+    see constants.py.
+    """
+
+    def __init__(self, name: str, kinds: dict[str, Any], constants: Mapping[str, int] = _NONE) -> None:
+        self.kinds, self.constants = kinds, constants
+        held = short_name(f", {sorted(constants.items())}") if constants else ""
+        super().__init__(name=f"Fields({name}, {tuple(kinds.values())}{held})")
 
 
 @register_model(Fields)
@@ -65,19 +73,27 @@ def fields_at(type_: Fields) -> Any:
     return at
 
 
-@intrinsic
-def _fields_on_stack(typingctx: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.bitcast(cgutils.alloca_once_value(builder, args[0]), _BYTES)
+def fields_with(constants: Mapping[str, int]) -> Any:
+    """A function that stores a named tuple on the stack of the calling function and gives a pointer to its fields, of
+    which records hold these constants; it is valid until that function returns.
+    """
+    if _config.DISABLE_JIT:
+        return _itself
 
-    named: Any = value
-    kinds = dict(zip(named.fields, named.types, strict=True))
-    return Fields(named.instance_class.__name__, kinds)(value), codegen
+    @intrinsic
+    def on_stack(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return builder.bitcast(cgutils.alloca_once_value(builder, args[0]), _BYTES)
+
+        named: Any = value
+        kinds = dict(zip(named.fields, named.types, strict=True))
+        return Fields(named.instance_class.__name__, kinds, constants)(value), codegen
+
+    return on_stack
 
 
 def _itself(value: Any) -> Any:
     return value
 
 
-# Stores a named tuple on the stack of the calling function and gives a pointer, valid until that function returns.
-fields_on_stack: Any = _itself if numba_config.DISABLE_JIT else _fields_on_stack
+fields_on_stack: Any = fields_with(_NONE)

@@ -14,22 +14,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import binding
 from numba.core import codegen, compiler, typed_passes
 from numba.core.compiler_machinery import register_pass
+from numba.core.untyped_passes import FixupArgs
+
+from framework.compiler.constants import FoldConstants
 
 numba_compiler: Any = compiler  # numba's own types are incomplete and differ between releases
 CompilerBase: Any = compiler.CompilerBase
 JITCodeLibrary: Any = codegen.JITCodeLibrary
 NativeLowering: Any = typed_passes.NativeLowering
 SUPPORTED = hasattr(numba_compiler, "_LowerResult") and all(
-    hasattr(JITCodeLibrary, name) for name in ("finalize", "_get_module_for_linking", "_optimize_final_module")
+    hasattr(JITCodeLibrary, name)
+    for name in ("finalize", "_get_module_for_linking", "_optimize_functions", "_optimize_final_module")
 )
 # Steps for features that inner functions do not use: closures, overloads inlined as Python, array expressions.
-_LEFT_OUT = ("InlineClosureLikes", "InlineOverloads", "NopythonRewrites")
+_LEFT_OUT = (
+    *("InlineClosureLikes", "InlineOverloads", "NopythonRewrites"),
+    *("WithLifting", "RewriteDynamicRaises", "MakeFunctionToJitFunction", "InlineInlinables", "FindLiterallyCalls"),
+    *("LiteralUnroll", "LiteralPropagationSubPipelinePass", "DeadBranchPrune", "RewriteSemanticConstants"),
+    *("NoPythonSupportedFeatureValidation", "IRLegalization", "AnnotateTypes", "DumpParforDiagnostics", "IRProcessing"),
+)
 
 
 class InnerLibrary(JITCodeLibrary):
     """The code of one inner function as it was lowered; its callees are only named."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Nothing: callers are optimised with all of their callees."""
+        ll_module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
         """Close the library. Nothing is optimised or emitted here."""
@@ -59,6 +73,16 @@ class EntryLibrary(JITCodeLibrary):
                 for name in library.defined():
                     self._final_module.get_function(name).linkage = "internal"
         super()._optimize_final_module()
+
+
+class OutermostLibrary(EntryLibrary):
+    """The code of a function that only Python calls: the cache keeps nothing that could be linked into a caller."""
+
+    def serialize_using_object_code(self) -> Any:
+        """The name, the kind and the content, as numba keeps them, with a stub in place of each function."""
+        defined = (function.name for function in self._final_module.functions if not function.is_declaration)
+        stubs = "".join(f'define void @"{name}"() {{ unreachable }}\n' for name in defined)
+        return self.name, "object", (self._get_compiled_object(), binding.parse_assembly(stubs).as_bitcode())
 
 
 def _with_callees(libraries: list[Any]) -> list[Any]:
@@ -94,6 +118,14 @@ class EntryLowering(_Lowering):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
+class OutermostLowering(_Lowering):
+    """The step to a library that becomes machine code, and that no caller takes in."""
+
+    _name = "outermost_lowering"
+    library = OutermostLibrary
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
 class InnerLowering(_Lowering):
     """The step to a library that callers take in."""
 
@@ -123,6 +155,14 @@ class EntryCompiler(CompilerBase):
         return [_pipeline(self.state, EntryLowering, ())]
 
 
+class OutermostCompiler(CompilerBase):
+    """numba's pipeline with `OutermostLowering`."""
+
+    def define_pipelines(self) -> list[Any]:
+        """The pipeline that numba is to run."""
+        return [_pipeline(self.state, OutermostLowering, ())]
+
+
 class InnerCompiler(CompilerBase):
     """numba's pipeline with `InnerLowering`, without steps that inner functions do not need."""
 
@@ -138,4 +178,6 @@ def _pipeline(state: Any, lowering: type[_Lowering], left_out: tuple[str, ...]) 
         for step, description in manager.passes
         if step.__name__ not in left_out
     ]
+    manager.add_pass_after(FoldConstants, FixupArgs)
+    manager.finalize()
     return manager

@@ -27,7 +27,7 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.decorators import entry, inner, unlikely
-from framework.compiler.fields import fields_on_stack
+from framework.compiler.fields import fields_on_stack, fields_with
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.lockstep import end_together, rank_in_step
 from framework.engine.durations.totals import count_fixed_depth
@@ -35,6 +35,7 @@ from framework.engine.events.ask import keep_seen
 from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn, tells
 from framework.engine.memory.attach import FLOATS, VIEW, attach
 from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.memory.unused import UNUSED
 from framework.engine.parallel.sm_sharing import may_prefill
 from framework.engine.requests.arrivals import arrive, finish_copy
 from framework.engine.requests.asynchronous import free_deferred, has_just_prefilled, look_around
@@ -204,7 +205,11 @@ def _log_is_full(s: State) -> bool:
     )
 
 
-@entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64))
+_SIGNATURE = numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64)
+_plain_fields = fields_with(UNUSED)
+
+
+@entry(_SIGNATURE)
 def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
     """Process up to `most_events` events and return why the loop came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES,
     or an error of a hook. After DECIDES the caller calls `roles.decisions.decide`, after SPAN_DUE
@@ -213,3 +218,9 @@ def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, mos
     Compiled hooks receive `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
     """
     return _run(fields_on_stack(attach(memory, keep_seen((view, params, numbers)))), most_events)
+
+
+@entry(_SIGNATURE)
+def run_plain(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
+    """`run` for a memory that `unused.is_plain`: the same from less code."""
+    return _run(_plain_fields(attach(memory, keep_seen((view, params, numbers)))), most_events)

@@ -29,7 +29,7 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.dispatchers import numba_config
-from framework.engine.loop import run
+from framework.engine.loop import run, run_plain
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
@@ -148,7 +148,8 @@ class CompiledEngine:
 def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports | None) -> int:
     """Run until the engine stops for a reason other than a decision, a span, a report, a fault or the gateway."""
     handed = memory, binding.view, binding.params, binding.numbers
-    status = run(*handed, _EVENTS_BETWEEN_REPORTS)
+    go_on = run_plain if binding.is_plain else run
+    status = go_on(*handed, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE, SPAN_DUE):
         if status == DECIDES:
             status = decide(*handed)
@@ -163,7 +164,7 @@ def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports 
             status = pass_fault(*handed)
             faults.add(memory)
         if status == YIELDED:
-            status = run(*handed, _EVENTS_BETWEEN_REPORTS)
+            status = go_on(*handed, _EVENTS_BETWEEN_REPORTS)
     return status
 
 

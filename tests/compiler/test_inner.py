@@ -14,7 +14,7 @@ from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
 from framework.compiler import linking
-from framework.compiler.decorators import compiled, either, inner, prepare
+from framework.compiler.decorators import compiled, either, entry, inner, prepare
 from framework.compiler.record_names import short_name
 from framework.engine.loop import run
 
@@ -152,12 +152,26 @@ def test_python_may_call_what_has_something_for_it() -> None:
     assert (doubled(3), as_told(3), caller(3)) == (6, 300, 13)
 
 
+def test_compiled_code_cannot_call_what_is_for_python_alone() -> None:
+    @entry(numba.int64(numba.int64))
+    def outermost(x: int) -> int:
+        return x + 1
+
+    @compiled
+    def caller(x: int) -> int:
+        return outermost(x)
+
+    assert outermost(1) == 2
+    with pytest.raises(TypeError, match="outermost is for Python alone"):
+        caller(1)
+
+
 def test_the_cache_of_the_engine_is_small() -> None:
     prepare(run)
     dispatcher: Any = run
     assert dispatcher.stats.cache_path is not None
     largest = max(file.stat().st_size for file in Path(dispatcher.stats.cache_path).glob("loop.run*.nbc"))
-    assert largest < 5.2e6
+    assert largest < 2.2e6
 
 
 def test_record_types_have_short_names_that_tell_them_apart() -> None:

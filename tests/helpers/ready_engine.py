@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from framework.compiler.decorators import prepare
-from framework.engine.loop import run
+from framework.engine.loop import run, run_plain
 
+prepare(run_plain)
 prepare(run)

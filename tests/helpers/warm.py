@@ -29,7 +29,7 @@ from pathlib import Path
 import pytest
 
 from framework.compiler.decorators import prepare
-from framework.engine.loop import run
+from framework.engine.loop import run, run_plain
 from framework.metrics.paper_scores import gaps_of
 from framework.objective.goodput import bound_of
 from framework.run.compose import compose
@@ -85,6 +85,7 @@ def serve(address: str) -> None:
     """Until stdin ends, which it does with the process that asked for it."""
     for module in _IMPORTED:
         import_module(module)
+    prepare(run_plain)
     prepare(run)
     for policy in ("chunked", "distserve", "ares"):  # what most of them read and load
         one = compose(configured(f"policy={policy}", "trace=synthetic", "trace.limit=5"))

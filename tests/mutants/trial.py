@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from framework.compiler.decorators import prepare
-from framework.engine.loop import run
+from framework.engine.loop import run, run_plain
 from tests.conftest import ROOT
 from tests.mutants.operators import module_name
 from tests.mutants.reach import OPTIONS, Quick, Reach, note_reach
@@ -55,6 +55,7 @@ class Trials:
 
     def of(self, bugs: Sequence[Bug]) -> None:
         """Try these. Raises RuntimeError where tests fail without any bug."""
+        prepare(run_plain)
         prepare(run)
         files = sorted({bug.file for bug in bugs})
         for file in files:

@@ -16,6 +16,7 @@ from framework.compiler.dispatchers import numba_config
 from framework.engine.kv.spans import writer
 from framework.engine.memory.attach import DECISION
 from framework.engine.memory.state import Memory
+from framework.engine.memory.unused import is_plain
 from framework.engine.setup.programs import prepare_call_ends
 from framework.engine.setup.reports import Reports
 from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
@@ -45,7 +46,7 @@ class Binding:
 
     `hooks_s` is the time that Python hooks have taken, estimated from one call in 16 and every tick. Compiled hooks
     receive `view`, `params` and `numbers` in addition to a request; those of a front end that instances report to are
-    called in Python, as its records have no address.
+    called in Python, as its records have no address. `is_plain`: whether the run takes `loop.run_plain`.
     """
 
     def __init__(self, policy: Policy, cluster: Cluster, memory: Memory, front: Front | None = None) -> None:
@@ -69,6 +70,7 @@ class Binding:
         if memory.hooks["address"][ON_CALL_END]:
             prepare_call_ends(memory)
         self._set_options()
+        self.is_plain = is_plain(memory)
 
     @property
     def reasons(self) -> tuple[str, ...]:
