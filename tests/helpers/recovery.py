@@ -28,7 +28,8 @@ def step_times(result: Result) -> dict[int, list[Step]]:
             own.append((begin, end, batch, prefill, context + k * batch))
         decode_steps[instance] += count if batch else 0
     for own in steps.values():
-        own.sort(key=lambda step: (step[1], step[2] == 0))
+        # A step of no time begins where another ends.
+        own.sort(key=lambda step: (step[1], step[0] == step[1], step[2] == 0))
     return steps
 
 
