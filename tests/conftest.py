@@ -41,10 +41,14 @@ _COUNTED = "test_reach.py"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile the engine with the workers, once: those that need it meanwhile wait for it."""
+    """Compile both entries of the engine with the workers, once: those that need one meanwhile wait for it."""
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        process = subprocess.Popen([sys.executable, "-m", "tests.helpers.ready_engine"], cwd=ROOT)
-        config.add_cleanup(partial(_end, process))
+        for entry in ("run_plain", "run"):
+            words = (
+                "from framework.engine.loop import {0}; from framework.compiler.decorators import prepare; prepare({0})"
+            )
+            process = subprocess.Popen([sys.executable, "-c", words.format(entry)], cwd=ROOT)
+            config.add_cleanup(partial(_end, process))
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
