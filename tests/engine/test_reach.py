@@ -81,7 +81,7 @@ EVENTS = (
     *("first token that comes with the KV", "KV that is pulled", "KV that waits for a seat"),
     *("KV of those that have ended while a step is formed", "one that has ended gives way"),
     *("block that is not known to be full yet", "KV given up in a circle"),
-    *("one of fewer tokens preempted instead of the last", "preempted request that waits behind others"),
+    *("one of fewer tokens preempted instead of the last",),
     *(
         "came while a prefill step ran concurrent with decodes",
         "prompt computed concurrent with a step that was formed before",
@@ -89,7 +89,7 @@ EVENTS = (
     *("room that came free since a prefill step began", "prefill step that ends with nothing to follow"),
     *("ended with a prefill step concurrent with decodes", "KV that is pulled where tokens are drafted"),
     *("suspended while it decodes", "suspended while it prefills", "suspended while it waits"),
-    *("suspended while it is swapped out", "suspended while it migrates", "resumed", "resumed elsewhere"),
+    *("suspended while it migrates", "resumed", "resumed elsewhere"),
     *("suspended with its KV", "suspended with its KV in host memory", "suspended request that gives up KV"),
     *("resumed with its KV", "resumed from host memory"),
     *("cancelled while it decodes", "cancelled while it prefills"),
@@ -156,6 +156,7 @@ RARE_EVENTS = (  # that few runs do not reach
     *("swap-in barred by the largest batch alone", "resumed without a seat"),
     *("prefilled where nobody decodes", "given up while it is suspended"),
     *("reported between two steps", "look after a turn or a report"),
+    *("preempted request that waits behind others", "suspended while it is swapped out"),
 )
 MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "spans", "states"})
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
