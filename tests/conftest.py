@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # An example takes as long as the others on its core let it.
 settings.register_profile("shared", max_examples=40, deadline=None)
 settings.load_profile("shared")
+
+# A job in the background ignores interrupts, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _WITHOUT_ENGINE = tuple(ROOT / "tests" / room for room in ("system", "timing", "traces", "report"))
 _WITH_ENGINE = (

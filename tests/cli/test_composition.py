@@ -37,14 +37,10 @@ def test_an_interrupt_waits_for_the_end_of_a_composition(monkeypatch: pytest.Mon
         ended.append(arguments[-1])
 
     monkeypatch.setattr(Loader, "_apply", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores interrupts
-    try:
-        with composing(ROOT / "conf"), pytest.raises(KeyboardInterrupt):
-            compose("config", overrides=["policy=chunked"])
-        assert ended[0].policy["_target_"]
-        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with composing(ROOT / "conf"), pytest.raises(KeyboardInterrupt):
+        compose("config", overrides=["policy=chunked"])
+    assert ended[0].policy["_target_"]
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
