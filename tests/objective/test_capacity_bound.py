@@ -14,8 +14,9 @@ from rich.console import Console
 from framework.engine.setup.config import EngineConfig
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
-from framework.objective.capacity_bound import CapacityBound, capacity_bound
+from framework.objective.capacity_bound import NOT_KNOWN, CapacityBound, capacity_bound
 from framework.objective.experiment import Experiment
+from framework.objective.goodput import bound_of
 from framework.policy import Cluster, Policy, Request
 from framework.report.capacity_table import capacity_table
 from framework.run.compose import compose
@@ -146,3 +147,9 @@ def test_the_terminal_says_it() -> None:
     assert "req/s that no schedule sustains (" in file.getvalue()
     older = {key: value for key, value in summary.items() if not key.startswith("capacity_bound")}
     Console(file=file, width=120).print(capacity_table(older, measurement.probes))
+
+
+def test_no_bound_is_known_where_instances_share_requests() -> None:
+    sharing = compose(configured("policy=loongserve", "trace=synthetic", "trace.limit=5"))
+    assert bound_of(sharing).goodput == math.inf
+    assert capacity_bound(sharing, 0.9, 1.0) == CapacityBound(math.inf, NOT_KNOWN)
