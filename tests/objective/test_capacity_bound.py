@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from framework.bound.bound import NOT_KNOWN
 from framework.engine.setup.config import EngineConfig
 from framework.metrics.slo import Slo
 from framework.objective.capacity import Capacity
-from framework.objective.capacity_bound import NOT_KNOWN, CapacityBound, capacity_bound
+from framework.objective.capacity_bound import CapacityBound, capacity_bound
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import bound_of
 from framework.policy import Cluster, Policy, Request
