@@ -41,12 +41,12 @@ HOOK = {
     "framework/engine/requests/lifecycle.py": [
         ("    end_request(s, r, FINISHED, 0)\n", f"    end_request(s, r, FINISHED, 0)\n{_ASK}"),
         (
-            "from framework.engine.events.order import wake\n",
-            "from framework.engine.events.ask import ask, is_asked\nfrom framework.engine.events.order import wake\n",
+            "from framework.engine.events.ask import is_asked\n",
+            "from framework.engine.events.ask import ask, is_asked\n",
         ),
         (
-            "import defer_free, free_now, put_in_inbox\n",
-            "import defer_free, free_now, put_in_inbox\nfrom framework.policy.hooks import ON_END\n",
+            "import defer_free, free_now\n",
+            "import defer_free, free_now\nfrom framework.policy.hooks import ON_END\n",
         ),
     ],
     "framework/reference/steps/prefill_end.py": [

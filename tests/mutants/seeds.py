@@ -135,10 +135,10 @@ MUTANTS = (
         "    inst.preempted = True\n    inst.changed = True\n    s.requests[r]",
         "    inst.changed = True\n    s.requests[r]",
     ),
-    Mutant("a preempted request waits last", "requests/lifecycle.py", "q.key = -np.inf", "q.key = np.inf"),
+    Mutant("a preempted request waits last", "requests/queueing.py", "q.key = -np.inf", "q.key = np.inf"),
     Mutant(
         "requests preempted later wait behind",
-        "requests/lifecycle.py",
+        "requests/queueing.py",
         "q.queue_number = -s.sim.preemptions",
         "q.queue_number = s.sim.preemptions - (1 << 40)",
     ),
@@ -150,7 +150,7 @@ MUTANTS = (
     ),
     Mutant(
         "what comes during a step is in the queue at once",
-        "requests/lifecycle.py",
+        "requests/queueing.py",
         "        put_in_inbox(s, i, r)\n",
         "        queue_push(s, i, r)\n",
     ),
@@ -1013,7 +1013,7 @@ MUTANTS = (
     ),
     Mutant(
         "whoever gave way waits behind others of its urgency",
-        "requests/lifecycle.py",
+        "requests/queueing.py",
         "    if unlikely(s.options.waits_last):\n        s.sim",
         "    q.queue_number = s.sim.queue_number + s.sim.preemptions\n"
         "    if unlikely(s.options.waits_last):\n        s.sim",
@@ -1284,7 +1284,7 @@ MUTANTS = (
     ),
     Mutant(
         "a preempted request that waits last keeps its queue number",
-        "requests/lifecycle.py",
+        "requests/queueing.py",
         "        s.sim.queue_number += 1\n        q.queue_number = s.sim.queue_number\n",
         "        pass\n",
     ),
@@ -1439,7 +1439,7 @@ MUTANTS = (
     ),
     Mutant(
         "who is preempted before its first token is routed anew",
-        "requests/lifecycle.py",
+        "requests/queueing.py",
         "(q.emitted > 0 or q.first_token_pending) and not",
         "q.emitted > 0 and not",
     ),

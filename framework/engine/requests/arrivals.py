@@ -31,9 +31,10 @@ from framework.engine.memory.queues import copy_withdraw, turn_pop, turn_push
 from framework.engine.memory.state import State
 from framework.engine.requests.gate import wait_at_gateway
 from framework.engine.requests.giving_up import begin_to_wait
-from framework.engine.requests.lifecycle import end_request, enter_queue
+from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park
 from framework.engine.requests.programs import announce_next_beside
+from framework.engine.requests.queueing import enter_queue
 from framework.engine.requests.spanning import fits_together, is_to_span
 from framework.policy.hooks import ADMIT, FETCH_PREFIX, PRIORITIZE, RAISED, ROUTE_PREFILL, SPLIT_AT
 

@@ -34,15 +34,9 @@ from framework.engine.memory.queues import append, is_before
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
 from framework.engine.requests.asynchronous import forget_last, free_deferred_early, last_deferred
-from framework.engine.requests.lifecycle import (
-    end_request,
-    queue_again,
-    recomputes_here,
-    remove_prefilling,
-    remove_running,
-    start_decoding,
-)
+from framework.engine.requests.lifecycle import end_request, remove_prefilling, remove_running, start_decoding
 from framework.engine.requests.parking import park
+from framework.engine.requests.queueing import queue_again, recomputes_here
 from framework.engine.requests.spanning import await_span_first
 from framework.policy.hooks import ROUTE_PREFILL, VICTIM
 

@@ -23,8 +23,9 @@ from framework.engine.memory.state import State
 from framework.engine.requests.asynchronous import take_in
 from framework.engine.requests.gate import note_look
 from framework.engine.requests.giving_up import note_next_to_give_up
-from framework.engine.requests.lifecycle import end_request, enter_queue, recomputes_here
+from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park
+from framework.engine.requests.queueing import enter_queue, recomputes_here
 from framework.engine.roles.inventory import is_drained
 from framework.policy.hooks import ROUTE_PREFILL
 

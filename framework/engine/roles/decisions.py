@@ -50,9 +50,9 @@ from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.state import Memory, State, sample_memory
 from framework.engine.requests.gate import leave_gateway
 from framework.engine.requests.giving_up import end_cancelled, has_its_prompt, waits_no_more
-from framework.engine.requests.lifecycle import enter_queue, recomputes_here
 from framework.engine.requests.parking import leave_parked
 from framework.engine.requests.preemption import evict
+from framework.engine.requests.queueing import enter_queue, recomputes_here
 from framework.engine.requests.spanning import leave_spanless
 from framework.engine.roles.actions import carry_out_for_instance
 from framework.engine.roles.call_ends import deal_with_notices, end_all_pins, end_ttl

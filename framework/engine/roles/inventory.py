@@ -34,9 +34,10 @@ from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import streaming
 from framework.engine.requests.asynchronous import free_deferred
-from framework.engine.requests.lifecycle import recomputes_here, remove_prefilling, remove_running
+from framework.engine.requests.lifecycle import remove_prefilling, remove_running
 from framework.engine.requests.parking import forget_place
 from framework.engine.requests.pausing import resume
+from framework.engine.requests.queueing import recomputes_here
 from framework.engine.roles.leaving import leave_incoming, leave_on_the_way
 
 

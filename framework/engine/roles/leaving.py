@@ -9,7 +9,7 @@ from framework.engine.kv.held_kv import wait_no_more
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.queues import append, load_changed, queue_drop
 from framework.engine.memory.state import State
-from framework.engine.requests.lifecycle import recomputes_here
+from framework.engine.requests.queueing import recomputes_here
 
 
 @inner

@@ -27,9 +27,10 @@ from framework.engine.memory.kv_blocks import fits, seats, swapped_bytes
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import put_on_rank
 from framework.engine.requests.arrivals import take_place
-from framework.engine.requests.lifecycle import end_request, join_queue, recomputes_here, start_decoding
+from framework.engine.requests.lifecycle import end_request, start_decoding
 from framework.engine.requests.parking import park
 from framework.engine.requests.preemption import await_swap_in, evict, set_aside
+from framework.engine.requests.queueing import join_queue, recomputes_here
 from framework.engine.requests.spanning import await_span
 from framework.engine.roles.leaving import leave_queue, leave_swapped
 from framework.policy.hooks import ROUTE_PREFILL

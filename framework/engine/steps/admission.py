@@ -20,8 +20,8 @@ from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_o
 from framework.engine.memory.queues import load_changed, queue_pop
 from framework.engine.memory.state import State
 from framework.engine.parallel.data_parallel import count_prefill, put_on_rank
-from framework.engine.requests.lifecycle import recomputes_here
 from framework.engine.requests.notices import note_use
+from framework.engine.requests.queueing import recomputes_here
 from framework.engine.steps.chunks import largest_chunk, note_chunk, unbroken_chunk
 from framework.policy.hooks import ON_CALL_END
 

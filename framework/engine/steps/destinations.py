@@ -14,8 +14,9 @@ from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.kv_blocks import fits
 from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
-from framework.engine.requests.lifecycle import end_request, go_on_prefilling, recomputes_here, start_decoding
+from framework.engine.requests.lifecycle import end_request, go_on_prefilling, start_decoding
 from framework.engine.requests.parking import park
+from framework.engine.requests.queueing import recomputes_here
 from framework.policy.hooks import REFUSED, ROUTE_DECODE, ROUTE_PREFILL
 
 _NOWHERE = -2  # replaces a destination: no instance decodes

@@ -31,8 +31,9 @@ from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step, streaming
 from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_decodes, prepare_next
 from framework.engine.requests.gate import note_turn
-from framework.engine.requests.lifecycle import recomputes_here, remove_running
+from framework.engine.requests.lifecycle import remove_running
 from framework.engine.requests.preemption import preempt, preemption_victim, swap_in
+from framework.engine.requests.queueing import recomputes_here
 from framework.engine.requests.selection import blocks_of_selected, pause_others
 from framework.engine.roles.changes import proceed
 from framework.engine.steps.prefill import form_batch, form_chunks, form_whole_prompts
