@@ -18,6 +18,7 @@ from framework.system.cluster import mixed
 from framework.system.gpu import Gpu
 from framework.timing.table import StepRow
 from framework.workload import Workload, chosen, first, repeated
+from framework.workload.programs import followers
 from tests.helpers.scenarios import MODEL, RowTiming
 
 GPU = Gpu("g", {"bf16": 1e12}, 1e9, 1e12, 1e9, 1e9, 1e9, 100.0, 1.0, 1.0)
@@ -122,6 +123,12 @@ def test_cutting_and_repeating_keep_what_calls_wait_for() -> None:
     ends = chosen(workload, np.array([False, True, True, True]))
     assert [ends.previous.tolist(), ends.joins.tolist()] == [[-1, -1, 0], [[2, 1]]]  # type: ignore[union-attr]
     assert ends.openers.tolist() == [0, 0, 0]
+
+
+def test_what_follows_a_call_and_what_follows_the_same_as_it_does() -> None:
+    after, sibling = followers(np.array([-1, 0, 0, 1, -1, 0]))
+    assert after.tolist() == [1, 3, -1, -1, -1, -1]
+    assert sibling.tolist() == [-1, 2, 5, -1, -1, -1]
 
 
 @pytest.mark.parametrize(

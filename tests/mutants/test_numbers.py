@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.mutants.engine_hunt import drawn_mutants
-from tests.mutants.listed import argued, no_longer_there
+from tests.mutants.listed import EQUIVALENT, argued, no_longer_there
 from tests.mutants.named import NAMED, Named
 from tests.mutants.numbers import SAMPLE, SEED, Fates
 from tests.mutants.operators import OPERATORS, Site, module_name, mutated, sites, statements
@@ -148,8 +148,9 @@ def test_a_named_bug_that_is_not_there_is_reported() -> None:
         Named("gone", "framework.metrics.slo", "judge", "x / y", "x").text()
 
 
-def test_every_bug_of_the_list_is_there_and_has_a_reason() -> None:
+def test_every_bug_of_the_list_is_there_once_and_has_a_reason() -> None:
     assert no_longer_there() == []
+    assert len(argued()) == sum(": " in line for line in EQUIVALENT.read_text().splitlines()[1:])
     assert all(len(reason.split()) > 2 for reason in argued().values())
 
 

@@ -86,7 +86,10 @@ def test_a_share_that_no_rate_attains_and_limits_that_all_do() -> None:
         Capacity().measure(experiment(requests(regular(50)), ttft_within(SERVICE_S / 2), BY_TOKEN)).evaluation.summary
     )
     assert (summary["capacity"], summary["capacity_bound"], summary["capacity_share_of_bound"]) == (0.0, 0.0, None)
-    assert CapacityBound(math.inf, "arrivals").figures(1.0)["capacity_bound"] is None
+    one = experiment(requests(regular(5)), ttft_within(1.0), BY_TOKEN)
+    ample = capacity_bound(one, 0.9, 2.0**-31 / SERVICE_S)  # a server that is 2**31 times as fast as it need be
+    assert ample.figures(1.0)["capacity_bound"] is None
+    assert ample.rate_rps == math.inf
 
 
 def drawn(seed: int) -> Experiment:

@@ -148,16 +148,22 @@ def test_a_request_that_comes_as_the_last_one_ends_finds_an_empty_system() -> No
     assert undisturbed_misses(result, one.slo, requests=8) == 1.0
 
 
-def test_growth_is_of_served_requests_and_over_half_the_time() -> None:
+@pytest.mark.parametrize(
+    ("outputs", "growth", "verdict"), [((1, 3), 0.2 / 12, GROWING), ((3, 1), -0.2 / 12, UNDECIDED)]
+)
+def test_growth_is_of_served_requests_and_over_half_the_time(
+    outputs: tuple[int, int], growth: float, verdict: str
+) -> None:
     """Twelve take 0.1 s, then the same twelve 0.3 s: 0.2 s in 12 s. One is too long to be served, in both halves."""
     tokens = np.ones(24, np.int64)
     tokens[[3, 15]] = 2 * 10**6
-    workload = Workload(regular(24), tokens, np.where(np.arange(24) < 12, 1, 3))
+    workload = Workload(regular(24), tokens, np.where(np.arange(24) < 12, *outputs))
     result = experiment(workload, ttft_within(1e6)).run()
     reading = read(result, ttft_within(1e6), 24, 24.0, attainment=0.9, resolution=0.01)
     assert reading.attainments == (11 / 12, 11 / 12)
-    assert reading.growth == pytest.approx(0.2 / 12)
+    assert reading.growth == pytest.approx(growth)
     assert reading.growth_error < 1e-9
+    assert reading.verdict == verdict
 
 
 def test_the_error_of_growth_is_students_of_batches() -> None:

@@ -147,8 +147,10 @@ def test_a_burst_is_denser_within_an_unchanged_period() -> None:
     expected = [second * 7 / 5 if second < 10 / 7 else 2 + (second - 10 / 7) * 7 / 15 for second in range(6)]
     assert moved.arrival_s[:6].tolist() == pytest.approx(expected)
     assert moved.arrival_s[9] == pytest.approx(10 - 7 / 5)
-    with pytest.raises(InputError, match=r"trace\.burst is from 0\.5 to 0\.4"):
-        burst(even, 0.5, 0.4, 3.0)
+    assert burst(even, 0.5, 1.0, 3.0).arrival_s[9] == pytest.approx(10 - 2 / 3)
+    for start, end in ((0.5, 0.4), (0.5, 1.5), (-0.5, 0.5)):
+        with pytest.raises(InputError, match=rf"trace\.burst is from {start} to {end}"):
+            burst(even, start, end, 3.0)
     with pytest.raises(InputError, match=r"trace\.burst is 3, must be \[start, end, factor\]"):
         Transforms(burst=3)  # type: ignore[arg-type]
 
