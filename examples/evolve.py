@@ -69,7 +69,7 @@ def score(text, *seeds):
 
 
 def search(proposals, seed=0):
-    """The best text, and its scores beside those of the first on hidden samples."""
+    """The best text, and its scores next to those of the first on hidden samples."""
     rng = np.random.default_rng(seed)
     best, trained, valid = FIRST, score(FIRST, TRAINING), score(FIRST, VALIDATION)
     for number in range(proposals):

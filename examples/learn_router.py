@@ -4,7 +4,7 @@
 
 A router sends a prompt to the instance with the least weighted sum of what `servelab.learning.RoutingEnv` shows of it.
 Each round tries some weights, all on the same requests, and goes on around the best of them. What it has learned is
-judged on requests that it has not met, beside the fewest waiting tokens. Needs `pip install "servelab[learning]"`.
+judged on requests that it has not met, next to the fewest waiting tokens. Needs `pip install "servelab[learning]"`.
 """
 
 from __future__ import annotations

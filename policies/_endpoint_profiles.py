@@ -1,7 +1,7 @@
 """Reads an `EndpointPickerConfig` of llm-d or the Gateway API Inference Extension: its plugins and scheduling profiles.
 
-A profile refers to plugins by name (`pluginRef`); its filters run in order, its scorers have weights, 1 unless told. A
-profile without a picker takes the largest score; a file without profiles has one with all plugins. Keys beside
+A profile refers to plugins by name (`pluginRef`); its filters run in order, its scorers have weights, 1 by default. A
+profile without a picker takes the largest score; a file without profiles has one with all plugins. Keys other than
 `plugins` and `schedulingProfiles` configure what `gateway=` has settings for, or what is not simulated; no one reads
 them.
 """

@@ -101,7 +101,7 @@ def tbt_s(engine: Any, instances: int, prompt: int) -> float:
 
 @compiled
 def judged(engine: Any, numbers: Floats, r: int) -> int:
-    """Place r; returns the number of the limit, in `_LATE`, that it would break, or 0 with its placement confirmed."""
+    """Place r; return the number of the limit, in `_LATE`, that it would break, or 0 with its placement confirmed."""
     placement = best_placement(engine, numbers, r)
     remember(numbers, r, placement)
     if placement.ttft_s > numbers[_TTFT_LIMIT_S]:

@@ -1,15 +1,15 @@
 """Promises that are kept, and tokens of each step by the tightest pace (SLOs-Serve: Chen et al., arXiv 2504.08784).
 
-An arriving request is promised its limits by the first instance, in order of queued tokens and of requests, that can
-keep them beside all that it has promised. If none can, the first takes it, and gives up as few promises as make the
+An instance promises an arriving request its limits: the first, in order of queued tokens and of requests, that can keep
+them in addition to all that it has promised. If none can, the first takes it, and gives up as few promises as make the
 others hold. Requests without a promise are best effort: they wait behind the others, step aside where these lack
 memory, and no step keeps a limit for them (soft admission). Steps are as large as the tightest limit on TPOT of the
 promised requests allows (dynamic batch size).
 
-Whether promises hold is decided by the times at which prompts are due and the pace at which an instance prefills beside
-its decodes. The paper plans by a dynamic programme over tokens, memory and number of promises. For one pace and equal
-worth of all requests the rule of Moore (Management Science 15, 1968) finds the same number: prompts in the order in
-which they are due, and whenever one would be late, the longest so far is given up.
+Promises hold if prompts are computed when they are due, at the pace at which an instance prefills next to its decodes.
+The paper plans by a dynamic programme over tokens, memory and number of promises. For one pace and equal worth of all
+requests the rule of Moore (Management Science 15, 1968) finds the same number: prompts in the order in which they are
+due, and whenever one would be late, the longest so far is given up.
 
 Simplified: the work of a prompt is its length, also if it is under way or partly cached. Decodes of looser limits are
 not left out of steps. Drafts are those of `engine.speculation`. A request is not sent on once it has been promised.

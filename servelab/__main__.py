@@ -50,7 +50,7 @@ Commands, each with a --help of its own:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler and arguments is None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of imports
     given = list(sys.argv[1:] if arguments is None else arguments)

@@ -10,7 +10,7 @@ from framework.cli.conf import CONF
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def run(config: DictConfig) -> float:
-    """Compose, measure, write, print; returns the objective."""
+    """Perform one run: compose, measure, write and print; return the figure of its objective."""
     from framework.run.command import execute  # compiled code loads here, not for --cfg
 
     return execute(config)

@@ -161,7 +161,7 @@ def _asked_for(s: Simulation, i: Instance) -> Names:
 
 def _tell(s: Simulation) -> Names:
     if "on_finish" in s.hooks.overrides:
-        yield from ["told of an end"] * (s.ended[s.told :] != [])
+        yield from ["told of an end"] * (s.ended[s.finished_seen :] != [])
 
 
 def _ask_about(s: Simulation, r: Request) -> Names:

@@ -48,7 +48,7 @@ def main(arguments: Arguments) -> int:
 
 
 def curve(arguments: Sequence[str]) -> int:
-    """Run, print and draw a curve; returns a code other than 0 if points are missing. Raises InputError, and Hydra's
+    """Run, print and draw a curve; return a code other than 0 if points are missing. Raises InputError, and Hydra's
     errors.
     """
     plan = read_plan(arguments)

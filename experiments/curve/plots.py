@@ -79,7 +79,7 @@ _MET = _of_summary("slo_attainment")
 
 
 def draw(curve: Curve, directory: Path) -> list[Path]:
-    """Write latency, goodput and, if there are several, buckets, each as .png, .pdf and .svg; returns the paths."""
+    """Write latency, goodput and, if there are several, buckets, each as .png, .pdf and .svg; return the paths."""
     makers = {"latency": _latency, "goodput": _goodput}
     if len(curve.buckets) > 2:
         makers["buckets"] = _buckets
@@ -144,7 +144,7 @@ def _buckets(curve: Curve) -> Figure:
 
 
 def _against_throughput(axes: Axes, curve: Curve, bucket: str, x: Quantity, y: Quantity) -> list[PointLabel]:
-    """Draw latency in a bucket against the throughput of all; returns the possible labels of points."""
+    """Draw latency in a bucket against the throughput of all; return the possible labels of points."""
     x = _comparable(curve, x)
     labels = []
     for index, label in enumerate(curve.labels):
@@ -183,7 +183,7 @@ def _draw_limit(axes: Axes, curve: Curve, y: Quantity, highest: float) -> None:
 
 
 def _against_load(axes: Axes, curve: Curve, bucket: str) -> list[Line2D]:
-    """Draw goodput in a bucket against its offered load, or against clients; returns the entries of the legend."""
+    """Draw goodput in a bucket against its offered load, or against clients; return the entries of the legend."""
     load, goodput, served = _load(curve), _comparable(curve, _GOODPUT), _comparable(curve, _SERVED)
     lines = curve.lines(bucket)
     for index, line in enumerate(lines):

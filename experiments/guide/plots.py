@@ -44,7 +44,7 @@ _ABOVE = 1.05  # times the largest value: room for the mark there
 
 
 def draw(answer: Answer, directory: Path) -> list[Path]:
-    """Write map, knobs, batch, split and limits, as far as they exist, each as .png, .pdf and .svg; returns the
+    """Write map, knobs, batch, split and limits, as far as they exist, each as .png, .pdf and .svg; return the
     paths.
     """
     makers: dict[str, tuple[bool, Callable[[Answer], Figure]]] = {

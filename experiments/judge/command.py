@@ -5,7 +5,7 @@
 
 The file is played as text in a process of its own, without network, files or other processes, on samples of several
 loads that no call before has met unless `seed` names them. The score is the mean share of the bound that no schedule
-passes; vLLM's scheduler is played beside it.
+passes; vLLM's scheduler plays the same tier.
 """
 
 from __future__ import annotations

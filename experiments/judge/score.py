@@ -85,14 +85,14 @@ def judge(
         source: The text of a Python module.
         name: The class of the policy; the last one of the text by default.
         tier: `quick` (seconds), `minute` or `long`.
-        seed: Of the samples; drawn anew by default, and told in the verdict.
+        seed: Of the samples; drawn anew by default. The verdict states it.
         limits: CPU time and memory of the policy; by default the time of the tier, and 2 GiB.
 
     Returns:
         The verdict, with a score from 0 to 1.
 
     Raises:
-        InputError: For an unknown tier or a seed that is none.
+        InputError: For an unknown tier, or a seed that is no number.
 
     Example:
         >>> verdict = servelab.judge("import os", seed=1)

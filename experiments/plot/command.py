@@ -49,7 +49,7 @@ def main(arguments: Arguments) -> None:
 def draw(
     request: Request, source: Source, records: Sequence[Record], policies: Sequence[str]
 ) -> tuple[str, list[Path]]:
-    """Draw these runs and write the picture; returns its note, and the files. Matplotlib is loaded only here."""
+    """Draw these runs and write the picture; return its note, and the files. Matplotlib is loaded only here."""
     from experiments.plot.bars import bars
     from experiments.plot.cdf import cdf
     from experiments.plot.frame import Looks

@@ -95,7 +95,7 @@ def _label(label: str, record: Record, replicate: str, runs: int) -> str:
 
 
 def _numbered(group: Any, every: Sequence[Any]) -> Iterator[tuple[int, Sequence[Record]]]:
-    """The runs of a group, numbered among all runs of its policy, each with these lines."""
+    """For each run of a group: its position among all runs of its policy, and these runs."""
     same = [record for other in every if other.policy == group.policy for record in other.records]
     return ((same.index(record), same) for record in group.records)
 

@@ -167,7 +167,7 @@ def lay_out(figure: Figure) -> None:
 
 
 def legend_below(figure: Figure, entries: Sequence[Artist]) -> int:
-    """Draw a legend below all axes, in as many columns as fit; returns its rows."""
+    """Draw a legend below all axes, in as many columns as fit; return its rows."""
     handles = list(entries)
     for one in handles:
         one.set_label(_shortened(str(one.get_label()), 72 * figure.get_figwidth() - (_HANDLE + 3.8) * _LEGEND_PT))

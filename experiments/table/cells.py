@@ -73,7 +73,7 @@ class Baseline:
     fixed: Mapping[int, Any]
 
     def of(self, place: Place) -> Place:
-        """The baseline of a place; a baseline is its own."""
+        """The place with which this one is compared; a place of the baseline is compared with itself."""
         row, column = place
         return (row, self._fix(column)) if self.in_columns else (self._fix(row), column)
 

@@ -38,7 +38,7 @@ def write_trials(found: Findings, path: Path) -> None:
 
 
 def write_tuned(name: str, best: Configuration, title: str) -> Path:
-    """Write `best` as conf/tuned/NAME.yaml, which `run.py +tuned=NAME` takes; returns the path.
+    """Write `best` as conf/tuned/NAME.yaml, which `run.py +tuned=NAME` takes; return the path.
 
     Raises InputError if the file would give another configuration: it cannot say that a setting was removed.
     """

@@ -25,7 +25,7 @@ _FAR = 30.0  # highest / lowest, from which the axis of another goal is logarith
 
 
 def draw(found: Findings, folder: Path) -> list[Path]:
-    """Draw a study with at least one completed trial; returns the pictures' paths."""
+    """Draw a study with at least one completed trial; return the pictures' paths."""
     pictures: dict[str, Callable[[Findings], Any]] = {"history": _history, "slices": _slices}
     if found.importances:
         pictures["importances"] = _importances

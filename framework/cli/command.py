@@ -76,7 +76,7 @@ class Command:
     interrupted: str = ""
 
     def __call__(self, arguments: Sequence[str], typed: str = "") -> int:
-        """Run the command; returns the exit code. Raises InputError, or an error of Hydra's, for arguments without a
+        """Run the command; return the exit code. Raises InputError, or an error of Hydra's, for arguments without a
         meaning.
         """
         if set(_HELP) & set(arguments):
@@ -85,7 +85,7 @@ class Command:
         return self.work(self.read(arguments)) or 0
 
     def finish(self, arguments: Sequence[str], typed: str) -> int:
-        """Run the command as its user sees it; returns the exit code, and reports a mistake in one line."""
+        """Run the command as its user sees it; return the exit code; a mistake is one line."""
         take_interrupts()
         return guard(lambda: self(arguments, typed), self.interrupted)
 
@@ -160,7 +160,7 @@ class Menu:
     modules: Mapping[str, str]
 
     def finish(self, arguments: Sequence[str], typed: str) -> int:
-        """Hand the arguments after the first to the command that the first one names; returns the exit code."""
+        """Hand the arguments after the first to the command that the first one names; return the exit code."""
         if not arguments or arguments[0] in _HELP:
             print((self.text or "").strip())
             return 0

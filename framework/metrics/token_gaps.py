@@ -254,7 +254,7 @@ def _fold_all(leaps: Records, memberships: Records, tails: Tails, instances: int
 
 
 def _folded(memberships: Records, stretches: Stretches, tails: Tails) -> Floats:
-    """Put the gaps of `memberships` into `tails` and count new members; returns the gaps before their first steps."""
+    """Put the gaps of `memberships` into `tails` and count new members; return the gaps before their first steps."""
     first_gap_s = np.full(len(memberships), np.nan)
     wrong = fold(memberships, stretches, tails, first_gap_s)
     if wrong >= 0:

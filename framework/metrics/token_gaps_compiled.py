@@ -73,7 +73,7 @@ def lay_out(known: Stretches, leaps: Records, at: Ints) -> None:
 
 @compiled
 def extend(known: Stretches, leaps: Records, grown: Stretches, place: Ints) -> int:
-    """Write the rows of `grown`; returns the index of a leap that does not follow the instance's last, or -1.
+    """Write the rows of `grown`; return the index of a leap that does not follow the instance's last, or -1.
 
     `steps` and `end_s` of `grown` start as those of `known` and advance. `place` (M,) is scratch space.
     """
@@ -107,7 +107,7 @@ def extend(known: Stretches, leaps: Records, grown: Stretches, place: Ints) -> i
 
 @compiled
 def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floats) -> int:
-    """Fold memberships into the tails of their requests; returns the index of an impossible row, or -1."""
+    """Fold memberships into the tails of their requests; return the index of an impossible row, or -1."""
     for index in range(len(memberships)):
         member = memberships[index]
         r, i, first, last = member["request"], member["instance"], member["first_step"], member["last_step"]
@@ -209,7 +209,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
 
 @inner
 def _push(heap: Floats, size: int, value: float) -> int:
-    """Keep the largest values in a min-heap of `size` values with a fixed capacity; returns the new size."""
+    """Keep the largest values in a min-heap of `size` values with a fixed capacity; return the new size."""
     if size < len(heap):
         at = size
         while at > 0 and heap[(at - 1) // 2] > value:

@@ -32,7 +32,7 @@ class Decision:
         index: The name of a faster way to the same answer, which an engine may take instead; "": none.
 
     Raises:
-        PolicyError: By the run, if the rule cannot be compiled, or answers with an instance that is none.
+        PolicyError: By the run, if the rule cannot be compiled, or its answer is no instance of the run.
 
     Example:
         >>> isinstance(servelab.Policy.route_prefill, servelab.Decision)  # the default rule
@@ -58,7 +58,7 @@ def decision(*, observes: bool) -> Callable[[Callable[..., int]], Decision]:
         A decorator, which makes a `Decision` of the function.
 
     Raises:
-        PolicyError: By the run, if the rule cannot be compiled, or answers with an instance that is none.
+        PolicyError: By the run, if the rule cannot be compiled, or its answer is no instance of the run.
 
     Example:
         >>> @servelab.decision(observes=False)

@@ -213,7 +213,7 @@ class Store:
         return self.name_of(ids, j) in self.ids
 
     def keep(self, id: int) -> int | None:
-        """Make a block the youngest; returns the one that leaves."""
+        """Make a block the youngest; return the one that leaves."""
         if id in self.ids:
             self.ids.remove(id)
         self.ids.append(id)

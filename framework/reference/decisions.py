@@ -52,9 +52,9 @@ def decide(s: Simulation, i: Instance) -> None:
 
 def tell(s: Simulation) -> None:
     """Tell the policy of finished requests, in the order of their ends; the actions of each answer follow at once."""
-    while s.told < len(s.ended) and "on_finish" in s.hooks.overrides:
-        r = s.ended[s.told]
-        s.told += 1
+    while s.finished_seen < len(s.ended) and "on_finish" in s.hooks.overrides:
+        r = s.ended[s.finished_seen]
+        s.finished_seen += 1
         if r.state == FINISHED:
             for action in s.hooks.on_finish(s, r):
                 carry_out(s, "on_finish", action)

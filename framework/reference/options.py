@@ -54,7 +54,7 @@ class Spec:
     max_batch: int
     mode: str = "decode_first"
     reserve_blocks: int | None = None  # constant number of blocks reserved for every request
-    state_blocks: int = 0  # blocks of every request beside those of its tokens
+    state_blocks: int = 0  # blocks of every request in addition to those of its tokens
     spares_idle: bool = False  # true: the watermark is 0 if nothing runs
     pulls: bool = False  # it fetches KV as it forms steps, before the request has a seat
     chunk_sizes: tuple[int, ...] = ()  # chunk size by stage of a prompt

@@ -86,7 +86,7 @@ class Simulation:
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
         self.notices: list[tuple[Request, bool]] = []  # see `note`
-        self.told = 0  # number of these finished requests that the policy has seen
+        self.finished_seen = 0  # number of these finished requests that the policy has seen
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.spans = Spans()
@@ -122,7 +122,7 @@ class Simulation:
     # --- events ---
 
     def push(self, time_s: float, kind: int, id: int) -> int:
-        """Announce an event; returns its serial number."""
+        """Announce an event; return its serial number."""
         self.pushed += 1
         self.outstanding += kind not in NOT_AWAITED
         self.far_off += kind in FAR_OFF

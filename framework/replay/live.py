@@ -1,4 +1,4 @@
-"""The compiled engine fed while it runs: requests become known one by one, and the clock stops wherever it is told.
+"""The compiled engine fed while it runs: requests become known one by one, and its caller stops the clock.
 
 The memory has a row for each request that may ever come. A row that nobody has sent yet arrives in the far future, so
 the engine always has something to wait for and never ends by itself. The loop stops at a mark, which is the time up to
@@ -86,7 +86,7 @@ class LiveEngine(CompiledEngine):
         return self._memory
 
     def send(self, request: Sent, sent_s: float) -> int:
-        """Let a client send a request at `sent_s`, or as soon after what has happened; returns its number.
+        """Let a client send a request at `sent_s`, or as soon after what has happened; return its number.
 
         Raises InputError once `most` requests have been sent, or if there is no room for its names.
         """

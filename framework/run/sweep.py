@@ -72,7 +72,7 @@ class Sweep:
             return self.run(jobs, ended)
 
     def run(self, jobs: Sequence[Sequence[str]], ended: Callable[[JobReturn], None] | None = None) -> list[Outcome]:
-        """Run each of `jobs`, lists of further overrides, and wait for them; returns outcomes in the same order.
+        """Run each of `jobs`, lists of further overrides, and wait for them; return outcomes in the same order.
 
         A job with a mistake of its user, or of a space of settings, is refused; any other error is raised. `ended`
         hears of each job.

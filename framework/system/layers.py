@@ -89,7 +89,7 @@ DELTA_RULE_FLOPS = 7.0  # for each value of a state and token: it decays, is rea
 
 @dataclass(frozen=True)
 class SparseAttention:
-    """Sparse attention (DSA; DeepSeek-AI, "DeepSeek-V3.2", arXiv 2512.02556, section 2.1), beside latent attention.
+    """Sparse attention (DSA; DeepSeek-AI, "DeepSeek-V3.2", arXiv 2512.02556, section 2.1), with latent attention.
 
     An indexer of `index_heads` heads of `index_dim` scores all tokens of the context, and attention reads the
     `top_tokens` best. In each layer a cached token also keeps an index key: `index_dim` values in fp8, and their scale.

@@ -202,7 +202,7 @@ class Model:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes that a request keeps beside its tokens' keys and values, however long it is: states of `linear`."""
+        """Bytes that a request keeps in addition to its tokens' keys and values, of any length: states of `linear`."""
         return 0.0 if self.linear is None else self.linear.state_bytes
 
     @property

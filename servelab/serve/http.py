@@ -1,4 +1,4 @@
-"""The HTTP server: the OpenAI API, and what vLLM's server has beside it."""
+"""The HTTP server: the OpenAI API, and what vLLM's server has in addition."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class PolicyConformance:
                 assert len(str(refusal.value).splitlines()) == 1, f"not one line: {refusal.value}"
 
     def test_numeric_settings_refuse_what_is_no_number(self) -> None:
-        """Null, texts, lists and numbers that are none get one line, whichever numeric argument they are given to."""
+        """Null, texts, lists, NaN and infinities get one line, whichever numeric argument they are given to."""
         if self.policy_name is None:  # There is no YAML whose settings could be wrong.
             return
         parameters = inspect.signature(type(self.new_policy())).parameters

@@ -1888,8 +1888,8 @@ MUTANTS = (
     Mutant(
         "the policy is told of the first end of a step alone",
         "roles/decisions.py",
-        "        s.sim.told += 1\n",
-        "        s.sim.told = s.sim.finished\n",
+        "        s.sim.finished_seen += 1\n",
+        "        s.sim.finished_seen = s.sim.finished\n",
     ),
     Mutant(
         "the policy is told of ends at the next decision",

@@ -83,7 +83,7 @@ def _start_transfers(a: Arrays, o: Options, d: int, now_s: float) -> None:
 
 @part
 def _receive(a: Arrays, o: Options, d: int) -> int:
-    """End the first transfer to d: d may decode it, its source has room again; returns the source."""
+    """End the first transfer to d: d may decode it, its source has room again; return the source."""
     r = pop(a, FLYING, d)
     a.free[a.home[r]] += blocks_for(o, a.prompt[r])
     push(a, JOINED, d, r)
@@ -92,7 +92,7 @@ def _receive(a: Arrays, o: Options, d: int) -> int:
 
 @part
 def _end_prefills(a: Arrays, o: Options, i: int, prefills: int, placed: int, now_s: float) -> int:
-    """Hand the prompts of i's step over, to decode instances in turn from the `placed`th on; returns how many have
+    """Hand the prompts of i's step over, to decode instances in turn from the `placed`th on; return how many have
     ended.
     """
     ended, instances = 0, len(a.next_end_s)

@@ -103,7 +103,7 @@ def _setting(row: Row) -> Setting:
 
 
 def _once(setting: Setting, workload: Workload, parse_s: float) -> tuple[Measured, NDArray[np.float64]]:
-    """Simulate, evaluate and write; returns the times, and when each request ended."""
+    """Simulate, evaluate and write; return the times, and when each request ended."""
     _say("first run")
     result = _simulated(setting, workload)
     _say("metrics and output")

@@ -172,7 +172,7 @@ def start_decoding(a: Arrays, o: Options, i: int, r: int) -> None:
 
 @part
 def emit_decodes(a: Arrays, o: Options, i: int, now_s: float) -> int:
-    """Emit one token for each running request; returns how many of them finish."""
+    """Emit one token for each running request; return how many of them finish."""
     a.decode_steps[i] += 1
     a.kv[i] += a.running[i]
     step, kept, count = a.decode_steps[i], 0, a.running[i]

@@ -28,7 +28,7 @@ def write_fitted(
     with_stages: Mapping[str, Calibration] | None = None,
     fewest: int = _FEWEST,
 ) -> list[Path]:
-    """Write `directory`/<gpu>/<backend>/calibration.json of each GPU with shipped profiles; returns the files.
+    """Write `directory`/<gpu>/<backend>/calibration.json of each GPU with shipped profiles; return the files.
 
     `with_stages`: by kind, the terms of the stages' GPU and backend that were also fitted to the stages. A GPU and
     backend with fewer than `fewest` deployments of a kind has none. Entries: dense and mixture-of-experts models as a

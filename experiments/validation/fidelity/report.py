@@ -91,14 +91,14 @@ def as_table(section: Section) -> Table:
 
 
 def write_errors(comparison: pl.DataFrame, folder: Path) -> Path:
-    """Write every row with its errors to `errors.csv` in `folder`; returns the path."""
+    """Write every row with its errors to `errors.csv` in `folder`; return the path."""
     path = folder / "errors.csv"
     write_whole(path, errors(comparison).write_csv(float_precision=6).encode())
     return path
 
 
 def write_scores(shown: Iterable[Section], folder: Path) -> Path:
-    """Write the numbers of all tables to `scores.csv` in `folder`; returns the path."""
+    """Write the numbers of all tables to `scores.csv` in `folder`; return the path."""
     parts = []
     for section in shown:
         name = pl.concat_str([pl.col(one).cast(pl.String) for one in section.by], separator=" ")
@@ -116,7 +116,7 @@ def require_matplotlib() -> None:
 
 
 def draw(comparison: pl.DataFrame, folder: Path) -> list[Path]:
-    """Draw predictions against measurements, `scatter.svg` and `scatter.png` in `folder`; returns the paths.
+    """Draw predictions against measurements, `scatter.svg` and `scatter.png` in `folder`; return the paths.
 
     A row for each predictor, a column for each metric.
     """
@@ -210,7 +210,7 @@ def _legend(panels: Iterable[_Axes]) -> tuple[list[Any], list[str]]:
 
 
 def save(figure: Any, path: Path, suffix: str) -> Path:
-    """Write a picture, equal bytes for equal pictures, a PNG with 128 colours; returns the path."""
+    """Write a picture, equal bytes for equal pictures, a PNG with 128 colours; return the path."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if suffix == "svg" else {}
     figure.savefig(buffer, format=suffix, dpi=160, metadata=metadata)

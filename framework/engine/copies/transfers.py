@@ -40,7 +40,7 @@ def _copy(s: State, r: int, source: int, target: int, tokens: int, complete_s: f
 
 @inner
 def _claim_link(s: State, source: int, target: int, bytes_: float) -> float:
-    """Claim both ends of the link for a copy, first come first served; returns when they are free again."""
+    """Claim both ends of the link for a copy, first come first served; return when they are free again."""
     sim, src, dst = s.sim, s.instances[source], s.instances[target]
     start_s = max(sim.now_s, max(src.egress_free_s, dst.ingress_free_s))
     end_s = start_s + bytes_ / min(src.bandwidth_bytes_s, dst.bandwidth_bytes_s)

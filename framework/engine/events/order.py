@@ -217,7 +217,7 @@ def decision_is_due(s: State, i: int) -> bool:
 @inner
 def tells(s: State) -> bool:
     """Whether the policy has not yet seen some finished requests."""
-    return bool(s.sim.finished > s.sim.told and s.hooks[ON_FINISH].address != 0)
+    return bool(s.sim.finished > s.sim.finished_seen and s.hooks[ON_FINISH].address != 0)
 
 
 @inner

@@ -176,7 +176,7 @@ def finds_marked(s: State, i: int, key: int) -> bool:
 
 @inner
 def mark_prefix(s: State, i: int, r: int) -> int:
-    """Mark the cached blocks that r references on i; returns how many engine blocks were not marked before."""
+    """Mark the cached blocks that r references on i; return how many engine blocks were not marked before."""
     return _add_mark(s, i, r, _MARK)
 
 

@@ -137,7 +137,7 @@ def keep(s: State, i: int, tier: int, key: int) -> None:
 
 @inner
 def _put(s: State, i: int, tier: int, key: int) -> int:
-    """Make a block the youngest of a store; returns the one that leaves, -1: none."""
+    """Make a block the youngest of a store; return the one that leaves, -1: none."""
     store = s.tiers[s.tiers[i * s.options.tiers + tier].home]
     if store.capacity == 0:
         return key

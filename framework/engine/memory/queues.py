@@ -325,7 +325,7 @@ def append(s: State, head: int, tail: int, r: int) -> int:
 
 @inner
 def take_out(s: State, head: int, tail: int, r: int) -> tuple[int, int]:
-    """Take r out of a linked list that has it; returns its head and its tail, -1 if it is empty now."""
+    """Take r out of a linked list that has it; return its head and its tail, -1 if it is empty now."""
     before, other = -1, head
     while other != r:
         before, other = other, s.requests[other].next

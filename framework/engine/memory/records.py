@@ -227,7 +227,7 @@ INSTANCE = record(
     ("start_s", "f8"),  # seconds from switching it on until it takes work
     ("starts", "i8"),  # how often it was switched on
     ("stops", "i8"),  # how often it went off
-    ("state_blocks", "i8"),  # blocks of each request beside those of its tokens: states of linear attention
+    ("state_blocks", "i8"),  # blocks of each request without those of its tokens: states of linear attention
     # KV between calls.
     ("pinned_head", "i4"),  # requests that have ended and whose cached blocks are pinned, the oldest pin first
     ("pinned_tail", "i4"),

@@ -117,7 +117,7 @@ SIM = record(
     ("events", "i8"),  # events processed
     ("remaining", "i8"),  # requests that have not ended
     ("finished", "i8"),  # requests that have finished
-    ("told", "i8"),  # number of finished requests that the policy has seen
+    ("finished_seen", "i8"),  # number of finished requests that the policy has seen
     ("steps", "i8"),  # steps of all instances
     ("preemptions", "i8"),
     ("admissions", "i8"),  # the last admission number given

@@ -31,7 +31,7 @@ def share(s: State, i: int, tokens: int) -> int:
 
 @inner
 def load_after(s: State, i: int, load: int, chunk: int) -> int:
-    """Deal out a chunk; returns the prefill tokens of the next chunk's micro-batch, which were `load` before."""
+    """Deal out a chunk; return the prefill tokens of the next chunk's micro-batch, which were `load` before."""
     if unlikely(s.instances[i].stages > 0):
         return _deal(s, i, chunk)
     return load + chunk

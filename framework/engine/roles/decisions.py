@@ -123,8 +123,8 @@ def _decide_before(s: State, i: int) -> None:
 def _tell(s: State) -> None:
     """Tell the policy of finished requests, in the order of their ends; the actions of each answer follow at once."""
     while tells(s) and s.error.status == 0:
-        r = s.lists[s.options.finished_at + s.sim.told]
-        s.sim.told += 1
+        r = s.lists[s.options.finished_at + s.sim.finished_seen]
+        s.sim.finished_seen += 1
         actions = ask(s, ON_FINISH, r)
         if actions != RAISED:
             _carry_out(s, ON_FINISH, 0, actions, 0, 0)

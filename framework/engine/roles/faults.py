@@ -67,7 +67,7 @@ def _fault(s: State, i: int) -> None:
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
 def pass_fault(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
-    """Process the fault for which `engine.loop.run` came back; returns YIELDED, or an error of a hook."""
+    """Process the fault for which `engine.loop.run` came back; return YIELDED, or an error of a hook."""
     s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
     _pass_fault(s)
     return int(s.error.status) if s.error.status != 0 else YIELDED

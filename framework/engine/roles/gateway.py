@@ -26,7 +26,7 @@ from framework.policy.inspection import View
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, VIEW))
 def pass_look(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, shown: View) -> int:
-    """Process the look for which `engine.loop.run` came back; returns YIELDED, or an error of a hook.
+    """Process the look for which `engine.loop.run` came back; return YIELDED, or an error of a hook.
 
     `shown`: what the gateway sees of instances, if it goes by reports.
     """

@@ -21,7 +21,7 @@ from framework.policy.inspection import View
 
 @entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
 def pass_report(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
-    """Bring all records up to the report for which `engine.loop.run` came back; returns YIELDED."""
+    """Bring all records up to the report for which `engine.loop.run` came back; return YIELDED."""
     s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
     s.sim.next_report += 1
     note_next_change(s)

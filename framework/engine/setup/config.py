@@ -196,7 +196,7 @@ class Setting:
         return self.kv_tokens(pool) // self.engine.block_tokens
 
     def state_blocks(self, pool: PoolSpec) -> int:
-        """KV blocks that a request takes beside those of its tokens: its states of linear attention."""
+        """KV blocks that a request takes in addition to those of its tokens: its states of linear attention."""
         tokens = self.model.state_tokens(pool.parallelism.tp) / self.engine.memory_share(self.model)
         return math.ceil(round(tokens / self.engine.block_tokens, 6))
 

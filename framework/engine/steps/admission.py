@@ -28,7 +28,7 @@ from framework.policy.hooks import ON_CALL_END
 
 @inner
 def admit_chunk(s: State, i: int, left: int) -> int:
-    """Admit the first of i's queue for a chunk of at most `left` tokens; returns its tokens, 0: not admitted."""
+    """Admit the first of i's queue for a chunk of at most `left` tokens; return its tokens, 0: not admitted."""
     if not _is_open(s, i):
         return 0
     r = s.instances[i].waiting_root
@@ -44,7 +44,7 @@ def admit_chunk(s: State, i: int, left: int) -> int:
 
 @inner
 def admit_prompt(s: State, i: int, left: int) -> int:
-    """Admit the first of i's queue with its whole prompt of at most `left` tokens; returns them, 0: not admitted."""
+    """Admit the first of i's queue with its whole prompt of at most `left` tokens; return them, 0: not admitted."""
     if not _is_open(s, i):
         return 0
     r = s.instances[i].waiting_root

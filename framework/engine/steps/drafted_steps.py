@@ -120,7 +120,7 @@ def _end(s: State, i: int, now_s: float) -> int:
 
 @inner
 def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
-    """Emit the accepted drafts of i's decodes; returns their number, the blocks that the others free, the next step's.
+    """Emit the accepted drafts of i's decodes; return their number, the blocks that the others free, the next step's.
 
     This is `speculation.emit_accepted` for fixed-depth steps.
     """
@@ -150,7 +150,7 @@ def _emit(s: State, i: int, steps: int) -> tuple[int, int, int]:
 
 @inner
 def _start_again(s: State, i: int, growth: int, now_s: float) -> tuple[int, float]:
-    """Start i's next step, of the same requests, with `growth` blocks; returns whose step ends first, and when."""
+    """Start i's next step, of the same requests, with `growth` blocks; return whose step ends first, and when."""
     inst, step = s.instances[i], s.step[i]
     if unlikely(inst.free_blocks < growth):
         allocate(s, i, growth)

@@ -49,7 +49,7 @@ def form_chunks(s: State, i: int, budget: int) -> int:
 
 @inner
 def _form_chunks_on_ranks(s: State, i: int) -> int:
-    """Form chunks on ranks that have a budget each; returns the tokens of all chunks."""
+    """Form chunks on ranks that have a budget each; return the tokens of all chunks."""
     inst = s.instances[i]
     share_budget(s, i)
     tokens, j = 0, 0

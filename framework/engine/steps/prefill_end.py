@@ -100,7 +100,7 @@ def _stays(s: State, i: int, r: int) -> bool:
 
 @inner
 def _end_prefill(s: State, i: int, r: int) -> bool:
-    """End the prefill of r, which has left i's prefilling order; returns whether it decodes here."""
+    """End the prefill of r, which has left i's prefilling order; return whether it decodes here."""
     q = s.requests[r]
     q.kv = q.prefill_until
     q.state = PREFILLED  # from here on `kv` counts its KV
@@ -161,7 +161,7 @@ def _decodes_here(s: State, i: int, r: int) -> bool:
 
 @inner
 def _end_with_prompt(s: State, i: int, r: int) -> None:
-    """End r, whose last token came with its prompt.
+    """End r, whose prefill emitted its last token.
 
     It was never among the decodes of a synchronous server, so admission opens at once.
     """

@@ -70,7 +70,7 @@ def may_join(s: State, i: int) -> bool:
 
 @inner
 def join_first(s: State, i: int) -> int:
-    """Let the first request with fetched KV decode on i, or continue its prefill; returns the request."""
+    """Let the first request with fetched KV decode on i, or continue its prefill; return the request."""
     inst, sim = s.instances[i], s.sim
     r = inst.joining_head
     q = s.requests[r]

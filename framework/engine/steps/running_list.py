@@ -28,7 +28,7 @@ from framework.policy.hooks import SELECT, VICTIM
 
 @inner
 def form_in_order(s: State, i: int) -> tuple[int, int]:
-    """Form i's step in order of admission; returns its decodes, and the tokens of its chunks."""
+    """Form i's step in order of admission; return its decodes, and the tokens of its chunks."""
     inst, step = s.instances[i], s.step[i]
     if unlikely(s.options.speculates):
         step.depth = choose_depth(s, i)
@@ -57,7 +57,7 @@ def form_in_order(s: State, i: int) -> tuple[int, int]:
 
 @inner
 def _go_through(s: State, i: int) -> int:
-    """Give tokens and blocks to the list from `next_decode` and `next_prefill` on; returns how many decodes wait."""
+    """Give tokens and blocks to the list from `next_decode` and `next_prefill` on; return how many decodes wait."""
     inst, step = s.instances[i], s.step[i]
     waiting = 0
     while step.next_decode < inst.running or step.next_prefill < inst.prefilling:
@@ -84,7 +84,7 @@ def _go_through(s: State, i: int) -> int:
 
 @inner
 def _leave_rest(s: State, i: int) -> int:
-    """Leave those behind a preempted request out of the step; returns how many of them decode."""
+    """Leave those behind a preempted request out of the step; return how many of them decode."""
     inst, step = s.instances[i], s.step[i]
     for j in range(step.next_decode, inst.running):
         s.requests[s.lists[inst.running_at + j]].waits = True
@@ -276,7 +276,7 @@ def _take_chunk_back(s: State, i: int, r: int) -> None:
 
 @inner
 def _swap_in(s: State, i: int) -> int:
-    """Bring back swapped-out requests, which decode as far as tokens are left; returns how many of them wait."""
+    """Bring back swapped-out requests, which decode as far as tokens are left; return how many of them wait."""
     inst, waiting = s.instances[i], 0
     if inst.swapped == 0 or inst.preempted:
         return 0

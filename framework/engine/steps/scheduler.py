@@ -84,7 +84,7 @@ def schedule(s: State, i: int) -> None:
 
 @inner
 def _form(s: State, i: int) -> tuple[int, int]:
-    """Form i's next step by its mode; returns its decodes, and its prefill tokens."""
+    """Form i's next step by its mode; return its decodes, and its prefill tokens."""
     inst, step = s.instances[i], s.step[i]
     prefill_tokens, decodes = 0, 0
     concurrent = inst.mode == CONCURRENT or streaming(s, i)
@@ -112,7 +112,7 @@ def _form(s: State, i: int) -> tuple[int, int]:
 
 @inner
 def _form_prompts_first(s: State, i: int) -> int:
-    """Form a step of prompts alone, in the modes that take these before decodes; returns their tokens."""
+    """Form a step of prompts alone, in the modes that take these before decodes; return their tokens."""
     inst = s.instances[i]
     if inst.mode == PREFILL_FIRST:
         return form_whole_prompts(s, i, inst.token_budget)
@@ -240,7 +240,7 @@ def _switch_and_join(s: State, i: int) -> None:
 
 @inner
 def _form_decodes(s: State, i: int) -> int:
-    """Make room for every running request's next token, then swap in; returns the number of decodes in the step."""
+    """Make room for every running request's next token, then swap in; return the number of decodes in the step."""
     inst = s.instances[i]
     if unlikely(s.options.speculates):
         s.step[i].depth = choose_depth(s, i)

@@ -133,7 +133,7 @@ def _may_repeat(s: State, i: int) -> bool:
 
 @inner
 def _growth_with_drafts(s: State, i: int) -> int:
-    """Emit the accepted drafts of i's ended step; returns the blocks of the next step, -1: it has other requests."""
+    """Emit the accepted drafts of i's ended step; return the blocks of the next step, -1: it has other requests."""
     inst, step = s.instances[i], s.step[i]
     growth = emit_accepted(s, i)
     if inst.decode_steps >= step.next_finish:

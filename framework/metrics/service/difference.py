@@ -117,7 +117,7 @@ def _step(now: _Now, steps: Steps, i: int) -> None:
 
 @inner
 def _widen(now: _Now) -> float:
-    """Extend the range of each waiting pair to its present difference; returns the widest range."""
+    """Extend the range of each waiting pair to its present difference; return the widest range."""
     most = 0.0
     for one in range(len(now.service)):
         if not now.waits[one]:

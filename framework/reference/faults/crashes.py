@@ -126,7 +126,7 @@ def lose_steps_of_span(s: Simulation, r: Request, span: Span) -> None:
 
 
 def drop(s: Simulation, crashed: list[Instance]) -> tuple[list[tuple[Request, int]], list[Instance]]:
-    """Take off the requests that these instances hold or expect; returns them by number, each with its lost tokens, and
+    """Take off the requests that these instances hold or expect; return them by number, each with its lost tokens, and
     where else room came free.
 
     Requests that decode or prefill elsewhere continue, and suspended ones stay suspended."""
@@ -179,7 +179,7 @@ def computed_tokens(i: Instance, r: Request) -> int:
 
 
 def withdraw_transfer(s: Simulation, i: Instance, r: Request) -> list[Instance]:
-    """Withdraw the transfer of r, whose KV is on i or is being computed there; returns where room came free."""
+    """Withdraw the transfer of r, whose KV is on i or is being computed there; return where room came free."""
     d = r.destination
     assert d is not None
     give_up_place(s, d, r)

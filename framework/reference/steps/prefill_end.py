@@ -192,7 +192,7 @@ def prefill_elsewhere(s: Simulation, i: Instance, r: Request) -> bool:
 
 
 def end_with_prompt(s: Simulation, i: Instance, r: Request) -> bool:
-    """End r, whose last token came with its prompt. True: its KV was freed.
+    """End r, whose prefill emitted its last token. True: its KV was freed.
 
     It was never among the decodes of a synchronous server, so admission opens at once.
     """

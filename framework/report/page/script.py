@@ -1,8 +1,8 @@
 """The script of a page: Vega, from the wheel of vl-convert-python if that is installed, and what is the project's own.
 
-Without the package pages have no script, and say what to install. A page names the hashes of its scripts, so that a
-browser runs no other: https://www.w3.org/TR/CSP3/#match-element-to-source-list. Vega interprets its expressions instead
-of compiling them, as a page without `unsafe-eval` must: https://vega.github.io/vega/usage/interpreter/.
+Pages have no script if that package is missing, and say what to install. A page names the hashes of its scripts, so
+that a browser runs no other: https://www.w3.org/TR/CSP3/#match-element-to-source-list. Vega interprets its expressions
+instead of compiling them, as a page without `unsafe-eval` must: https://vega.github.io/vega/usage/interpreter/.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Shared:
     task: TaskFunction
 
     def begin(self) -> Path:
-        """Do the first steps of every launcher; returns the directory of the sweep."""
+        """Do the first steps of every launcher; return the directory of the sweep."""
         setup_globals()
         configure_log(self.config.hydra.hydra_logging, self.config.hydra.verbose)
         directory = Path(self.config.hydra.sweep.dir)

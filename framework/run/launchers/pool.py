@@ -60,7 +60,7 @@ class _Pool:
         return [number for number in lost if self._attempt([number], workers=1)]
 
     def _run_in_company(self, numbers: Iterable[int]) -> list[int]:
-        """Run each once; returns the jobs under way when a worker was killed, any of which may be the cause."""
+        """Run each once; return the jobs under way when a worker was killed, any of which may be the cause."""
         waiting, lost = list(numbers), set[int]()
         while waiting:
             lost |= self._attempt(waiting, self.workers)
@@ -68,7 +68,7 @@ class _Pool:
         return sorted(lost)
 
     def _attempt(self, numbers: Iterable[int], workers: int) -> set[int]:
-        """Run jobs until all have ended or a worker is killed; returns those that were handed out and lost."""
+        """Run jobs until all have ended or a worker is killed; return those that were handed out and lost."""
         executor = get_reusable_executor(workers, timeout=_IDLE_S, **how_to_start())
         waiting, given, begun = iter(numbers), dict[Future[JobReturn | Exception], int](), set[int]()
         try:
