@@ -429,13 +429,13 @@ MUTANTS = (
     ),
     Mutant(
         "the youngest prefix is evicted",
-        "kv/prefix_cache.py",
+        "kv/cached_blocks.py",
         "else int(s.instances[i].cache_old)",
         "else int(s.instances[i].cache_young)",
     ),
     Mutant(
         "a referenced prefix stays evictable",
-        "kv/prefix_cache.py",
+        "kv/cached_blocks.py",
         "        inst.evictable_blocks -= s.options.hash_blocks\n        note_use",
         "        note_use",
     ),
@@ -545,7 +545,7 @@ MUTANTS = (
     ),
     Mutant(
         "what GPU memory evicts goes nowhere",
-        "kv/prefix_cache.py",
+        "kv/cached_blocks.py",
         "        keep(s, i, 0, s.lists[",
         "        int(s.lists[",
     ),
@@ -576,7 +576,7 @@ MUTANTS = (
     ),
     Mutant(
         "what is lost is written back",
-        "kv/prefix_cache.py",
+        "kv/cached_blocks.py",
         "        _evict(s, i, _first_to_go(s, i))\n",
         "        evict_oldest(s, i)\n",
     ),
@@ -1397,13 +1397,13 @@ MUTANTS = (
     ),
     Mutant(
         "a decode that waits and migrates is on its way twice",
-        "setup/inspect.py",
+        "setup/inspect_requests.py",
         "q.state != DECODING and q.state != PAUSED and position",
         "q.state != DECODING and position",
     ),
     Mutant(
         "a decode that migrates from an instance that leaves its role is not on its way",
-        "setup/inspect.py",
+        "setup/inspect_requests.py",
         "        if position[i] >= 0:\n            continue\n",
         "        continue\n",
     ),
@@ -2362,7 +2362,7 @@ MUTANTS = (
     Mutant("a block of a rank is linked as of none", "kv/pins.py", "        set_rank(s, i, node, rank)\n", ""),
     Mutant(
         "a block keeps its rank when it is evicted",
-        "kv/prefix_cache.py",
+        "kv/cached_blocks.py",
         "        set_rank(s, i, node, 0)\n",
         "        pass\n",
     ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from framework.compiler.decorators import inner
 from framework.engine.durations.leap import catch_up_one, reserve
+from framework.engine.kv.cached_blocks import find, reference, unreference
 from framework.engine.kv.held_blocks import hold, open_list
 from framework.engine.kv.kv_cache import free
-from framework.engine.kv.prefix_cache import find, reference, register_prefix, unreference, unreferenced_among
+from framework.engine.kv.prefix_cache import register_prefix, unreferenced_among
 from framework.engine.memory.kv_blocks import blocks_of, has_room
 from framework.engine.memory.state import State
 

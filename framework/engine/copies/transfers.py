@@ -11,8 +11,9 @@ from framework.engine.events.order import wake
 from framework.engine.kv.held_kv import wait_for_room, wait_no_more
 from framework.engine.kv.kv_cache import free, free_kv
 from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, fits
-from framework.engine.memory.queues import append, copy_push, load_changed
+from framework.engine.memory.queues import append, copy_push
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 
 
 @inner

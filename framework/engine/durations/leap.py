@@ -14,8 +14,8 @@ from framework.codes import STEP_END
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.kv.kv_cache import allocate, allocate_noted
 from framework.engine.memory.kv_blocks import available, note_tokens
-from framework.engine.memory.queues import set_time
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import set_time
 from framework.engine.parallel.data_parallel import steps_of_choice
 
 

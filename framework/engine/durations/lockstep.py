@@ -11,8 +11,8 @@ import numpy as np
 from framework.codes import STEP_END
 from framework.compiler.decorators import inner
 from framework.engine.durations.leap import boundary_s, steps_to_mark
-from framework.engine.memory.queues import set_time
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import set_time
 
 _NEVER = np.iinfo(np.int64).max
 

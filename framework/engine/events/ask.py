@@ -11,8 +11,9 @@ from framework.compiler.decorators import inner, unlikely
 from framework.compiler.dispatchers import numba_config
 from framework.engine.durations.leap import catch_up, catch_up_one
 from framework.engine.events.agreement import require_agreement
-from framework.engine.memory.queues import least_queued, queue_pop, queue_push
+from framework.engine.memory.queues import queue_pop, queue_push
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import least_queued
 from framework.policy.hooks import BATCHING, PRIORITIZE, RAISED, REFUSED, ROUTE_DECODE, ROUTE_PREFILL, SELECT, SPLIT_AT
 from framework.policy.hooks import decode_plan as _decode_plan
 

@@ -10,8 +10,8 @@ from framework.codes import ARRIVAL, CONCURRENT, COPY_END, GIVE_UP, PREFILL_STEP
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one, end_leap_early
 from framework.engine.durations.lockstep import group_of, rank_in_step
-from framework.engine.memory.queues import first_due, load_changed, time_of
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import first_due, load_changed, time_of
 from framework.engine.parallel.sm_sharing import may_prefill
 from framework.policy.hooks import ON_FINISH
 from framework.policy.ticks import MOST_QUIET_TICKS

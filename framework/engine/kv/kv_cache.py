@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from framework.codes import OUT_OF_BLOCKS
 from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv.cached_blocks import evict_oldest, unreference
 from framework.engine.kv.held_blocks import close_list, hold, node_of
-from framework.engine.kv.prefix_cache import evict_oldest, register_prefix, unreference
+from framework.engine.kv.prefix_cache import register_prefix
 from framework.engine.kv.prefix_tiers import keep_outputs
 from framework.engine.kv.spans import OVER, PHASE, at_span, end_span, instance_of, keep, kept_by
 from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, note_use

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from framework.codes import PIN_END
 from framework.compiler.decorators import inner
+from framework.engine.kv.cached_blocks import find, link, unlink
 from framework.engine.kv.kv_cache import drop_references
-from framework.engine.kv.prefix_cache import find, link, reference_prefix, unlink
+from framework.engine.kv.prefix_cache import reference_prefix
 from framework.engine.kv.ranks import set_rank
 from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.queues import append

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from framework.checks import check_fields, require_at_least, require_count
 from framework.codes import CONCURRENT, PREFILL_STEP_END
 from framework.compiler.decorators import inner, unlikely
-from framework.engine.memory.queues import first_due, set_time, time_of
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import first_due, set_time, time_of
 from framework.errors import InputError
 from framework.timing.table import StepTables, base_s, chunk_s, extrapolation, host_s
 

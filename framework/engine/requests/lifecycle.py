@@ -9,8 +9,9 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import cancel_migration
 from framework.engine.events.ask import is_asked
 from framework.engine.kv.spans import lend
-from framework.engine.memory.queues import append, load_changed, turn_push
+from framework.engine.memory.queues import append, turn_push
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.parallel.data_parallel import count_decode, count_prefill
 from framework.engine.requests.asynchronous import defer_free, free_now
 from framework.engine.requests.notices import note_call_end, note_use

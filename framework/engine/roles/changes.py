@@ -15,11 +15,12 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one
 from framework.engine.events.ask import ask_route
 from framework.engine.events.order import wake
+from framework.engine.kv.cached_blocks import forget_prefixes
 from framework.engine.kv.pins import end_pins, note_next_pin_end
-from framework.engine.kv.prefix_cache import forget_prefixes
 from framework.engine.memory.kv_blocks import fits
-from framework.engine.memory.queues import append, first_due, load_changed, queue_pop, queue_push, set_time, time_of
+from framework.engine.memory.queues import append, queue_pop, queue_push
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import first_due, load_changed, set_time, time_of
 from framework.engine.requests.asynchronous import take_in
 from framework.engine.requests.gate import note_look
 from framework.engine.requests.giving_up import note_next_to_give_up

@@ -26,8 +26,8 @@ from framework.engine.kv.held_kv import wait_no_more
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.kv.prefix_cache import finds_marked, mark_prefix, unmark_prefix
 from framework.engine.memory.kv_blocks import blocks_of
-from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.preemption import queue_preempted
 from framework.engine.roles.inventory import drop_marked
 

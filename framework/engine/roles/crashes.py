@@ -9,12 +9,12 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.lockstep import group_of
 from framework.engine.events.order import drop_turn, wake
+from framework.engine.kv.cached_blocks import forget_prefixes
 from framework.engine.kv.kv_cache import give_back
 from framework.engine.kv.pins import end_pins
-from framework.engine.kv.prefix_cache import forget_prefixes
 from framework.engine.kv.spans import COUNT, GIVEN_UP, PHASE, at_span, instance_of
-from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.giving_up import end_cancelled
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park

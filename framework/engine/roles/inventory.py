@@ -30,8 +30,8 @@ from framework.engine.copies.transfers import drop_reservation, free_ahead, room
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.kv.spans import is_marked, span_of
 from framework.engine.memory.kv_blocks import available
-from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.parallel.sm_sharing import streaming
 from framework.engine.requests.asynchronous import free_deferred
 from framework.engine.requests.lifecycle import remove_prefilling, remove_running

@@ -7,8 +7,9 @@ from framework.engine.copies.transfers import free_ahead, left_there, sent_kv, w
 from framework.engine.durations.leap import catch_up_one
 from framework.engine.kv.held_kv import wait_no_more
 from framework.engine.kv.kv_cache import free_kv
-from framework.engine.memory.queues import append, load_changed, queue_drop
+from framework.engine.memory.queues import append, queue_drop
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.queueing import recomputes_here
 
 

@@ -47,8 +47,9 @@ from framework.engine.memory.kv_blocks import (
     seats,
     watermark_of,
 )
-from framework.engine.memory.queues import append, load_changed
+from framework.engine.memory.queues import append
 from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.arrivals import route_to_one
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.spanning import leave_spanless

@@ -17,8 +17,9 @@ from framework.engine.kv.prefix_cache import (
 )
 from framework.engine.kv.prefix_tiers import begin_count
 from framework.engine.memory.kv_blocks import add_kv_tokens, available, blocks_of, seats, watermark_of
-from framework.engine.memory.queues import load_changed, queue_pop
+from framework.engine.memory.queues import queue_pop
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.parallel.data_parallel import count_prefill, put_on_rank
 from framework.engine.requests.notices import note_use
 from framework.engine.requests.queueing import recomputes_here

@@ -12,8 +12,8 @@ from framework.engine.copies.transfers import send
 from framework.engine.events.ask import ask_route
 from framework.engine.kv.kv_cache import free_kv
 from framework.engine.memory.kv_blocks import fits
-from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.lifecycle import end_request, go_on_prefilling, start_decoding
 from framework.engine.requests.parking import park
 from framework.engine.requests.queueing import recomputes_here

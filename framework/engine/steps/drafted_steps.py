@@ -19,8 +19,8 @@ from framework.engine.durations.duration import look_ahead
 from framework.engine.durations.leap import end_leap
 from framework.engine.durations.totals import count_fixed_depth, write_row
 from framework.engine.kv.kv_cache import allocate
-from framework.engine.memory.queues import first_time_of_others, move_time
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import first_time_of_others, move_time
 from framework.engine.parallel.sm_sharing import count_busy, streaming
 from framework.timing.table import StepTables, decode_line
 

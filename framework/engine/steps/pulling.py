@@ -12,8 +12,8 @@ from framework.engine.copies.transfers import free_ahead, room_for, sent_kv, sta
 from framework.engine.kv.held_kv import wait_no_more
 from framework.engine.kv.prefix_tiers import begin_count
 from framework.engine.memory.kv_blocks import available, blocks_for, blocks_of, seats
-from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import time_of
 from framework.engine.parallel.data_parallel import put_on_rank
 from framework.engine.requests.lifecycle import start_decoding, start_prefilling
 from framework.engine.steps.step import stamp_first_token

@@ -26,8 +26,8 @@ from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import settle_reserve
 from framework.engine.kv.pins import break_pin, break_pins
 from framework.engine.memory.kv_blocks import available
-from framework.engine.memory.queues import time_of
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import time_of
 from framework.engine.parallel.sm_sharing import may_prefill, start_prefill_step, streaming
 from framework.engine.requests.asynchronous import free_deferred, make_known, prepare_decodes, prepare_next
 from framework.engine.requests.gate import note_turn

@@ -19,8 +19,8 @@ from framework.engine.durations.totals import write_row
 from framework.engine.events.order import next_arrival
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.memory.kv_blocks import add_kv_tokens, available
-from framework.engine.memory.queues import first_due, first_time_of_others, set_time, time_of
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import first_due, first_time_of_others, set_time, time_of
 from framework.engine.parallel.pipeline_parallel import count_reads
 from framework.engine.parallel.sm_sharing import count_busy, streaming
 from framework.engine.steps.drafted_steps import note_fixed_depth, pass_fixed_depth_steps

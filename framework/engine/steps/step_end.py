@@ -11,8 +11,8 @@ from framework.engine.events.order import await_turn, stores_gained, wake
 from framework.engine.kv.prefix_cache import register_prefix
 from framework.engine.kv.prefix_tiers import keep_prefix
 from framework.engine.memory.kv_blocks import available, seats
-from framework.engine.memory.queues import load_changed
 from framework.engine.memory.state import State
+from framework.engine.memory.winner_trees import load_changed
 from framework.engine.parallel.sm_sharing import complete_prefill_step
 from framework.engine.requests.asynchronous import note_late, note_prefill_end
 from framework.engine.requests.lifecycle import finish_decodes
