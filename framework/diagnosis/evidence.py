@@ -11,8 +11,8 @@ import polars as pl
 from framework.diagnosis.decode_steps import DecodeSteps
 from framework.diagnosis.findings import Diagnosis, as_percent, as_time
 from framework.diagnosis.waiting import Waiting
+from framework.metrics.request_table import counted
 from framework.metrics.service.programs import lost_tokens
-from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement
 from framework.result import Result

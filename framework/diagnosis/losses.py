@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from framework.diagnosis.decode_steps import DecodeSteps, decode_steps
 from framework.metrics.phases import DecodeClock, phase_table
+from framework.metrics.request_table import is_counted
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation, is_counted
+from framework.metrics.summary import Evaluation
 from framework.result import FINISHED, Result
 
 Floats = NDArray[np.float64]

@@ -18,8 +18,8 @@ from framework.errors import InputError, hook_noted
 from framework.metrics.clock import clock_of
 from framework.metrics.figures import HEADLINE
 from framework.metrics.parts import rate
+from framework.metrics.request_table import counted
 from framework.metrics.slo import judge
-from framework.metrics.summary import counted
 from framework.objective.experiment import Experiment
 from framework.objective.goodput import Measurement, shortest_s
 

@@ -1,19 +1,23 @@
-"""Figures of a part of a run's requests, by the summary's names and definitions."""
+"""Figures of a part of a run's requests, such as a class or a bucket of lengths, by the summary's definitions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from framework.checks import require_count
 from framework.codes import REASON_KV, REASONS
+from framework.errors import InputError
 from framework.result import Result
 
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+_OF_A_BUCKET = ("median", "p95", "p99")
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Seconds:
 
 
 def figures(own: pl.DataFrame, seconds: Seconds, statistics: Sequence[str] = STATISTICS) -> dict[str, Any]:
-    """The figures of some rows of a request table (`framework.metrics.summary.request_table`), with these STATISTICS.
+    """The figures of some rows of a request table (`framework.metrics.request_table`), with these STATISTICS.
 
     Rates are over the run's time, so those of all parts add up to the run's. None if undefined.
     """
@@ -99,3 +103,31 @@ def named_ms(name: str, values: Sequence[float]) -> dict[str, float | None]:
 def rate(count: float, duration_s: float) -> float:
     """Events a second; 0 in a run without duration."""
     return count / duration_s if duration_s > 0 else 0.0
+
+
+def require_edges(name: str, edges: Any) -> None:
+    """Raise InputError unless `edges` is a list of increasing whole numbers of tokens."""
+    if not isinstance(edges, (list, tuple)):
+        raise InputError(f"{name} must be a list of tokens, such as [512, 4096], got {edges!r}")
+    for edge in edges:
+        require_count(name, edge)
+    if any(one >= other for one, other in pairwise(edges)):
+        raise InputError(f"{name} must increase, got {list(edges)}")
+
+
+def by_length(requests: pl.DataFrame, edges: Sequence[int], seconds: Seconds) -> list[dict[str, Any]]:
+    """One entry for each bucket of a request table (`framework.metrics.request_table`), short prompts first.
+
+    A bucket holds prompts of `from_tokens` to below `to_tokens` (None: no end); the increasing `edges` separate
+    buckets. The other keys are those of `figures`.
+    """
+    ends = zip((0, *edges), (*edges, None), strict=True)
+    return [
+        {"from_tokens": low, "to_tokens": high, **figures(_within(requests, low, high), seconds, _OF_A_BUCKET)}
+        for low, high in ends
+    ]
+
+
+def _within(requests: pl.DataFrame, low: int, high: int | None) -> pl.DataFrame:
+    tokens = pl.col("input_tokens")
+    return requests.filter(tokens >= low if high is None else (tokens >= low) & (tokens < high))

@@ -131,7 +131,7 @@ class Judged:
 
 
 def judge(result: Result, slo: Slo) -> Judged:
-    """Judge each request of a run by the SLO, as defined in `framework.metrics.summary.request_table`.
+    """Judge each request of a run by the SLO, as defined in `framework.metrics.request_table`.
 
     Raises InputError for a limit on what the run has not kept.
     """

@@ -1,4 +1,4 @@
-"""From a Result to the reported numbers: a table of requests and a summary."""
+"""From a Result to the reported numbers: the tables of requests and pools, and a summary."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from framework.metrics.clock import Clock, Shortest, allowed_latency_s, clock_of
 from framework.metrics.load_state import load_state
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.parts import Seconds, by_class, named_ms, out_of_memory, rate, statistics_ms, too_large
+from framework.metrics.request_table import counted, request_table
 from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.crashes import crash_figures
 from framework.metrics.service.gateway import gateway_figures
@@ -27,7 +28,7 @@ from framework.metrics.service.programs import program_figures
 from framework.metrics.service.slowdowns import slowdown_figures
 from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.service.tail import tail_figures
-from framework.metrics.slo import Slo, judge
+from framework.metrics.slo import Slo
 from framework.metrics.usage import (
     bubbles,
     costs,
@@ -38,10 +39,8 @@ from framework.metrics.usage import (
     prefill_batch_tokens,
     usage,
 )
-from framework.result import FINISHED, STATES, Gaps, Result, Spread
+from framework.result import Gaps, Result, Spread
 from framework.version import VERSION
-from framework.workload import Workload
-from framework.workload.programs import TRIGGERS
 
 Floats = NDArray[np.float64]
 _ROOT = Path(__file__).resolve().parents[2]
@@ -91,35 +90,9 @@ def evaluate(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0
         60
     """
     gaps, clock = gaps_of(result), clock_of(result, slo, shortest_s)
-    requests = _request_table(result, slo, gaps, clock)
+    requests = request_table(result, slo, gaps, clock)
     summary = _summary(result, requests, gaps, clock)
     return Evaluation(requests, summary, pool_table(result, clock), allowed_latency_s(result.workload, slo))
-
-
-def request_table(result: Result, slo: Slo) -> pl.DataFrame:
-    """One row a request, in trace order; times in seconds, null where undefined.
-
-    1. TTFT = first token - arrival. `ttft_ok` is false for a request without a first token.
-    2. TPOT = (last token - first token) / (tokens - 1), for finished requests of several tokens. `tpot_ok` is false
-       for a request that did not finish, and true for a finished one of a single token.
-    3. TBT are a finished request's gaps between tokens. E2E = last token - arrival.
-    4. `good`: finished and all limits kept, and if it is a later turn of an open load, sent in time
-       (`framework.metrics.service.late_turns`).
-    5. Columns that depend on the run: `slo_class`, `priority`, `tenant`, `session_id`, `turn` and `trigger` if the
-       trace has them; `counted` if a warm-up or a cool-down leaves requests out of the figures; `reader_wait_s` if
-       the SLO limits that (`framework.metrics.service.pacing`).
-    """
-    return _request_table(result, slo, gaps_of(result), clock_of(result, slo))
-
-
-def counted(requests: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a request table that the figures of the run count."""
-    return requests.filter(pl.col("counted")) if "counted" in requests.columns else requests
-
-
-def is_counted(requests: pl.DataFrame) -> NDArray[np.bool_]:
-    """Whether the figures of the run count each row, (N,)."""
-    return requests["counted"].to_numpy() if "counted" in requests.columns else np.ones(len(requests), np.bool_)
 
 
 def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.0) -> dict[str, Any]:
@@ -156,64 +129,6 @@ def summarize(result: Result, slo: Slo, shortest_s: Shortest = lambda chosen: 0.
     14. If something may fail: `framework.metrics.service.crashes.crash_figures`, and `slowdown_figures`.
     """
     return evaluate(result, slo, shortest_s).summary
-
-
-def _request_table(result: Result, slo: Slo, gaps: Gaps, clock: Clock) -> pl.DataFrame:
-    requests, workload = result.requests, result.workload
-    count = len(requests)
-    arrival_s = requests["arrival_s"]
-    finished = requests["state"] == FINISHED
-    judged = judge(result, slo)
-
-    columns = {
-        "request_id": np.arange(count) if result.request_ids is None else result.request_ids,
-        "arrival_s": arrival_s,
-        "input_tokens": workload.input_tokens,
-        "output_tokens": workload.output_tokens,
-        **_of_the_trace(workload),
-        **({} if clock.counted.all() else {"counted": clock.counted}),
-        "state": pl.Series(STATES).gather(requests["state"]),
-        "reason": pl.Series([reason or None for reason in result.reasons], dtype=pl.String).gather(requests["reason"]),
-        **({"attempts": result.attempts} if len(result.attempts) else {}),
-        **({"gateway_s": result.gated_s} if len(result.gated_s) else {}),
-        "prefill_instance": _null_below_zero(requests["prefill_instance"]),
-        "decode_instance": _null_below_zero(requests["decode_instance"]),
-        "queue_s": requests["start_s"] - arrival_s,
-        "prefill_s": requests["prefill_end_s"] - requests["start_s"],
-        "transfer_s": requests["transfer_end_s"] - requests["prefill_end_s"],
-        "ttft_s": judged.ttft_s,
-        "tpot_s": judged.tpot_s,
-        "tbt_p99_s": np.where(finished, gaps.request_p99_s, np.nan),
-        "tbt_max_s": np.where(finished, gaps.request_max_s, np.nan),
-        **({} if judged.reader_wait_s is None else {"reader_wait_s": judged.reader_wait_s}),
-        "e2e_s": np.where(finished, requests["end_s"] - arrival_s, np.nan),
-        "cached_tokens": requests["cached_tokens"],
-        "preemptions": requests["preemptions"],
-        "migrations": requests["migrations"],
-        "predicted_output_tokens": requests["predicted_tokens"],
-        "ttft_ok": judged.ttft_ok,
-        "tpot_ok": judged.tpot_ok,
-        "good": judged.good,
-    }
-    return pl.DataFrame([pl.Series(name, values, nan_to_null=True) for name, values in columns.items()])
-
-
-def _of_the_trace(workload: Workload) -> dict[str, Any]:
-    """Class, priority, tenant, session, turn and trigger of each request, as far as the trace has them."""
-    columns: dict[str, Any] = {}
-    if workload.slo_class is not None:
-        columns["slo_class"] = pl.Series(workload.slo_class, dtype=pl.String)
-    if workload.priority is not None:
-        columns["priority"] = workload.priority
-    if workload.tenant is not None:
-        columns["tenant"] = pl.Series(workload.tenant, dtype=pl.String)
-    if workload.session_id is not None:
-        columns["session_id"] = _null_below_zero(workload.session_id)
-        if workload.turn is not None:
-            columns["turn"] = pl.Series(workload.turn).set(columns["session_id"].is_null(), None)
-    if workload.trigger is not None:
-        columns["trigger"] = pl.Series([name or None for name in TRIGGERS]).gather(workload.trigger)
-    return columns
 
 
 def _summary(result: Result, requests: pl.DataFrame, gaps: Gaps, clock: Clock) -> dict[str, Any]:
@@ -330,8 +245,3 @@ def _cache_hit_rate(result: Result) -> float | None:
     admitted = ~np.isnan(result.requests["start_s"])
     held, asked = result.requests["cached_tokens"][admitted], result.workload.input_tokens[admitted]
     return int(held.sum()) / int(asked.sum()) if len(asked) else None
-
-
-def _null_below_zero(values: NDArray[Any]) -> pl.Series:
-    series = pl.Series(np.ascontiguousarray(values))
-    return series.set(series < 0, None)

@@ -22,13 +22,13 @@ from framework.bound.bound import (
     shortest_programs_s,
     shortest_time_s,
 )
-from framework.metrics.by_length import by_length, require_edges
-from framework.metrics.parts import Seconds
+from framework.metrics.parts import Seconds, by_length, require_edges
+from framework.metrics.request_table import counted, is_counted
 from framework.metrics.service.programs import program_slowdowns
 from framework.metrics.service.tenants import by_tenant
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
-from framework.metrics.summary import Evaluation, counted, evaluate, is_counted
+from framework.metrics.summary import Evaluation, evaluate
 from framework.objective.experiment import Experiment
 from framework.policy.base import Policy, overrides
 from framework.result import Result
@@ -69,7 +69,7 @@ class Goodput(Objective):
     """Good requests per second of one run at the rate of its trace.
 
     The summary's `buckets` distinguish requests by the length of their prompts, at `prompt_edges_tokens`
-    (`framework.metrics.by_length.by_length`).
+    (`framework.metrics.parts.by_length`).
     """
 
     key: ClassVar[str] = "goodput_rps"

@@ -13,8 +13,9 @@ from rich.text import Text
 
 from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, LATENCIES, metric
 from framework.metrics.load_state import OVERLOADED
+from framework.metrics.request_table import counted
 from framework.metrics.slo import Slo
-from framework.metrics.summary import Evaluation, counted
+from framework.metrics.summary import Evaluation
 from framework.report.load_words import STYLES, load_state, overload, short_window, too_large, worse_others
 from framework.report.numbers import NONE, number, percent
 from framework.report.split_line import split_line

@@ -1,4 +1,10 @@
-"""Piecewise affine functions for step times: curves over one size, surfaces over batch and context."""
+"""Piecewise affine functions for step times: curves over one size, surfaces over batch and context.
+
+Compiled code reads them from an array of floats, where an axis of n knots is a count of buckets, for each bucket the
+segment that holds its lower edge, the knots, and an infinite one. `stride` = n + 1 values and as many slopes follow.
+Branches stay inside the lookups, and the functions that call them are straight lines. So numba drops the reference
+counting of the arrays that they pass on, which would cost several times the lookup itself.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.compiler.decorators import compiled
+
 FloatArray = NDArray[np.float64]
 _KNOT_RATIO = 1.25  # between knots by which a curve is continued
+_SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
+_FIRST_BUCKET = 1023 << 3  # bucket of 1.0
 
 
 @dataclass(frozen=True)
@@ -147,3 +157,59 @@ def _check_values(knots: tuple[float, ...], values: FloatArray) -> None:
         raise ValueError(f"{len(knots)} knots but {values.shape[-1]} values")
     if not np.isfinite(values).all() or values.min() < 0 or (values[..., -1] < values[..., -2]).any():
         raise ValueError("values must be finite, not negative, and not fall after the last knot")
+
+
+# --- as compiled code reads them --------------------------------------------------------------------------------------
+
+
+def packed_axis(knots: tuple[float, ...]) -> FloatArray:
+    """An axis of n knots: the number of buckets, the segment that each begins in, the knots, and inf."""
+    last = int(np.float64(knots[-1]).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
+    edges = (np.arange(_FIRST_BUCKET, _FIRST_BUCKET + max(last, 0) + 1) << _SHIFT).view(np.float64)
+    starts = np.maximum(np.searchsorted(knots, edges, side="right") - 1, 0)
+    starts[0] = 0  # The first bucket also holds values below 1.
+    return np.concatenate([[len(starts)], starts, knots, [np.inf]])
+
+
+def packed_lines(knots: tuple[float, ...], values: FloatArray) -> FloatArray:
+    """Value at each of K knots and slope of the segment that starts there, for each row of `values`, (..., K), in turn.
+
+    The last segment continues.
+    """
+    count, known = len(knots), np.asarray(knots)
+    lines = np.full((*values.shape[:-1], 2 * count + 2), np.nan)
+    lines[..., :count] = values
+    slopes = lines[..., count + 1 : -1]
+    slopes[..., :-1] = (values[..., 1:] - values[..., :-1]) / (known[1:] - known[:-1])
+    slopes[..., -1] = slopes[..., -2]
+    return lines.ravel()
+
+
+@compiled
+def segment_at(data: FloatArray, at: int, x: float) -> tuple[int, int]:
+    """Index of the last knot <= x (the first, for an x below all) of the axis at `at`, and the offset of its knots."""
+    buckets = int(data[at])
+    bucket = int(np.float64(x).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
+    i = int(data[at + 1 + min(max(bucket, 0), buckets - 1)])
+    knots_at = at + 1 + buckets
+    while data[knots_at + i + 1] <= x:
+        i += 1
+    return i, knots_at
+
+
+@compiled
+def curve_at(data: FloatArray, at: int, stride: int, x: float) -> float:
+    """The curve at `at`; 0 if there is none, and at x = 0."""
+    if stride == 0 or x == 0.0:
+        return 0.0
+    i, knots_at = segment_at(data, at, x)
+    knot = knots_at + i
+    return data[knot + stride] + data[knot + 2 * stride] * (x - data[knot])
+
+
+@compiled
+def quotient_at(data: FloatArray, at: int, stride: int, x: float, y: float) -> float:
+    """The curve at x divided by the curve at y; 1 if there is none."""
+    if stride == 0:
+        return 1.0
+    return curve_at(data, at, stride, x) / curve_at(data, at, stride, y)

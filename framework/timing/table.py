@@ -37,21 +37,17 @@ from numpy.typing import NDArray
 from framework.compiler.decorators import compiled
 from framework.timing.curves import Curve as Curve
 from framework.timing.curves import Surface as Surface
+from framework.timing.curves import curve_at, packed_axis, packed_lines, quotient_at, segment_at
 from framework.timing.step_row import StepRow as StepRow
 from framework.timing.step_row import Timing as Timing
-
-_SHIFT = 49  # a bucket of a lookup is an eighth of an octave: exponent and three bits of the mantissa
-_FIRST_BUCKET = 1023 << 3  # bucket of 1.0
-
 
 _TYPES = get_type_hints(StepRow)
 _NUMBERS = tuple(name for name, kind in _TYPES.items() if kind is float)
 _CURVES = tuple(name for name, kind in _TYPES.items() if kind == Curve | None)
 _SURFACES = tuple(name for name, kind in _TYPES.items() if kind == Surface | None)
-# A packed StepRow: its numbers, and for each curve and surface its offset in `StepTables.data`. An axis of n knots is
-# stored as a count of buckets, for each bucket the segment that holds its lower edge, the knots, and an infinite one.
-# `stride` = n + 1 values and as many slopes follow. For a surface the two axes (batch, context) come first, then values
-# and slopes over the context for each batch. A stride of 0: no such table.
+# A packed StepRow: its numbers, and for each curve and surface its offset in `StepTables.data`; curves.py says how
+# an axis and its values are stored. For a surface the two axes (batch, context) come first, then values and slopes over
+# the context for each batch. A stride of 0: no such table.
 ROW = np.dtype(
     [(name, np.float64) for name in _NUMBERS]
     + [(f"{name}_{what}", np.int64) for name in _CURVES for what in ("at", "stride")]
@@ -92,74 +88,18 @@ def _stacked(rows: tuple[StepRow, ...]) -> StepTables:
         for name in _CURVES:
             curve: Curve | None = getattr(row, name)
             if curve is not None:
-                packed[f"{name}_at"] = append(_axis(curve.knots))
+                packed[f"{name}_at"] = append(packed_axis(curve.knots))
                 packed[f"{name}_stride"] = len(curve.knots) + 1
-                append(_lines(curve.knots, np.asarray(curve.values)))
+                append(packed_lines(curve.knots, np.asarray(curve.values)))
         for name in _SURFACES:
             surface: Surface | None = getattr(row, name)
             if surface is not None:
-                packed[f"{name}_at"] = append(_axis(surface.batches))
+                packed[f"{name}_at"] = append(packed_axis(surface.batches))
                 packed[f"{name}_batches"] = len(surface.batches)
-                packed[f"{name}_context_at"] = append(_axis(surface.contexts))
+                packed[f"{name}_context_at"] = append(packed_axis(surface.contexts))
                 packed[f"{name}_stride"] = len(surface.contexts) + 1
-                packed[f"{name}_lines_at"] = append(_lines(surface.contexts, np.asarray(surface.values)))
+                packed[f"{name}_lines_at"] = append(packed_lines(surface.contexts, np.asarray(surface.values)))
     return StepTables(table, np.concatenate(data) if data else np.zeros(0))
-
-
-def _axis(knots: tuple[float, ...]) -> NDArray[np.float64]:
-    last = int(np.float64(knots[-1]).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
-    edges = (np.arange(_FIRST_BUCKET, _FIRST_BUCKET + max(last, 0) + 1) << _SHIFT).view(np.float64)
-    starts = np.maximum(np.searchsorted(knots, edges, side="right") - 1, 0)
-    starts[0] = 0  # The first bucket also holds values below 1.
-    return np.concatenate([[len(starts)], starts, knots, [np.inf]])
-
-
-def _lines(knots: tuple[float, ...], values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Value at each of K knots and slope of the segment that starts there, for each row of `values`, (..., K), in turn.
-
-    The last segment continues.
-    """
-    count, known = len(knots), np.asarray(knots)
-    lines = np.full((*values.shape[:-1], 2 * count + 2), np.nan)
-    lines[..., :count] = values
-    slopes = lines[..., count + 1 : -1]
-    slopes[..., :-1] = (values[..., 1:] - values[..., :-1]) / (known[1:] - known[:-1])
-    slopes[..., -1] = slopes[..., -2]
-    return lines.ravel()
-
-
-# Branches stay inside the lookups, and the functions that call them are straight lines. So numba drops the reference
-# counting of the arrays that they pass on, which would cost several times the lookup itself.
-
-
-@compiled
-def _segment(data: NDArray[np.float64], at: int, x: float) -> tuple[int, int]:
-    """Index of the last knot <= x (the first, for an x below all) of the axis at `at`, and the offset of its knots."""
-    buckets = int(data[at])
-    bucket = int(np.float64(x).view(np.int64) >> _SHIFT) - _FIRST_BUCKET
-    i = int(data[at + 1 + min(max(bucket, 0), buckets - 1)])
-    knots_at = at + 1 + buckets
-    while data[knots_at + i + 1] <= x:
-        i += 1
-    return i, knots_at
-
-
-@compiled
-def _curve(data: NDArray[np.float64], at: int, stride: int, x: float) -> float:
-    """The curve at `at`; 0 if there is none, and at x = 0."""
-    if stride == 0 or x == 0.0:
-        return 0.0
-    i, knots_at = _segment(data, at, x)
-    knot = knots_at + i
-    return data[knot + stride] + data[knot + 2 * stride] * (x - data[knot])
-
-
-@compiled
-def _quotient(data: NDArray[np.float64], at: int, stride: int, x: float, y: float) -> float:
-    """The curve at x divided by the curve at y; 1 if there is none."""
-    if stride == 0:
-        return 1.0
-    return _curve(data, at, stride, x) / _curve(data, at, stride, y)
 
 
 @compiled
@@ -177,8 +117,8 @@ def _surface_line(
     stride = row["decode_stride"]
     if stride == 0 or batch == 0.0:
         return -np.inf, np.inf, 0.0, 0.0, 0.0
-    i, contexts_at = _segment(data, row["decode_context_at"], context)
-    b, batches_at = _segment(data, row["decode_at"], batch)
+    i, contexts_at = segment_at(data, row["decode_context_at"], context)
+    b, batches_at = segment_at(data, row["decode_at"], batch)
     b = min(b, row["decode_batches"] - 2)
     share = (batch - data[batches_at + b]) / (data[batches_at + b + 1] - data[batches_at + b])
     low = row["decode_lines_at"] + 2 * stride * b + i
@@ -201,8 +141,8 @@ def base_s(tables: StepTables, k: int, prefill_tokens: int, decodes: int, sample
     sequences_s: float = row["per_sequence_s"] * decodes + row["between_sequence_s"] * (decodes - drafts)
     time_s += sequences_s + row["per_sampled_s"] * sampled
     time_s += row["prefill_step_s"] * min(prefill_tokens, 1)
-    time_s += _curve(tables.data, row["linear_at"], row["linear_stride"], float(prefill_tokens + decodes))
-    return time_s + _curve(tables.data, row["logits_at"], row["logits_stride"], float(sampled))
+    time_s += curve_at(tables.data, row["linear_at"], row["linear_stride"], float(prefill_tokens + decodes))
+    return time_s + curve_at(tables.data, row["logits_at"], row["logits_stride"], float(sampled))
 
 
 @compiled
@@ -211,12 +151,12 @@ def chunk_s(tables: StepTables, k: int, prefix: int, chunk: int) -> float:
     row = tables.rows[k]
     length = float(prefix + chunk)
     square = length * length - float(prefix) * float(prefix)
-    whole_s = _curve(tables.data, row["attention_at"], row["attention_stride"], length)
+    whole_s = curve_at(tables.data, row["attention_at"], row["attention_stride"], length)
     time_s: float = row["prefill_quadratic_s"] * square + whole_s * (square / (length * length))
     masked_s: float = row["masked_s"] * (float(chunk) * float(chunk))
-    masked_s += _curve(tables.data, row["bounded_at"], row["bounded_stride"], length)
-    masked_s -= _curve(tables.data, row["bounded_at"], row["bounded_stride"], float(prefix))
-    return time_s * _quotient(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length) + masked_s
+    masked_s += curve_at(tables.data, row["bounded_at"], row["bounded_stride"], length)
+    masked_s -= curve_at(tables.data, row["bounded_at"], row["bounded_stride"], float(prefix))
+    return time_s * quotient_at(tables.data, row["waste_at"], row["waste_stride"], float(chunk), length) + masked_s
 
 
 @compiled
@@ -309,7 +249,7 @@ def extrapolation(
 def decode_limit(tables: StepTables, k: int, decodes: int) -> float:
     """The largest measured summed context of `decodes` decodes in pool k, in tokens; inf: no limit."""
     row = tables.rows[k]
-    limit: float = _curve(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
+    limit: float = curve_at(tables.data, row["decode_limits_at"], row["decode_limits_stride"], float(decodes))
     return np.inf if limit == 0.0 else limit
 
 

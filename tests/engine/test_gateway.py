@@ -14,7 +14,7 @@ from framework.errors import InputError
 from framework.load import Closed, Load, Open, Patience
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
-from framework.metrics.summary import request_table, summarize
+from framework.metrics.summary import evaluate, summarize
 from framework.policy import Aggregated, Policy, Preempt
 from framework.policy.reports import Views
 from framework.policy.view import Cluster, Request
@@ -74,7 +74,7 @@ def test_requests_wait_until_the_instance_has_none_that_waits(engine: str) -> No
     summary = summarize(result, Slo())
     assert summary["mean_gateway_ms"] == pytest.approx(1687.5)
     assert (summary["shed"], summary["expired"], summary["gateway"]) == (0, 0, [])
-    assert request_table(result, Slo())["gateway_s"].to_list() == [0, 0, 2.5, 4.25]
+    assert evaluate(result, Slo()).requests["gateway_s"].to_list() == [0, 0, 2.5, 4.25]
 
 
 @ENGINES

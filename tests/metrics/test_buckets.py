@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 from framework.errors import InputError
-from framework.metrics.by_length import by_length
-from framework.metrics.parts import Seconds
+from framework.metrics.parts import Seconds, by_length
 from framework.metrics.slo import Slo
 from framework.metrics.summary import evaluate
 from framework.objective.goodput import Goodput

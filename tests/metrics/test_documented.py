@@ -16,7 +16,7 @@ from framework.metrics.figures import METRICS
 from framework.metrics.phases import phase_table
 from framework.metrics.series import time_series
 from framework.metrics.slo import Slo
-from framework.metrics.summary import request_table
+from framework.metrics.summary import evaluate
 from framework.run.output import gap_table, step_table
 from tests.conftest import ROOT
 from tests.helpers.results import HandMade, small_result
@@ -59,7 +59,7 @@ def written(file: str) -> pl.DataFrame:
     """The table that a run writes to a file."""
     result = full_result()
     if file == "requests.parquet":
-        return request_table(result, Slo(reader_wait_s=1.0))
+        return evaluate(result, Slo(reader_wait_s=1.0)).requests
     if file == "steps.parquet":
         return step_table(result)
     if file == "phases.parquet":

@@ -11,7 +11,7 @@ import pytest
 from framework.load import Closed, Open, Window
 from framework.metrics.clock import Clock, clock_of
 from framework.metrics.load_state import load_state
-from framework.metrics.summary import request_table
+from framework.metrics.summary import evaluate
 from framework.objective.goodput import judged
 from framework.result import STATES
 from framework.run.compose import compose
@@ -106,11 +106,13 @@ def test_a_second_computation_of_runs(overrides: tuple[str, ...]) -> None:
     result, options = experiment.run(), experiment.load
     summary = judged(experiment, result).summary
     clock = clock_of(result, experiment.slo)
-    table = request_table(result, experiment.slo).with_row_index("row")
+    table = evaluate(result, experiment.slo).requests.with_row_index("row")
     table = table.filter(table["counted"]) if "counted" in table.columns else table
     window = (-np.inf, np.inf)
     if isinstance(options, Open) and clock.is_fixed:
-        sent_s = [row["arrival_s"] for row in request_table(result, experiment.slo).to_dicts() if not row.get("turn")]
+        sent_s = [
+            row["arrival_s"] for row in evaluate(result, experiment.slo).requests.to_dicts() if not row.get("turn")
+        ]
         window = (min(sent_s) + options.warmup_s, max(sent_s) - options.cooldown_s)
     elif isinstance(options, Closed) and options.duration_s is not None and clock.is_fixed:
         window = (options.warmup_s, options.duration_s)

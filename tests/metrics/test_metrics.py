@@ -13,7 +13,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.metrics.slo import Slo
-from framework.metrics.summary import evaluate, git_revision, request_table, summarize
+from framework.metrics.summary import evaluate, git_revision, summarize
 from framework.result import Gaps, Spread
 from tests.conftest import ROOT
 from tests.helpers.results import FINISHED, REJECTED, REQUEST_FIELDS, HandMade, records, reduced_result, small_result
@@ -69,11 +69,11 @@ def without_steps(rows: list[dict[str, Any]]) -> HandMade:
     ],
 )
 def test_request_table(column: str, values: list[Any]) -> None:
-    assert request_table(small_result(), SLO)[column].to_list() == values
+    assert evaluate(small_result(), SLO).requests[column].to_list() == values
 
 
 def test_request_table_has_these_columns_in_this_order() -> None:
-    assert request_table(small_result(), SLO).columns == [
+    assert evaluate(small_result(), SLO).requests.columns == [
         *("request_id", "arrival_s", "input_tokens", "output_tokens", "state", "reason", "prefill_instance"),
         *(
             "decode_instance",
@@ -98,7 +98,7 @@ def test_the_table_has_what_the_trace_says_of_classes_and_sessions() -> None:
         "session_id": np.array([7, -1, 7, 8, -1]),
         "turn": np.array([0, 0, 1, 0, 0]),
     }
-    table = request_table(replace(result, workload=replace(result.workload, **said)), SLO)
+    table = evaluate(replace(result, workload=replace(result.workload, **said)), SLO).requests
     assert table.columns[4:8] == list(said)
     assert table["slo_class"].to_list() == ["chat", "batch", "chat", "chat", "batch"]
     assert table["priority"].to_list() == [0, 2, 0, 1, 0]
@@ -192,15 +192,15 @@ def test_provenance() -> None:
 
 
 def test_limits_that_are_not_in_force() -> None:
-    assert request_table(small_result(), Slo(ttft_s=1.0, tpot_s=None))["good"].to_list() == [
+    assert evaluate(small_result(), Slo(ttft_s=1.0, tpot_s=None)).requests["good"].to_list() == [
         True,
         True,
         False,
         False,
         True,
     ]
-    assert request_table(small_result(), Slo(ttft_s=0.9, tpot_s=None))["good"].sum() == 0
-    assert request_table(small_result(), Slo(ttft_s=None, tpot_s=None))["good"].sum() == 3
+    assert evaluate(small_result(), Slo(ttft_s=0.9, tpot_s=None)).requests["good"].sum() == 0
+    assert evaluate(small_result(), Slo(ttft_s=None, tpot_s=None)).requests["good"].sum() == 3
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_limits_that_are_not_in_force() -> None:
     ],
 )
 def test_further_limits(limits: dict[str, Any], good: list[bool]) -> None:
-    found = request_table(small_result(), Slo(1.0, None, **limits))
+    found = evaluate(small_result(), Slo(1.0, None, **limits)).requests
     assert found["good"].to_list() == good
 
 
@@ -224,8 +224,8 @@ def test_classes_have_limits_of_their_own() -> None:
     result = replace(result, workload=replace(result.workload, slo_class=("chat", "chat", "chat", "chat", "batch")))
     slow = Slo(1.0, 0.25, classes={"batch": {"tpot_s": 0.5}})
     strict = Slo(1.0, 0.25, classes={"chat": {"ttft_s": 0.5}, "batch": {"tpot_s": None}})
-    assert request_table(result, slow)["good"].to_list() == [True, True, False, False, True]
-    assert request_table(result, strict)["good"].to_list() == [False, False, False, False, True]
+    assert evaluate(result, slow).requests["good"].to_list() == [True, True, False, False, True]
+    assert evaluate(result, strict).requests["good"].to_list() == [False, False, False, False, True]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from framework.metrics.figures import METRICS, direction, metric
 from framework.metrics.load_state import _grows_at_last
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.phases import DecodeClock, _decoding
+from framework.metrics.request_table import _of_the_trace
 from framework.metrics.service import crashes, pacing
 from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.static_batches import idle_seats
@@ -27,7 +28,7 @@ from framework.metrics.service.token_times import TokenTimes, _single_s
 from framework.metrics.slo import Slo
 from framework.metrics.slowdown import alone_s
 from framework.metrics.statistics import _resampled, _resamples, compare
-from framework.metrics.summary import _of_the_trace, git_revision
+from framework.metrics.summary import git_revision
 from framework.metrics.token_gaps import _ranks_around, gap_shares
 from framework.timing.table import StepRow
 from framework.workload import Workload

@@ -10,7 +10,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing.curves import Curve, Surface
+from framework.timing.curves import Curve, Surface, packed_axis
 from framework.timing.published import PublishedPrompts
 from framework.timing.rank_row import rank_row
 from framework.timing.roofline import Roofline, _experts
@@ -18,7 +18,7 @@ from framework.timing.shipped.profile_files import read_profile, shipped_directo
 from framework.timing.shipped.scale import same_speed
 from framework.timing.shipped.shipped_setups import PLANS, Types, _fits, parallelisms, plan_of
 from framework.timing.step_row import StepRow
-from framework.timing.table import _axis, stack, uneven_s
+from framework.timing.table import stack, uneven_s
 from tests.helpers.parts import load
 
 
@@ -102,9 +102,9 @@ def test_what_ships_is_what_was_planned() -> None:
 
 def test_a_lookup_has_a_bucket_for_each_eighth_of_an_octave_up_to_its_last_knot() -> None:
     """From 1 to 16, four octaves: 33 buckets, which say behind which knot they begin."""
-    found = _axis((1.0, 1.5, 16.0))
+    found = packed_axis((1.0, 1.5, 16.0))
     assert found.tolist() == [33, *[0] * 4, *[1] * 28, 2, 1.0, 1.5, 16.0, np.inf]
-    assert _axis((0.0, 0.5)).tolist() == [1, 0, 0.0, 0.5, np.inf]
+    assert packed_axis((0.0, 0.5)).tolist() == [1, 0, 0.0, 0.5, np.inf]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import polars as pl
 from framework.diagnosis.findings import Diagnosis, diagnose
 from framework.diagnosis.pool_limit import pool_limits
 from framework.metrics.figures import HEADLINE, metric
-from framework.metrics.summary import Evaluation, counted
+from framework.metrics.request_table import counted
+from framework.metrics.summary import Evaluation
 from framework.objective.goodput import Measurement
 from framework.report.load_words import AT_LEAST_MEANS, load_state, overload, ran_out, short_window
 from framework.report.numbers import number, percent
