@@ -16,7 +16,7 @@ Limits = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 def limits_s(setting: str, of_all_s: float | None, of_classes_s: Sequence[float | None] | None) -> Limits:
     """What makes classes to limits in seconds: `of_all_s`, or those of `setting` in the order of the classes' names.
 
-    None is no limit. Raises InputError for a limit that is no positive number, and later for a class without one.
+    None is no limit. Raises InputError for a limit that is not a positive number, and later for a class without one.
     """
     given = [of_all_s] if of_classes_s is None else list(of_classes_s)
     for limit in given:

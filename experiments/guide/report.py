@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +19,7 @@ from experiments.guide.limits import Front
 from experiments.guide.ranking import Difference, Entrant
 from experiments.tune.base import Configuration
 from framework.report.arms import Arm, unlike
+from framework.report.table_words import open_table
 
 UNSETTLED = "*"  # mark after a rate
 
@@ -121,7 +121,7 @@ def families_unlike(answer: Answer) -> str | None:
 
 
 def _table(*headings: str) -> Table:
-    found = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    found = open_table()
     for place, heading in enumerate(headings):
         found.add_column(heading, justify="left" if place < 2 else "right", no_wrap=True)
     return found

@@ -92,7 +92,7 @@ def judge(
         The verdict, with a score from 0 to 1.
 
     Raises:
-        InputError: For an unknown tier, or a seed that is no number.
+        InputError: For an unknown tier, or a seed that is not a number.
 
     Example:
         >>> verdict = servelab.judge("import os", seed=1)

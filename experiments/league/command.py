@@ -16,7 +16,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rich import box
 from rich.table import Table
 
 from experiments.league.cost import Cost, cost
@@ -33,6 +32,7 @@ from framework.cli.command import Arguments, command
 from framework.cli.files import require_writable, write_whole
 from framework.cli.terminal import results_console, tell
 from framework.errors import InputError
+from framework.report.table_words import add_numbers, open_table
 from framework.run.live import told
 from framework.run.run_key import is_of_this_code
 from framework.run.sweep import Sweep
@@ -185,10 +185,10 @@ def expected(plan: Plan) -> Mapping[str, Sequence[str]]:
 
 def _table(table: Sequence[Standing], cells: Mapping[str, Played], challenger: str) -> Table:
     """The table for the terminal: shares of the bound in percent."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = open_table()
     shown.add_column("of the bound, %\npolicy", no_wrap=True)
-    for name in (*map(spoken, cells), "mean", "mean\nrank", "regret\n%", "answers\nµs"):
-        shown.add_column(name.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    of_cells = (spoken(name).replace(" ", "\n", 1) for name in cells)
+    add_numbers(shown, *of_cells, "mean", "mean\nrank", "regret\n%", "answers\nµs")
     for one in table:
         shares = [f"{100 * one.places[name].share:.1f}" if name in one.places else "–" for name in cells]
         tail = [

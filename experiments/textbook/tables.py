@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich import box
 from rich.console import RenderableType
 from rich.constrain import Constrain
 from rich.padding import Padding
@@ -14,6 +13,7 @@ from rich.text import Text
 from experiments.textbook.arithmetic import Rule, Value
 from experiments.textbook.batches import Batch
 from experiments.textbook.effects import ChunkSize, Idle, Spread, Target, balance
+from framework.report.table_words import add_numbers, open_table
 
 WIDTH = 80
 
@@ -111,8 +111,7 @@ def link_table(rows: Sequence[tuple[str, float, float]]) -> Table:
 
 
 def _table(headings: Sequence[str], first: str = "batch\n") -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = open_table()
     table.add_column(first, max_width=WIDTH // 2)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, *headings)
     return table

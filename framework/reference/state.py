@@ -19,6 +19,10 @@ INSTANCE_TOTALS = (
     *("kv_block_s", "kv_token_s", "batch_s", "transferred_bytes", "drafted_tokens", "accepted_tokens"),
     *("prefill_square", "bubble_s", "weight_passes", "expert_reads", "extrapolated_s"),
 )
+_HELD = (  # lists of the requests that an instance holds or expects
+    *("waiting", "inbox", "prefilling", "running", "joining", "computed", "swapped", "incoming", "reserved"),
+    *("leaving", "kept", "pinned", "deferred_frees", "shares"),
+)
 
 
 @dataclass
@@ -305,23 +309,8 @@ class Instance:
 
     def drop_all(self) -> None:
         """Forget all requests, and free what they hold here."""
-        for here in (
-            self.waiting,
-            self.inbox,
-            self.prefilling,
-            self.running,
-            self.joining,
-            self.computed,
-            self.swapped,
-            self.incoming,
-            self.kept,
-            self.pinned,
-            self.shares,
-        ):
-            here.clear()
-        self.reserved.clear()
-        self.leaving.clear()
-        self.deferred_frees.clear()
+        for name in _HELD:
+            getattr(self, name).clear()
         for request in [*self.cache.private, *self.cache.held]:
             self.cache.free_kv(request)
 

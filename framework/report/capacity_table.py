@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from framework.objective.stability import MISSED, SUSTAINED
 from framework.report.load_words import STYLES, load_state, ran_out
+from framework.report.table_words import add_numbers, open_table
 
 _STYLES = {SUSTAINED: "green", MISSED: "red"}
 _HEADINGS = ("req/s", "1st half\nmet %", "2nd half\nmet %", "queue\ngrows %", "requests", "simulated\ns")
@@ -35,7 +35,7 @@ def _figure(summary: Mapping[str, Any]) -> Text:
 
 
 def _bound(summary: Mapping[str, Any]) -> list[Text]:
-    """The rate that no schedule sustains; nothing for a summary of before, or where no rate is too high."""
+    """The rate that no schedule sustains; nothing if an older version wrote the summary, or if no rate is too high."""
     bound_rps, share = (summary.get(name) for name in ("capacity_bound", "capacity_share_of_bound"))
     if bound_rps is None or share is None:
         return []
@@ -61,10 +61,9 @@ def _interval(summary: Mapping[str, Any]) -> list[Text]:
 
 
 def _rates(summary: Mapping[str, Any], probes: pl.DataFrame) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = open_table()
     table.add_column("", no_wrap=True)
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, *_HEADINGS)
     table.add_column("verdict", no_wrap=True)
     for one in probes.filter(pl.col("sample") == 0).sort("rate_rps").iter_rows(named=True):
         is_capacity = one["rate_rps"] == summary["capacity"]

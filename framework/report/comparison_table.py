@@ -17,6 +17,7 @@ from framework.report.table_words import (
     COMPARED,
     WARNING,
     Summary,
+    add_numbers,
     alike,
     attainment,
     caveats,
@@ -83,8 +84,7 @@ class _Comparison:
         table = plain_table("", "run", between=0)
         table.add_column("")
         figures = headings(ranking, "slo_attainment", *COMPARED)
-        for heading in (*figures, "not\nserved", *headings(*_COUNTED)):
-            table.add_column(heading, justify="right", no_wrap=True)
+        add_numbers(table, *figures, "not\nserved", *headings(*_COUNTED))
         before = self.groups[0]
         rows = zip(self.labels, self.groups, self.summaries, self._best(), strict=True)
         for label, group, summary, is_best in rows:

@@ -24,6 +24,7 @@ from framework.report.table_words import (
     WARNING,
     WIDE,
     Summary,
+    add_numbers,
     attainment,
     caveats,
     estimated,
@@ -81,8 +82,7 @@ def _headline(summary: Summary, allowed_s: float) -> list[RenderableType]:
 def _latencies(evaluation: Evaluation, slo: Slo) -> Table:
     summary, requests = evaluation.summary, counted(evaluation.requests)
     table = plain_table("", "")
-    for heading in ("P50", "P90", "P99", "SLO", "met"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, "P50", "P90", "P99", "SLO", "met")
     limits = {"ttft": (slo.ttft_s, "ttft_ok"), "tpot": (slo.tpot_s, "tpot_ok")}
     for key in _LATENCIES:
         values_ms = [summary[f"{statistic}_{key}_ms"] for statistic in ("median", "p90", "p99")]
@@ -193,8 +193,7 @@ def _fairness(summary: Summary) -> str:
 def _parts(kind: str, kinds: str, parts: Mapping[str, Summary]) -> list[RenderableType]:
     """One row for each class of requests or tenant, the first ones in the order of their names."""
     table = plain_table(kind, "")
-    for heading in ("requests", "SLO met", *headings(HEADLINE, *_OF_PART)):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, "requests", "SLO met", *headings(HEADLINE, *_OF_PART))
     for name, figures in list(parts.items())[:_MOST_PARTS]:
         latencies = (scaled(metric(key), figures[key]) for key in _OF_PART)
         counts = (f"{figures['offered']:,}", attainment(figures["slo_attainment"]), number(figures[HEADLINE]))
@@ -211,8 +210,7 @@ def _tiers(summary: Summary) -> str:
 
 def _pools(pools: pl.DataFrame) -> Table:
     table = plain_table("pool", "role")
-    for heading in ("instances", "GPUs", "utilisation", "KV in use", "mean batch"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, "instances", "GPUs", "utilisation", "KV in use", "mean batch")
     for pool in pools.iter_rows(named=True):
         shares = (percent(pool["utilization"]), percent(pool["kv_utilization"]))
         batch = number(pool["mean_batch"]) if pool["mean_batch"] else NONE

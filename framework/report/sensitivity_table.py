@@ -12,7 +12,7 @@ from framework.metrics.figures import metric
 from framework.metrics.load_state import OVERLOADED
 from framework.objective.sensitivity import Sensitivity
 from framework.report.load_words import STYLES
-from framework.report.table_words import plain_table, scaled
+from framework.report.table_words import add_numbers, plain_table, scaled
 
 
 def sensitivity_table(found: Sensitivity, summary: Mapping[str, Any]) -> RenderableType:
@@ -20,8 +20,7 @@ def sensitivity_table(found: Sensitivity, summary: Mapping[str, Any]) -> Rendera
     width = found.width
     percent = f"{100 * width.steps:.3g} %"
     table = plain_table(f"step times off by {percent}", "")
-    for heading in ("least", "this run", "largest"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, "least", "this run", "largest")
     for key, ends in found.ranges.items():
         shown = metric(key).readable((ends or (0.0, summary[key] or 0.0))[1])
         low, high = ends or (None, None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from framework.report.step_figures import StepFigures
+from framework.report.table_words import add_numbers, open_table
 
 _WARNING = "bold black on yellow"
 _FILL = "grey37"
@@ -63,10 +63,9 @@ def _plural(count: int) -> str:
 
 
 def _parts(figures: StepFigures) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = open_table()
     table.add_column("step", style="bold", no_wrap=True)
-    table.add_column(f"{_decimals(figures.step_ms)} ms", justify="right", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
+    add_numbers(table, f"{_decimals(figures.step_ms)} ms", "")
     table.add_column("", no_wrap=True)
     for name, part_ms in figures.parts_ms.items():
         if part_ms > _LEAST_SHOWN_MS:

@@ -87,9 +87,20 @@ def source_of(summary: Summary) -> Text:
     return Text(f"({summary['trace_source']})", style="dim")
 
 
+def open_table(between: int = 1) -> Table:
+    """A table without edges, with so many spaces between its columns."""
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, between, 0, 0))
+
+
+def add_numbers(table: Table, *headings: str) -> None:
+    """Add columns of numbers."""
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+
+
 def plain_table(first: str, second: str, between: int = 1) -> Table:
-    """A table without edges; its first column is bold if it has a heading."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, between, 0, 0))
+    """An open table; its first column is bold if it has a heading."""
+    table = open_table(between)
     table.add_column(first, style="bold" if first else "", no_wrap=True)
     table.add_column(second, no_wrap=not second or bool(first), overflow="fold")
     return table

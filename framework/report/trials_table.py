@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.constrain import Constrain
 from rich.table import Table
@@ -14,6 +13,7 @@ from framework.cli.safe_text import printable
 from framework.diagnosis.trials import Removed, Trial, Trials, Tried
 from framework.metrics.figures import HEADLINE, HEADLINE_PER_GPU, metric
 from framework.report.numbers import number, percent
+from framework.report.table_words import add_numbers, open_table
 
 _WIDE = 110
 
@@ -92,8 +92,7 @@ def signed(value: float) -> str:
 
 def _removed(trials: Trials) -> RenderableType:
     table = _table("the same run with")
-    for heading in ("SLO\nkept", metric(HEADLINE).heading, "worth\nreq/s"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, "SLO\nkept", metric(HEADLINE).heading, "worth\nreq/s")
     table.add_row("nothing changed", *_figures(trials.base), "")
     for text, worth, one in removed_rows(trials):
         table.add_row(text, *_figures(one.trial), worth)
@@ -107,8 +106,7 @@ def _removed(trials: Trials) -> RenderableType:
 def _tried(trials: Trials) -> RenderableType:
     table = _table("remedy")
     goodput, per_gpu = (metric(key).heading for key in (HEADLINE, HEADLINE_PER_GPU))
-    for heading in ("GPUs", "SLO\nkept", goodput, "gain\nreq/s", per_gpu):
-        table.add_column(heading, justify="right", no_wrap=True)
+    add_numbers(table, "GPUs", "SLO\nkept", goodput, "gain\nreq/s", per_gpu)
     base = trials.base
     for number_, one in enumerate(helping(trials)):
         trial = one.trial
@@ -122,7 +120,7 @@ def _tried(trials: Trials) -> RenderableType:
 
 
 def _table(first: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table = open_table()
     table.add_column(first, overflow="fold", max_width=64)
     return table
 

@@ -10,25 +10,23 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from framework.engine.setup.spans import engine_for_spans
 from framework.errors import InputError
 from framework.metrics.invariants import check_result
-from framework.policy import Policy, overrides
-from framework.policy.predictor import Predictor
 from framework.result import Result
 from framework.run.building import build
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec
 from servelab.testing.contexts import eager_thread_switches, titled
 from servelab.testing.ends import require_ends_in_place, require_finished_or_rejected
-from servelab.testing.named import configuration, new_part
+from servelab.testing.named import configuration
+from servelab.testing.policy_runs import PolicyRuns
 from servelab.testing.recording import (
     Answer,
     LearnedMean,
@@ -49,7 +47,7 @@ _ONE_SEED = "draw random numbers from a numpy Generator that __init__ seeds; kee
 each_scenario = pytest.mark.parametrize("scenario", SCENARIOS)
 
 
-class PolicyConformance:
+class PolicyConformance(PolicyRuns):
     """The rules that every policy keeps, as tests of pytest: inherit it in a test module.
 
     Attributes:
@@ -68,64 +66,6 @@ class PolicyConformance:
         >>> sorted(TestMine().usable_clusters())[:1]
         ['mixed']
     """
-
-    policy_name: ClassVar[str | None] = None
-    config_dir: ClassVar[str | None] = None
-    policy_factory: ClassVar[Callable[[], Policy] | None] = None
-    predictor_factory: ClassVar[Callable[[], Predictor | None]] = LearnedMean
-
-    def new_policy(self) -> Policy:
-        """A new policy."""
-        factory = type(self).policy_factory
-        if factory is not None:
-            made, maker = factory(), "policy_factory"
-        else:
-            assert self.policy_name is not None, "set policy_name or policy_factory"
-            made, maker = new_part(self.policy_name, self.config_dir, "policy"), f"policy={self.policy_name}"
-        assert isinstance(made, Policy), f"{maker} makes {made!r}; inherit servelab.Policy, Aggregated or Disaggregated"
-        return made
-
-    def new_predictor(self) -> Predictor | None:
-        """A new predictor, as the policy's YAML chooses it."""
-        if self.policy_name is None:
-            return type(self).predictor_factory()
-        predictor: Predictor | None = new_part(self.policy_name, self.config_dir, "predictor")
-        return predictor
-
-    def usable_clusters(self) -> dict[str, ClusterSpec]:
-        """The clusters of this suite that the policy's layout accepts."""
-        usable = {}
-        for name, cluster in CLUSTERS.items():
-            try:
-                self.new_policy().layout(cluster)
-            except InputError:
-                continue
-            usable[name] = cluster
-        assert usable, f"{self.new_policy().name}: layout refuses every cluster of the suite: {', '.join(CLUSTERS)}"
-        return usable
-
-    def play(
-        self,
-        scenario: Scenario,
-        cluster: ClusterSpec,
-        policy: Policy | None = None,
-        predictor: Predictor | None = None,
-    ) -> Result:
-        """One run, of a new policy and a new predictor unless they are given.
-
-        If instances share requests by this policy, the engine has what they need.
-        """
-        policy = policy or self.new_policy()
-        return simulate(
-            scenario.workload,
-            cluster,
-            MODEL,
-            TIMING,
-            engine_for_spans(scenario.engine) if overrides(policy, "span") else scenario.engine,
-            policy,
-            predictor or self.new_predictor(),
-            seed=7,
-        )
 
     def test_layout_accepts_or_refuses_in_one_line(self) -> None:
         """A cluster that the policy cannot use is refused before the run, by an InputError of one line."""
@@ -181,7 +121,7 @@ class PolicyConformance:
         """All requests fit alone: each is finished, or the policy itself rejects it."""
         for title, cluster in self.usable_clusters().items():
             with titled(f"storm: {name}", title):
-                result = self._played_if_it_can(STORMS[name], cluster)
+                result = self.played_if_it_can(STORMS[name], cluster)
                 if result is not None:
                     check_result(result)
                     require_finished_or_rejected(result)
@@ -194,7 +134,7 @@ class PolicyConformance:
             with titled(f"{scenario}, crashes {crashes}", title):
                 world = _world(scenario)
                 faults = CRASHES[crashes](self.new_policy().layout(cluster))
-                result = self._played_if_it_can(replace(world, engine=replace(world.engine, faults=faults)), cluster)
+                result = self.played_if_it_can(replace(world, engine=replace(world.engine, faults=faults)), cluster)
                 if result is not None:
                     check_result(result)
                     require_finished_or_rejected(result)
@@ -220,22 +160,11 @@ class PolicyConformance:
                 )
                 Record(in_machine_code, look=shown.note).attach(policy)
                 world = replace(world, engine=replace(world.engine, faults=faults))
-                result = self._played_if_it_can(world, cluster, policy)
+                result = self.played_if_it_can(world, cluster, policy)
                 for crash in () if result is None else result.crashes:  # no instance crashes that is off
                     for i in range(crash["instance"], crash["instance"] + crash["instances"]):
                         seen = shown.at(i, crash["noticed_s"], crash["back_s"])
                         assert not seen, f"instance {i} is down, and yet views show {seen[0]}, and {len(seen) - 1} more"
-
-    def _played_if_it_can(
-        self, scenario: Scenario, cluster: ClusterSpec, policy: Policy | None = None
-    ) -> Result | None:
-        """The run; None if the engine's options and the batching mode of the policy exclude each other."""
-        try:
-            return self.play(scenario, cluster, policy)
-        except InputError as refusal:
-            if "do not go together" not in str(refusal):
-                raise
-            return None
 
     def test_it_runs_without_a_predictor(self) -> None:
         """Predictions are then NaN; the policy must still decide."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from rich import box
 from rich.table import Table
 
 from experiments.validation.optimum.solve import Optimum
 from framework.cli.files import write_whole
+from framework.report.table_words import open_table
 
 _HEADINGS = {
     "model": "model",
@@ -69,7 +69,7 @@ def layout(settings: Any) -> str:
 
 def table(solved: Sequence[Optimum], near: float) -> Table:
     """The table for the terminal."""
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = open_table()
     for key, heading in _HEADINGS.items():
         shown.add_column(
             heading, justify="left" if key in ("model", "trace", "policy", "layout") else "right", no_wrap=True

@@ -59,8 +59,8 @@ def checked(
 
     `rows` has all key columns of the operation, the column `latency` in units of `unit_s` seconds, and `row`, which
     says where the row stands in the file `where`. Raises InputError, naming file, operation, row and value, for the
-    first size that is no whole number in its range, the first name that is empty or an unknown type, and the first time
-    that is not finite and positive.
+    first size that is not a whole number in its range, the first name that is empty or an unknown type, and the first
+    time that is not finite and positive.
     """
     for name in OPERATIONS[operation]:
         rows = named(operation, rows, where, name) if name in NAMES else sized(operation, rows, where, name)
@@ -82,7 +82,7 @@ def named(operation: str, rows: pl.DataFrame, where: str, name: str) -> pl.DataF
 def sized(operation: str, rows: pl.DataFrame, where: str, name: str, minimum: int | None = None) -> pl.DataFrame:
     """The rows with the column `name` as int64.
 
-    Raises InputError for the first value that is no whole number of at least `minimum`.
+    Raises InputError for the first value that is not a whole number of at least `minimum`.
     """
     if minimum is None:
         minimum = 0 if name in MAY_BE_ZERO else 1
