@@ -24,12 +24,12 @@ def rule_lines(rules: Iterable[Rule]) -> Iterator[RenderableType]:
     yield Text("─" * WIDTH)
     for rule in rules:
         yield Text(_line(f"{rule.name}, {rule.unit}", *map(_value, (rule.textbook, rule.kernels, rule.server))))
-        yield Padding(said(f"{rule.arithmetic}. {rule.why}", "dim"), (0, 0, 1, 2))
+        yield Constrain(Padding(Text(f"{rule.arithmetic}. {rule.why}", "dim"), (0, 0, 1, 2)), WIDTH)
 
 
-def said(text: str, style: str = "") -> RenderableType:
+def said(text: str) -> RenderableType:
     """A paragraph as wide as the tables."""
-    return Constrain(Text(text, style), WIDTH)
+    return Constrain(Text(text), WIDTH)
 
 
 def _line(name: str, *values: str) -> str:
