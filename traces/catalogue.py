@@ -8,10 +8,8 @@ import hashlib
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from http.client import HTTPException
 from pathlib import Path
 from types import MappingProxyType
 
@@ -164,13 +162,16 @@ def download_once(name: str) -> tuple[Path | None, str]:
 
 def _get(url: str, timeout_s: float) -> bytes:
     """The content at a URL. A thread reads it, since no timeout of the library bounds a hanging name look-up."""
+    from http.client import HTTPException  # with ssl and email, which few runs need
+    from urllib.request import urlopen
+
     deadline = time.monotonic() + timeout_s
     content = bytearray()
     outcome: list[str] = []  # "" once complete, else the error
 
     def fetch() -> None:
         try:
-            with urllib.request.urlopen(url, timeout=timeout_s) as response:
+            with urlopen(url, timeout=timeout_s) as response:
                 while time.monotonic() < deadline:
                     chunk = response.read1(CHUNK_BYTES)
                     if not chunk:

@@ -18,6 +18,7 @@ from framework.bound.setting import Setting
 from framework.compiler.decorators import compiled
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
@@ -166,12 +167,14 @@ def most_in_time(ready_s: Floats, due_s: Floats, work_s: Floats) -> int:
     case of the one-machine scheduling problem with ready and due times", Operations Research 26(1), 1978).
     """
     due_s = np.maximum.accumulate(due_s)
-    return int(_kept(ready_s, due_s + _SLACK * (1 + np.abs(due_s)), work_s))
+    count = len(ready_s)
+    kept, start_s = np.empty(count, np.int64), np.empty(count)
+    return int(_kept(ready_s, due_s + _SLACK * (1 + np.abs(due_s)), work_s, kept, start_s))
 
 
 @compiled
-def _kept(ready_s: Floats, due_s: Floats, work_s: Floats) -> int:
-    kept, start_s = np.empty(len(ready_s), np.int64), np.empty(len(ready_s))
+def _kept(ready_s: Floats, due_s: Floats, work_s: Floats, kept: Ints, start_s: Floats) -> int:
+    """How many jobs are kept; they and their starts stand first in `kept` and `start_s` (N,)."""
     count, end_s = 0, -np.inf
     for job in range(len(ready_s)):
         kept[count], start_s[count] = job, max(end_s, ready_s[job])

@@ -1,12 +1,14 @@
 """Files that appear complete or not at all.
 
-It also reads a file once in a process: a sweep's worker needs the same trace and profile in every job.
+It also reads a file once in a process, as a sweep's worker needs the same trace and profile in every job, and keeps
+what takes long to make of one for other processes.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import pickle
 import re
 import time
 from collections.abc import Callable, Hashable
@@ -15,12 +17,16 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
+from framework.compiler.sources import import_closure, source_hash
+from framework.compiler.user_cache import kept_file, read_back, write_back
 from framework.errors import InputError
 
 _TEMPORARY = re.compile(
     r"\..+\.([0-9a-f]{12}|\d+)\.tmp"
 )  # temporary names of `write_whole`, with the number of the process
 _ABANDONED_S = 3600.0
+_ROOT = Path(__file__).resolve().parents[2]
+_MOST_FILES, _MOST_BYTES = 32, 1 << 23  # of one kind of kept results, and of one result
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -115,3 +121,30 @@ def _state(path: Path) -> Hashable:
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def kept_or_made(kind: type[T], depends_on: tuple[object, ...], code: Path, make: Callable[[], T]) -> T:
+    """The result of `make`, which `depends_on` and the code in a file, with all that it imports, determine; the user's
+    cache keeps it from one process to the next.
+
+    A kept result that is damaged, or that is no `kind`, is made and written again. Large ones are not kept.
+    """
+    made_by = source_hash(import_closure(code, _ROOT), _ROOT)
+    file = kept_file(f"{kind.__name__.lower()}s", repr((depends_on, made_by)), _MOST_FILES)
+    kept = _read_back(file)
+    if isinstance(kept, kind):
+        return kept
+    made = make()
+    pickled = pickle.dumps(made)
+    if file is not None and len(pickled) <= _MOST_BYTES:
+        file.unlink(missing_ok=True)
+        write_back(file, pickled)
+    return made
+
+
+def _read_back(file: Path | None) -> object:
+    content = read_back(file)
+    try:
+        return None if content is None else pickle.loads(content)
+    except Exception:  # pickle may raise any exception, depending on the bytes
+        return None

@@ -76,10 +76,13 @@ class FunctionCache(caching.FunctionCache):
         if not source.exists():  # typed at a prompt
             return None
         changed_ns = last_change_ns(import_closure(source.resolve(), _PROJECT))
-        if imported_ns < changed_ns <= time.time_ns() or cache_directory(source) is None:
+        if imported_ns < changed_ns <= time.time_ns():
             return None
         make: Any = cls  # numba has no types
-        made: FunctionCache = make(function)
+        try:
+            made: FunctionCache = make(function)
+        except OSError:  # of `_Locator`
+            return None
         made._source = source.resolve()
         return made
 

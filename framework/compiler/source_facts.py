@@ -10,6 +10,7 @@ import atexit
 import functools
 import hashlib
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ _SETTLED_NS = 2_000_000_000  # a file that was just written may change again at 
 class Stamp(NamedTuple):
     """The identity of a file at one time."""
 
-    file: Path
+    file: str
     changed_ns: int
     size: int
 
@@ -35,9 +36,10 @@ class Facts(NamedTuple):
     names: tuple[str, ...]
 
 
-def stamp_of(file: Path) -> Stamp:
+def stamp_of(file: str | Path) -> Stamp:
     """The stamp of a file. Raises OSError if there is no such file."""
-    status = file.stat()
+    file = os.fspath(file)
+    status = os.stat(file)
     return Stamp(file, status.st_mtime_ns, status.st_size)
 
 
@@ -45,7 +47,7 @@ def stamp_of(file: Path) -> Stamp:
 def facts(stamp: Stamp) -> Facts:
     """The facts about a file. Raises SyntaxError if it is not Python."""
     kept = _kept()
-    return kept.of(stamp) or kept.add(stamp, _read(stamp.file))
+    return kept.of(stamp) or kept.add(stamp, _read(Path(stamp.file)))
 
 
 def _read(file: Path) -> Facts:
@@ -78,7 +80,7 @@ class _Kept:
 
     def of(self, stamp: Stamp) -> Facts | None:
         try:
-            changed_ns, size, content, names = self._entries[str(stamp.file)]
+            changed_ns, size, content, names = self._entries[stamp.file]
             found = Facts(str(content), tuple(names))
         except (KeyError, TypeError, ValueError):
             return None
@@ -86,7 +88,7 @@ class _Kept:
 
     def add(self, stamp: Stamp, found: Facts) -> Facts:
         if stamp.changed_ns < time.time_ns() - _SETTLED_NS:
-            self._new[str(stamp.file)] = [stamp.changed_ns, stamp.size, *found]
+            self._new[stamp.file] = [stamp.changed_ns, stamp.size, *found]
         return found
 
     def save(self) -> None:

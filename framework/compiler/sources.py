@@ -13,15 +13,16 @@ from framework.compiler.source_facts import Stamp, facts, stamp_of
 
 def import_closure(source: Path, root: Path) -> set[Path]:
     """`source` and every file below `root`, or next to `source`, that it imports, directly or not."""
-    found: set[Path] = set()
-    pending = [source]
+    found: set[str] = set()
+    pending, bases = [str(source)], {str(root), str(source.parent)}
     while pending:
         file = pending.pop()
         if file not in found:
             found.add(file)
             stamp = stamp_of(file)
-            pending += _imported(stamp, root) + _imported(stamp, source.parent)
-    return found
+            for base in bases:
+                pending += _imported(stamp, base)
+    return set(map(Path, found))
 
 
 def source_hash(sources: Iterable[Path], root: Path) -> str:
@@ -32,6 +33,7 @@ def source_hash(sources: Iterable[Path], root: Path) -> str:
     return digest.hexdigest()[:24]
 
 
+@functools.cache
 def place(source: Path, root: Path) -> str:
     """The place of a file in the project at `root`; for a file elsewhere, its name."""
     return source.relative_to(root).as_posix() if source.is_relative_to(root) else source.name
@@ -43,12 +45,12 @@ def last_change_ns(sources: Iterable[Path]) -> int:
 
 
 @functools.cache
-def _imported(stamp: Stamp, root: Path) -> list[Path]:
+def _imported(stamp: Stamp, root: str) -> list[str]:
     here = _listed(stamp_of(root))
     names = (name for name in facts(stamp).names if name.partition(".")[0] in here)
     bases = (os.path.join(root, *name.split(".")) for name in names)
     candidates = (candidate for base in bases for candidate in (f"{base}.py", os.path.join(base, "__init__.py")))
-    return [Path(candidate) for candidate in candidates if os.path.isfile(candidate)]
+    return [candidate for candidate in candidates if os.path.isfile(candidate)]
 
 
 @functools.cache

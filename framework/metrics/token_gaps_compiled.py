@@ -149,9 +149,18 @@ def fold(memberships: Records, known: Stretches, tails: Tails, first_gap_s: Floa
         if tails.seen[r] == tails.expected[r]:
             tails.smallest_s[r] = heap[0]
             tails.second_s[r] = heap[0] if capacity == 1 else heap[1] if capacity == 2 else min(heap[1], heap[2])
-            tails.largest_s[r] = heap.max()
-            tails.total_s[r] = heap.sum()
+            tails.largest_s[r], tails.total_s[r] = _largest_and_sum(heap)
     return -1
+
+
+@inner
+def _largest_and_sum(values: Floats) -> tuple[float, float]:
+    """As numpy's own methods, whose compiled form imports scipy.linalg, which takes longer than all that is here."""
+    largest_s, total_s = values[0], 0.0
+    for k in range(len(values)):
+        largest_s = max(largest_s, values[k])
+        total_s += values[k]
+    return largest_s, total_s
 
 
 @inner

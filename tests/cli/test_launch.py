@@ -264,3 +264,22 @@ def test_of_many_runs_the_best_are_shown(tmp_path: Path, capsys: pytest.CaptureF
         best = sorted(range(count), key=lambda number: (number * 7) % count, reverse=True)[:20]
         assert [int(number) for number in re.findall(r"chunk=(\d+)", out)] == best
         assert "the best 20 of 41 rows by goodput_rps" in out
+
+
+@pytest.mark.slow
+def test_a_short_run_imports_no_more_than_it_needs(tmp_path: Path) -> None:
+    """Each of these would add some hundredths to a tenth of its time."""
+    code = (
+        "import runpy, sys; sys.argv[0] = 'run.py'\n"
+        "try:\n    runpy.run_path('run.py', run_name='__main__')\n"
+        "except SystemExit:\n    pass\n"
+        "print('IMPORTED', *sys.modules, file=sys.stderr)"
+    )
+    words = ["policy=chunked", "trace.limit=50", f"hydra.run.dir={tmp_path}/run"]
+    for _ in range(2):  # the second loads what the first has compiled
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, timeout=600
+        )
+    imported = set(done.stderr.split("IMPORTED ")[1].split())
+    assert "framework.engine.loop" in imported
+    assert imported.isdisjoint({"scipy.linalg", "scipy.optimize", "framework.reference.loop", "ssl", "optuna"})

@@ -60,7 +60,7 @@ def play(scenario: str, policy: str) -> Result:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("scenario", ["roomy", "tight, recompute", "sessions", "small budgets"])
+@pytest.mark.parametrize("scenario", ["roomy", "tight, recompute", "sessions", "small budgets", "prefix cache"])
 def test_a_plain_run_is_the_same_as_with_all_mechanisms(
     scenario: str, policy: str, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_plain_run_is_the_same_as_with_all_mechanisms(
         assert (taken.memory._asdict()[record][field] == value).all(), name
 
 
-@pytest.mark.parametrize("scenario", ["tight, swap", "prefix cache", "prefix stores", "scheduled ahead, KV pulled"])
+@pytest.mark.parametrize("scenario", ["tight, swap", "prefix stores", "scheduled ahead, KV pulled"])
 def test_a_run_with_a_mechanism_takes_all_of_them(scenario: str, taken: Taken) -> None:
     play(scenario, "chunked")
     assert taken.names == {"run"}

@@ -295,6 +295,32 @@ def test_shipped_twins_are_what_the_fit_command_writes(
     assert (tmp_path / "twin.json").read_text() == load_fitted(name).to_json()
 
 
+def test_a_sample_is_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    drawn = load_fitted("mooncake").sample(50)
+    asked: list[int | None] = []
+
+    def sample(self: FittedTrace, requests: int | None = None, seed: int = 0) -> Trace:
+        asked.append(requests)
+        return drawn
+
+    monkeypatch.setattr(FittedTrace, "sample", sample)
+    files = [tmp_path / "one.json", tmp_path / "two.json"]  # of one content, as two processes that read one file
+    for file in files:
+        load_fitted("mooncake").save(file)
+    first, second = (sample_fitted(file, 50) for file in files)
+    assert asked == [50]
+    assert first.frame.equals(drawn.frame)
+    assert (second.frame.equals(drawn.frame), second.notes, second.sha256) == (True, drawn.notes, drawn.sha256)
+    for seed, content in ((1, None), (0, b""), (0, b"damaged")):
+        if content is not None:
+            for kept in (tmp_path / "cache" / "servelab" / "traces").iterdir():
+                kept.write_bytes(content)
+        files[0].touch()
+        assert sample_fitted(files[0], 50, seed).frame.equals(drawn.frame)
+    assert len(asked) == 4
+
+
 def test_samples_are_numbered_from_the_first_seed() -> None:
     fitted = load_fitted("mooncake")
     later = replace(fitted, first_seed=fitted.first_seed + 2)

@@ -32,10 +32,11 @@ def arranged(
     np.add.at(excess, window, features[order])
     excess -= wanted * counts[:, None]  # sums, not means: an exchange moves both by the same
     weight = 1 / counts.astype(np.float64) ** 2
+    change, crossed = np.empty((2, windows // 2, CANDIDATES, CANDIDATES))  # memory of every round
     for _ in range(ROUNDS):
         pair = rng.permutation(windows)[: windows // 2 * 2].reshape(-1, 2)
         slots = start[pair][:, :, None] + (rng.random((*pair.shape, CANDIDATES)) * counts[pair][:, :, None]).astype(int)
-        there = features[order[slots]]  # (P, 2, C, F)
+        there = features.take(order[slots], axis=0)  # (P, 2, C, F)
         one, other = there[:, 0], there[:, 1]
         weights = weight[pair]
         pull = excess[pair[:, 0]] * weights[:, :1] - excess[pair[:, 1]] * weights[:, 1:]  # (P, F)
@@ -43,8 +44,10 @@ def arranged(
         # Of moving d = other - one into the first: 2 d.pull + both |d|^2
         alone_one = -2 * np.einsum("pcf,pf->pc", one, pull) + both * (one**2).sum(axis=2)
         alone_other = 2 * np.einsum("pcf,pf->pc", other, pull) + both * (other**2).sum(axis=2)
-        change = alone_one[:, :, None] + alone_other[:, None, :]
-        change -= 2 * both[:, :, None] * (one @ other.transpose(0, 2, 1))
+        np.add(alone_one[:, :, None], alone_other[:, None, :], out=change)
+        np.matmul(one, other.transpose(0, 2, 1), out=crossed)
+        crossed *= 2 * both[:, :, None]
+        change -= crossed
         best = change.reshape(len(pair), -1).argmin(axis=1)
         gains = change.reshape(len(pair), -1)[np.arange(len(pair)), best] < 0
         rows = np.flatnonzero(gains)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from math import log
+from functools import cache
+from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,41 +119,45 @@ def _attach(
     longest = int(blocks.max())
     waiting: list[list[int]] = [[] for _ in range(longest + 1)]
     since: list[list[float]] = [[] for _ in range(longest + 1)]
-    place = [1] * count  # place of each request in its session
-    times, lengths = arrival_s.tolist(), blocks.tolist()
-    kinds, lags, turns = wishes.kind.tolist(), wishes.lag_s.tolist(), wishes.turn.tolist()
-    wanted_shared, wanted_unmatched = wishes.shared.tolist(), wishes.unmatched.tolist()
-    for request in range(count):
-        now = times[request]
+    place = [1] * count  # place of each request in its session, at most TURN_CLASSES
+    kinds, wanted_shared = wishes.kind.tolist(), wishes.shared.tolist()
+    wanted = zip((wishes.shared + wishes.unmatched).tolist(), wishes.lag_s.tolist(), wishes.turn.tolist(), strict=True)
+    rows = zip(arrival_s.tolist(), blocks.tolist(), wanted, strict=True)
+    for request, (now, own, (length, lag, turn)) in enumerate(rows):
         if kinds[request] != NEW:
-            length = wanted_shared[request] + wanted_unmatched[request]
-            margin = 1 + length // 12
-            target, best_cost, best = now - lags[request], float("inf"), (-1, -1)
-            lag, turn = lags[request], turns[request]
-            for tail in range(max(1, length - margin), min(longest, length + margin) + 1):
+            target, best_cost, best, best_slot = now - lag, inf, -1, -1
+            for tail, far in _nearby(length, longest):
+                if far > best_cost:
+                    break
                 began = since[tail]
                 if not began:
-                    continue
-                far = 0.1 * abs(tail - length)
-                if far >= best_cost:  # All costs of this length are at least as large.
                     continue
                 there = waiting[tail]
                 middle = bisect_left(began, target)
                 for slot in range(max(0, middle - CANDIDATES), min(len(began), middle + CANDIDATES)):
-                    apart = abs(log(max(now - began[slot], SHORTEST_LAG_S) / lag))
-                    step = abs(min(place[there[slot]], TURN_CLASSES) - turn)
-                    cost = apart + 0.2 * step + far
-                    if cost < best_cost:
-                        best_cost, best = cost, (tail, slot)
-            tail, slot = best
-            if tail >= 0:
-                chosen = waiting[tail].pop(slot)
-                since[tail].pop(slot)
-                parent[request], place[request] = chosen, place[chosen] + 1
-                shared[request] = min(wanted_shared[request], tail)
-        waiting[lengths[request]].append(request)
-        since[lengths[request]].append(now)
+                    ago = now - began[slot]
+                    apart = log((ago if ago > SHORTEST_LAG_S else SHORTEST_LAG_S) / lag)
+                    cost = abs(apart) + 0.2 * abs(place[there[slot]] - turn) + far
+                    if cost < best_cost or (cost == best_cost and tail < best):
+                        best_cost, best, best_slot = cost, tail, slot
+            if best >= 0:
+                chosen = waiting[best].pop(best_slot)
+                since[best].pop(best_slot)
+                parent[request], place[request] = chosen, min(place[chosen] + 1, TURN_CLASSES)
+                shared[request] = min(wanted_shared[request], best)
+        waiting[own].append(request)
+        since[own].append(now)
     return parent, shared
+
+
+@cache
+def _nearby(length: int, longest: int) -> list[tuple[int, float]]:
+    """Lengths from 1 to `longest` that are near to a wanted one, the nearest first, and the cost of their distance."""
+    margin = 1 + length // 12
+    tails = sorted(
+        range(max(1, length - margin), min(longest, length + margin) + 1), key=lambda tail: abs(tail - length)
+    )
+    return [(tail, 0.1 * abs(tail - length)) for tail in tails]
 
 
 def _name_blocks(

@@ -12,13 +12,12 @@ from framework.engine.memory.state import Memory
 # Fields that are set before the first event. They are 0 if their mechanism is not used.
 _SET = {
     "options": (
-        *("hash_blocks", "shares_early", "tiers"),  # the prefix cache
+        "tiers",  # of prefixes, below GPU memory
         *("speculates", "adaptive_depth"),
         "reserves",
         "spans",
         *("joins", "overlaps"),  # programs
         *("preemption", "least_urgent", "fewest_tokens"),  # other than recomputing the latest
-        "by_admission",
         "unchunked",
         "layerwise_tokens",
         "limits_fabric",
@@ -31,8 +30,7 @@ _SET = {
 _FOLLOWING = {
     "options": ("keeps_outputs", "counts_uses", "writes_back"),
     "sim": ("spanning", "spans_over", "pin_ends"),
-    "requests": ("hash_count", "shared", "shared_there"),
-    "instances": ("evictable_blocks", "lending", "guests"),
+    "instances": ("lending", "guests"),
     "step": ("fixed_depth",),
 }
 # The values by the names of the fields; no instance has a pinned request.
@@ -43,5 +41,5 @@ UNUSED: Mapping[str, int] = {
 
 
 def is_plain(memory: Memory) -> bool:
-    """Whether a run that has not begun uses none of these mechanisms."""
+    """Whether a run that has not begun, and whose policy pins no KV, uses none of these mechanisms."""
     return not any(memory._asdict()[record][field].any() for record, fields in _SET.items() for field in fields)

@@ -67,10 +67,11 @@ class Binding:
             memory.hooks["address"][FETCH_PREFIX] = 0
         if memory.options["hash_blocks"][0] == 0:
             memory.hooks["address"][ON_CALL_END] = 0
-        if memory.hooks["address"][ON_CALL_END]:
+        pins = bool(memory.hooks["address"][ON_CALL_END])
+        if pins:
             prepare_call_ends(memory)
         self._set_options()
-        self.is_plain = is_plain(memory)
+        self.is_plain = not pins and is_plain(memory)
 
     @property
     def reasons(self) -> tuple[str, ...]:
