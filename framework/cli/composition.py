@@ -11,7 +11,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -87,9 +87,11 @@ class Loader(ConfigLoaderImpl):
             raise InputError("too many settings with several ${...}: name the values themselves")
         parsed, repository = self._parse_overrides_and_create_caching_repo(config_name, overrides)
         if any(override.is_sweep_override() for override in parsed):
-            return super()._load_configuration_impl(
-                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
-            )
+            given = zip(overrides, parsed, strict=True)
+            known = [word for word, override in given if not _is_below_a_swept_group(override, parsed)]
+            swept = super()._load_configuration_impl(config_name, known, run_mode, from_shell, validate_sweep_overrides)
+            _note_overrides(swept, parsed)
+            return swept
         is_asking_for_the_mode = run_mode == RunMode.MULTIRUN and not validate_sweep_overrides
         settings = [override for override in parsed if _is_setting(override, repository)]
         places = _places(self.config_search_path.get_path())
@@ -258,6 +260,14 @@ def _is_setting(override: Override, repository: CachingConfigRepository) -> bool
     if override.is_hydra_override():
         return override.key_or_group.startswith(_HYDRA_SETTINGS)
     return isinstance(override.value(), dict) or not repository.group_exists(override.key_or_group)
+
+
+def _is_below_a_swept_group(setting: Override, overrides: Sequence[Override]) -> bool:
+    """Whether each run of a sweep decides whether there is such a setting: `engine.prefix_stores=a,b` does of its
+    `tiers.host`.
+    """
+    swept = (one.key_or_group.replace("/", ".") for one in overrides if one.is_sweep_override())
+    return any(setting.key_or_group.startswith(f"{group}.") for group in swept)
 
 
 def _note_overrides(config: DictConfig, parsed: list[Override]) -> None:

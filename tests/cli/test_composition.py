@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from framework.cli.composition import Loader, composing
@@ -41,6 +44,16 @@ def test_an_interrupt_waits_for_the_end_of_a_composition(monkeypatch: pytest.Mon
         compose("config", overrides=["policy=chunked"])
     assert ended[0].policy["_target_"]
     assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_runs_of_a_sweep_decide_what_is_below_a_swept_group() -> None:
+    words = ["engine/prefix_stores=hicache,pool", "engine.prefix_stores.tiers.host.capacity_bytes=1e10", "seed=1,2"]
+    with composing(ROOT / "conf"):
+        loader = GlobalHydra.instance().config_loader()
+        config = loader.load_configuration("config", words, RunMode.MULTIRUN)
+        assert list(config.hydra.overrides.task) == words
+        with pytest.raises(ConfigCompositionException, match="'sed'"):
+            loader.load_configuration("config", [*words, "sed=1"], RunMode.MULTIRUN)
 
 
 def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
