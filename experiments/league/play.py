@@ -19,6 +19,7 @@ from framework.cli.explain import explain
 from framework.errors import InputError
 from framework.objective.capacity_bound import CapacityBound, capacity_bound
 from framework.run.compose import compose
+from framework.run.run_key import CODE_DIGITS
 from framework.run.store import Record
 from framework.run.sweep import Outcome, Sweep
 
@@ -213,7 +214,7 @@ def _entry(tuned: Tuned, records: Sequence[Record]) -> Entry:
         runs=sum(len(record.summary["offered_rates"]["rates"]) for record in every),
         cpu_s=sum(record.summary["offered_rates"]["cpu_s"] for record in every),
         usd_per_hour=records[0].summary["usd_per_hour"],
-        code=records[0].key[:8],
+        code=records[0].key[:CODE_DIGITS],
     )
 
 

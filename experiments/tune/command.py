@@ -127,10 +127,7 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     )
     path = write_tuned(found.name, best, one_line(f"{values}: python -m experiments.tune {' '.join(arguments)}"))
     write_whole(out / "best.yaml", path.read_bytes())
-    given = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
-    own = [_as_typed(word, best) for word in given]
-    tuned = [f"{program()} +tuned={found.name}"] if own == given else []  # no YAML names a class of a file
-    console, commands = results_console(), [*tuned, command_line(own)]
+    console, commands = results_console(), _replays(found.name, best)
     for part in report(found, commands, console.width):
         console.print(part, highlight=False)
     from experiments.tune.page.study_page import (
@@ -141,6 +138,14 @@ def _conclude(found: Findings, base: Configuration, out: Path, arguments: Sequen
     draw(found, out)
     write_whole(out / "study.html", study_page(found, commands).encode())
     tell(f"results in {out}")
+
+
+def _replays(name: str, best: Configuration) -> list[str]:
+    """The commands that run the best point again, by the name of its file if that is enough, and in full."""
+    given = [word for word in best.overrides if not word.lstrip("+~").startswith("hydra")]
+    own = [_as_typed(word, best) for word in given]
+    tuned = [f"{program()} +tuned={name}"] if own == given else []  # no YAML names a class of a file
+    return [*tuned, command_line(own)]
 
 
 def _as_typed(word: str, configuration: Configuration) -> str:

@@ -22,7 +22,7 @@ from framework.workload import Workload
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DIGITS = 32
-_CODE_DIGITS = 8  # digits of a code hash
+CODE_DIGITS = 8  # digits of a code hash
 _LIBRARIES = ("numpy", "numba", "polars", "scipy")  # libraries whose other releases may round differently
 
 
@@ -41,14 +41,14 @@ def run_key(settings: Mapping[str, Any], experiment: Experiment) -> str:
         f"{experiment.timing.source} {rows!r}",
         workload_hash(experiment.workload),
     )
-    return code[:_CODE_DIGITS] + _digest(part.encode() for part in parts)[_CODE_DIGITS:]
+    return code[:CODE_DIGITS] + _digest(part.encode() for part in parts)[CODE_DIGITS:]
 
 
 def is_of_this_code(key: str, settings: Mapping[str, Any]) -> bool:
     """Whether a run of these flat settings could have that key today. Raises ImportError if one of its classes
     no longer exists.
     """
-    return key[:_CODE_DIGITS] == code_hash(_targets(settings))[:_CODE_DIGITS]
+    return key[:CODE_DIGITS] == code_hash(_targets(settings))[:CODE_DIGITS]
 
 
 @functools.cache  # a process keeps the code that it has imported

@@ -18,7 +18,7 @@ from optuna.pruners import HyperbandPruner, MedianPruner, NopPruner
 from experiments.tune import surrogate
 from experiments.tune.base import Configuration, with_demand
 from experiments.tune.candidates import Candidates
-from experiments.tune.command import _said, _workers
+from experiments.tune.command import _replays, _said, _workers
 from experiments.tune.expression import Expression
 from experiments.tune.feasible import Feasibility
 from experiments.tune.files import _cell
@@ -444,6 +444,11 @@ def test_a_configuration_is_given_without_hydras_own_part() -> None:
     assert (more.overrides, more.config.seed) == (("trace=synthetic", "seed=3"), 3)
     assert more.settings["seed"] == 3
     assert more.choices["trace"] == "synthetic"
+
+
+def test_the_best_point_is_run_again_without_the_launcher_of_the_search() -> None:
+    best = Configuration(("policy=ares", "hydra/launcher=joblib", "+hydra.launcher.n_jobs=2", "seed=1"))
+    assert _replays("mine", best) == ["python run.py +tuned=mine", "python run.py policy=ares seed=1"]
 
 
 def test_workers_are_as_many_as_are_asked_for_or_as_joblib_has_cores() -> None:
