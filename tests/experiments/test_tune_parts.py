@@ -214,7 +214,7 @@ def test_points_are_drawn_derived_and_held_against_what_is_required() -> None:
         required=(Expression("left"), Expression("count - 3")),
         settings={"count": 4, "engine.budget": 2048, "left": 0},
         starts=(
-            {"count": Expression("load_prefill_gpus")},
+            {"count": Expression("load_prefill_gpus"), "engine.budget": Expression("600")},
             {"count": Expression("gpus - 5")},
             {"engine.budget": Expression("300")},
             {"count": Expression("3")},
