@@ -56,6 +56,14 @@ def test_who_comes_as_another_process_makes_the_tables_waits_for_it(monkeypatch:
         assert answers == []
 
 
+def test_a_journal_that_has_been_opened_or_refused_is_not_locked(tmp_path: Path) -> None:
+    storage.open_storage(str(tmp_path / "own"))
+    (tmp_path / "none").write_text("no journal")
+    with pytest.raises(InputError, match="not a journal of studies"):
+        storage.open_storage(str(tmp_path / "none"))
+    assert {path.name for path in tmp_path.iterdir()} == {"own", "none"}
+
+
 def test_a_storage_that_goes_away_is_one_line_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(arguments: Any) -> None:
         raise optuna.exceptions.StorageInternalError("a guess") from OSError("no route for somebody:secret")
