@@ -458,7 +458,10 @@ def test_all_reduce_of_graphs_and_gpus_from_elsewhere(tmp_path: Path) -> None:
     files = {
         "comm/vllm/2.0/custom_allreduce": [reduce(2, 0.005), reduce(2, 0.003, kernel="custom_eager")],
         "comm/vllm/1.0/custom_allreduce": [reduce(2, 0.001), reduce(4, 0.006)],
-        "comm/nccl/2.9/nccl": [collective("all_reduce", 4, 0.02), collective("alltoall", 2, 0.02)],
+        "comm/nccl/2.9/nccl": [
+            *(collective("all_reduce", gpus, 0.02) for gpus in (4, 8)),
+            collective("alltoall", 2, 0.02),
+        ],
         "comm/nccl/2.10/nccl": [collective("all_reduce", 8, 0.03), collective("all_reduce", 8, 0.001, "int8")],
     }
     kernels = read(tmp_path, files)

@@ -125,11 +125,14 @@ def test_tables_without_kernels_may_be_inconsistent_too() -> None:
         require_consistent("gemm", same.with_columns(latency_s=pl.Series([1e-4, 2e-4])), "here")
 
 
-def test_a_size_may_take_a_hundred_times_what_the_next_one_does() -> None:
+def test_a_size_may_take_a_hundred_times_what_those_next_to_it_do() -> None:
     two = rows(dtype="bf16", m=[1, 2], n=8, k=8)
-    require_even("gemm", two.with_columns(latency_s=pl.Series([2.0**-8 * 100, 2.0**-8])), "here", GPU)
-    with pytest.raises(InputError, match="over 100 times slower than the next m"):
-        require_even("gemm", two.with_columns(latency_s=pl.Series([2.0**-8 * 101, 2.0**-8])), "here", GPU)
+    for times in ([100, 1], [1, 99]):
+        require_even("gemm", two.with_columns(latency_s=pl.Series([2.0**-8 * each for each in times])), "here", GPU)
+    for times in ([101, 1], [1, 101]):
+        uneven = two.with_columns(latency_s=pl.Series([2.0**-8 * each for each in times]))
+        with pytest.raises(InputError, match="over 100 times slower than the next m"):
+            require_even("gemm", uneven, "here", GPU)
 
 
 def test_rates_of_nothing_are_not_told() -> None:
