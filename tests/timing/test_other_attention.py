@@ -187,6 +187,10 @@ def test_a_roofline_of_bounded_layers() -> None:
         for batch in (1, 4):
             found_s = attend_s(local, 0, batch, batch * context)[0]
             assert found_s == pytest.approx(batch * (context + 3 * seen) * token_s)
+    of_index, of_chosen = 4 * 36, 256 * 4 * (64 + 8) * 2  # bytes: of a token of the context, and of a sequence
+    row = timing.row(SPARSE, GPU, Parallelism())
+    assert row.per_context_token_s == pytest.approx(of_index / 1e12)
+    assert row.per_sequence_s == pytest.approx(of_chosen / 1e12)
     step, known = Step((Chunk(40, 100),), 2, 1024), Step((Chunk(1),))
     least = moved_bytes(LOCAL, Parallelism(), known) - 512 * 4 * (1 + 1)
     read = (2 * 1024 + 140) + 3 * (2 * 32.5 + 100 % 64 + 40)

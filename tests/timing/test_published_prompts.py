@@ -10,8 +10,10 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
+from framework.timing.curves import Curve
 from framework.timing.published import PublishedPrompts
 from framework.timing.roofline import Roofline
+from framework.timing.step_row import StepRow
 from framework.timing.table import StepTables, chunk_s, decode_s, stack, step_s
 from tests.helpers.parts import load as part
 
@@ -56,6 +58,11 @@ def test_short_steps_are_longer_by_the_factor_of_the_shortest_prompt() -> None:
         own_s, kernels_s = (np.interp(tokens, curve.knots, curve.values) for curve in (linear, kernels))
         assert own_s == pytest.approx(factor * kernels_s)
     assert factor > 1.5
+
+
+def test_a_knot_of_the_kernels_at_the_shortest_prompt_is_there_once() -> None:
+    linear = anchored()._linear(StepRow(), Curve((1.0, 256.0, 2048.0), (1.0, 2.0, 4.0)))
+    assert linear == Curve((1.0, 256.0, 1024.0, 4096.0), (0.015, 0.03, 0.1, 0.5))
 
 
 def test_beyond_the_longest_prompt_the_last_segment_goes_on() -> None:

@@ -31,6 +31,7 @@ from framework.timing.profile import Setup
 from framework.timing.shipped.profile_entry import encoded
 from framework.timing.table import stack, step_s
 from tests.conftest import ROOT
+from tests.helpers.exact_steps import exact_step_s
 from tests.helpers.parts import seconds_of
 
 GPU = Gpu("toy", {"bf16": 1e14, "fp8": 2e14}, 80e9, 1e12, 1e11, 1e10, 1e10, 500.0, 50.0, 1.0)
@@ -262,19 +263,6 @@ class TestSteps:
         assert exact(DENSE).decode_s(at(8), at(8 * 1024)) == pytest.approx(2 * attend_s(8, context=1024))
         assert exact(DENSE).prefill_s(at(8), at(256)) == pytest.approx(2 * attend_s(8, 256))
 
-    def test_a_step_adds_up_its_parts(self) -> None:
-        times = exact(DENSE)
-        expected_s = (
-            times.base_s
-            + float(times.linear_s(at(512 + 8)) + times.logits_s(at(10)) + times.decode_s(at(8), at(8000)))
-            + float(times.prefill_s(at(2), at(256))) * (1 + 0.75) / 2
-            + times.copies_s
-        )
-        assert times.step_s([(0, 256), (128, 256 - 128), (0, 136)][:2], 8, 8000, 10) < expected_s  # fewer tokens
-        assert times.step_s([(0, 256), (128, 128)], 8 + 128, 8000, 10) == pytest.approx(
-            expected_s + float(times.decode_s(at(136), at(8000)) - times.decode_s(at(8), at(8000)))
-        )
-
     def test_sampling_joins_the_projection_where_it_was_measured(self) -> None:
         sampler = grid(lambda batch, **_: 1e-5 + batch * 1e-6, vocab=DENSE.vocab, batch=[1, 8, 64])
         plain, sampling = exact(DENSE), exact(DENSE, tables={**TABLES, "sampler": sampler})
@@ -398,7 +386,7 @@ def deviations(times: StepCost, tables: Any, largest: float, length: float) -> l
         kind = rng.integers(3)
         chunks = [(0, tokens)] if kind != 1 else []
         decodes = batch if kind != 0 else 0
-        exact_s = times.step_s(chunks, decodes, context * (decodes > 0), decodes + len(chunks))
+        exact_s = exact_step_s(times, chunks, decodes, context * (decodes > 0), decodes + len(chunks))
         resampled_s = step_s(tables, 0, [0] * len(chunks), [tokens] * len(chunks), decodes, context * (decodes > 0))
         errors.append(resampled_s / exact_s - 1)
     return errors
@@ -483,7 +471,7 @@ def test_reference_points(h100: Kernels, name: str, tp: int) -> None:
     for context, expected in ((512, short_ms), (4096, long_ms)):
         steps += [([], b, b * context, ms) for b, ms in zip((1, 16, 64, 256), expected, strict=True)]
     for chunks, decodes, context, expected_ms in steps:
-        exact_s = times.step_s([(0, tokens) for tokens in chunks], decodes, context, decodes + len(chunks))
+        exact_s = exact_step_s(times, [(0, tokens) for tokens in chunks], decodes, context, decodes + len(chunks))
         beyond = decodes == 256 and context == 256 * 4096  # of its batch's contexts: the other one holds utilisation
         assert exact_s * 1e3 == pytest.approx(expected_ms, rel=0.04 if beyond else 0.03)
         assert step_s(tables, 0, [0] * len(chunks), chunks, decodes, context) == pytest.approx(exact_s, rel=0.02)
@@ -504,7 +492,7 @@ def test_every_architecture_composes_from_measured_kernels(h100: Kernels) -> Non
     ):
         times = step_cost(h100, load_conf("model", name), gpu, parallelism)
         batch = 64 * parallelism.gpus
-        decode_s = times.step_s([], batch, batch * 4096, batch)
+        decode_s = exact_step_s(times, [], batch, batch * 4096, batch)
         read = times.model.weight_bytes + batch * 4096 * times.model.kv_bytes_per_token * times.model.kv_share(1)
         assert 0.3 < read / (decode_s * parallelism.gpus * gpu.bandwidth_bytes_s) < 0.95
         tabulate(h100, times.model, gpu, parallelism)

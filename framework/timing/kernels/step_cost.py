@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -212,28 +211,6 @@ class StepCost:
     def copies_s(self) -> float:
         """Seconds that launching the elementwise kernels of attention adds to a step that prefills."""
         return 0.0 if self.operations.elementwise_measured else self.attention.copies * self.operations.launch_s
-
-    def step_s(self, chunks: Sequence[tuple[int, int]], decodes: int, context: int, sampled: int) -> float:
-        """Seconds of a step of chunks (prefix, tokens) and `decodes` sequences of `context` tokens in all.
-
-        Chunks of equal length are evaluated as one batch; one after a prefix costs (1 - p^2 / (p + s)^2) of a whole
-        prompt of p + s tokens, and the difference between prompts of p + s and p tokens in bounded layers.
-        """
-        tokens = float(sum(tokens for _, tokens in chunks) + decodes)
-        time_s = self.base_s + float(self.linear_s(np.asarray(tokens)))
-        if sampled:
-            time_s += float(self.logits_s(np.asarray(float(sampled))))
-        if chunks:
-            time_s += self.copies_s
-        lengths, counts = np.unique([prefix + tokens for prefix, tokens in chunks], return_counts=True)
-        for length, count in zip(lengths, counts, strict=True):
-            new = [1.0 - (prefix / length) ** 2 for prefix, tokens in chunks if prefix + tokens == length]
-            whole_s = self.prefill_s(np.asarray(float(count)), np.asarray(float(length)))
-            share = self.attention.bounded_share(np.asarray(float(length)))
-            time_s += float(whole_s * (1.0 - share)) * float(np.mean(new)) + float(whole_s * share)
-        if decodes:
-            time_s += float(self.decode_s(np.asarray(float(decodes)), np.asarray(float(context))))
-        return time_s
 
     def linear_s(self, tokens: FloatArray) -> FloatArray:
         """Seconds of all parts that depend only on the tokens of a step."""
