@@ -177,10 +177,6 @@ def test_late_requests_reach_the_scheduler_late(implementation: Any) -> None:
     assert result.requests["arrival_s"].tolist() == [4.0 * r for r in range(200)]
     waited_s = result.requests["first_token_s"] - result.requests["arrival_s"]
     assert waited_s.tolist() == (late_s + 1 / 64).tolist()
-    assert 30 < (late_s > 0).sum() < 70
-    assert late_s[late_s > 0].mean() == pytest.approx(0.5, rel=0.4)
-    assert lateness_s(row, 200, seed=1).tolist() != late_s.tolist()
-    assert len(lateness_s(StepRow(late_share=0.25), 200, seed=0)) == 0
 
 
 def test_asynchronous_must_be_a_truth_value() -> None:

@@ -19,6 +19,7 @@ from framework.timing.shipped.scale import same_speed
 from framework.timing.shipped.shipped_setups import PLANS, Types, _fits, parallelisms, plan_of
 from framework.timing.step_row import StepRow
 from framework.timing.table import stack, uneven_s
+from framework.timing.uncertainty.lateness import lateness_s
 from tests.helpers.parts import load
 
 
@@ -98,6 +99,16 @@ def test_what_ships_is_what_was_planned() -> None:
             name in ("qwen3_235b", "deepseek_v3") and parallel[name] < set(planned)
         )
         assert typed[name] == known or (name in ("llama3_8b", "llama3_70b") and typed[name] < known)
+
+
+def test_a_share_of_the_requests_is_late_by_times_drawn_by_the_seed() -> None:
+    row = StepRow(late_share=0.25, late_s=0.5)
+    late_s = lateness_s(row, 200, seed=0)
+    assert 30 < (late_s > 0).sum() < 70
+    assert late_s[late_s > 0].mean() == pytest.approx(0.5, rel=0.4)
+    assert lateness_s(row, 200, seed=1).tolist() != late_s.tolist()
+    for none in (StepRow(late_share=0.25), StepRow(late_s=0.5)):
+        assert len(lateness_s(none, 200, seed=0)) == 0
 
 
 def test_a_lookup_has_a_bucket_for_each_eighth_of_an_octave_up_to_its_last_knot() -> None:
