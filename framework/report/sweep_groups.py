@@ -40,7 +40,7 @@ def rows_of(runs: Sequence[tuple[str, Summary]]) -> list[SweepRow]:
     """The rows of (label, summary) pairs, groups together, otherwise in their order. Labels are `key=value` parts."""
     alike: dict[tuple[str, ...], list[Summary]] = {}
     for label, summary in runs:
-        arguments = tuple(word for word in label.split() if word.partition("=")[0].split(".")[-1] != "seed")
+        arguments = tuple(word for word in label.split() if not word.startswith("seed="))
         alike.setdefault(arguments, []).append(summary)
     rows = []
     for arguments, summaries in alike.items():
