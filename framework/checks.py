@@ -15,7 +15,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from numbers import Integral
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, ParamSpec, TypeGuard, TypeVar, get_args, get_origin
 
 from framework.errors import InputError, shown
 
@@ -122,6 +122,11 @@ def is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return abs(value) < 1e300 if isinstance(value, int) else math.isfinite(value)
+
+
+def is_numeric(value: object) -> TypeGuard[int | float]:
+    """Whether `value` is an int or a float, NaN and infinities too, and not a truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # --- bounds, for annotations

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from framework.checks import is_numeric
 from framework.metrics.slo import Slo
 from framework.metrics.summary import Evaluation
 from framework.objective.experiment import Experiment
@@ -84,8 +85,8 @@ class Run:
 
         `difference` is this - other, `ratio` this / other, null if the other is 0.
         """
-        figures = [name for name, value in self.summary.items() if _is_number(value)]
-        shared = [name for name in figures if _is_number(other.summary.get(name))]
+        figures = [name for name, value in self.summary.items() if is_numeric(value)]
+        shared = [name for name in figures if is_numeric(other.summary.get(name))]
         table = pl.DataFrame(
             {
                 "metric": shared,
@@ -102,10 +103,6 @@ class Run:
         written.
         """
         return write(Path(directory), self.result, self.evaluation, steps=steps, timeline=timeline, slo=self.slo)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def run(policy: Any = "ares", trace: Any = "mooncake", **settings: Any) -> Run:

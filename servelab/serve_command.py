@@ -6,11 +6,10 @@ made up; when each token comes is simulated, in real time or scaled. Needs `pip 
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from framework.cli.arguments import ANY, name_files
 from framework.cli.command import Arguments, command
 from framework.errors import InputError
+from servelab.packages import is_installed
 
 _KEYS = {
     "port": "the port, 0: any that is free (8000)",
@@ -25,17 +24,10 @@ _KEYS = {
 _NEEDED = ("aiohttp", "msgspec", "prometheus_client", "uvloop", "zmq")
 
 
-def _is_there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ValueError:  # a module that something has set to None
-        return False
-
-
 @command(__doc__, keys=_KEYS, settings=ANY)
 def main(arguments: Arguments) -> None:
     """Serve until it is interrupted. Raises InputError for wrong settings, or if the server's packages are missing."""
-    missing = [name for name in _NEEDED if not _is_there(name)]
+    missing = [name for name in _NEEDED if not is_installed(name)]
     if missing:
         raise InputError(f"servelab serve needs {', '.join(missing)}: pip install 'servelab[serve]'")
     from servelab.serve.running import run

@@ -8,10 +8,9 @@ open stores that you trust. Needs `pip install servelab[ui]`.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from framework.cli.command import Arguments, command
 from framework.errors import InputError
+from servelab.packages import is_installed
 
 _KEYS = {
     "store": "the directory of the store, results by default",
@@ -19,17 +18,10 @@ _KEYS = {
 }
 
 
-def _is_there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ValueError:  # a module that something has set to None
-        return False
-
-
 @command(__doc__, keys=_KEYS)
 def main(arguments: Arguments) -> None:
     """Serve until it is interrupted. Raises InputError for a wrong store, or if the server's package is missing."""
-    if not _is_there("aiohttp"):
+    if not is_installed("aiohttp"):
         raise InputError("servelab ui needs aiohttp: pip install 'servelab[ui]'")
     from servelab.ui.running import run
 

@@ -13,6 +13,7 @@ from hydra import compose as compose_config
 from hydra.utils import instantiate
 
 from experiments.ablation.file import Ablation
+from framework.checks import is_numeric
 from framework.cli.arguments import name_files
 from framework.cli.composition import composing
 from framework.cli.conf import CONF
@@ -108,7 +109,7 @@ def _same(one: Workload, other: Workload) -> bool:
 
 
 def _check_metrics(ablation: Ablation, summary: Mapping[str, Any]) -> None:
-    numeric = [key for key, value in summary.items() if isinstance(value, (int, float)) and not isinstance(value, bool)]
+    numeric = [key for key, value in summary.items() if is_numeric(value)]
     unknown = [key for key in ablation.metrics if key not in summary]
     if unknown:
         raise InputError(f"ablation {ablation.name}: no metric {', '.join(unknown)}; there are {', '.join(numeric)}")

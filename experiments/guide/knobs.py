@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from experiments.guide.axes import Value
 from experiments.guide.families import Family
 from experiments.guide.runs import Runs
-from experiments.guide.samples import Floats, Sampled, Samples
+from experiments.guide.samples import Floats, Samples
 from experiments.tune.space import Point
 from framework.metrics.statistics import Estimate, compare, estimate
 
@@ -65,8 +65,18 @@ class Around:
     start_rps: float
     samples: Samples
 
-    def sampled(self, runs: Runs, arguments: Sequence[str]) -> Sampled | None:
-        return self.samples.searched(runs, (*self.family.arguments(self.overrides), *arguments), self.start_rps)
+    def settings(self, runs: Runs, moves: Iterable[tuple[float, str, Sequence[str]]]) -> tuple[Setting, ...]:
+        """The settings that could be searched, of moves by value, label and arguments."""
+        own = self.family.arguments(self.overrides)
+        found = (
+            (value, label, self.samples.searched(runs, (*own, *arguments), self.start_rps))
+            for value, label, arguments in moves
+        )
+        return tuple(
+            Setting(value, label, one.values, one.is_settled, one.tpot_ms)
+            for value, label, one in found
+            if one is not None
+        )
 
 
 def values_around(runs: Runs, family: Family, best: Point) -> list[tuple[float, Point]]:
@@ -83,24 +93,19 @@ def values_around(runs: Runs, family: Family, best: Point) -> list[tuple[float, 
 
 def of_space(runs: Runs, around: Around) -> Knob:
     """The family's own knob, at each of its values."""
-    family, settings = around.family, []
-    for value, point in values_around(runs, family, around.best):
-        found = around.sampled(runs, point.overrides)
-        if found is not None:
-            settings.append(_setting(value, _label(point, value), found))
-    return Knob(family, family.knob, family.knob_label, tuple(settings))
+    family = around.family
+    points = values_around(runs, family, around.best)
+    moves = ((value, _label(point, value), point.overrides) for value, point in points)
+    return Knob(family, family.knob, family.knob_label, around.settings(runs, moves))
 
 
 def of_batch(runs: Runs, around: Around) -> Knob:
     """The most sequences on an instance; for disaggregated families on decode instances, because prefill
     instances seldom have many.
     """
-    settings = []
-    for batch in BATCHES:
-        found = around.sampled(runs, (*around.best.overrides, f"engine.max_batch={batch}"))
-        if found is not None:
-            settings.append(_setting(batch, f"{batch:,}", found))
-    return Knob(around.family, "engine.max_batch", "sequences of an instance at most", tuple(settings))
+    best = around.best.overrides
+    moves = ((batch, f"{batch:,}", (*best, f"engine.max_batch={batch}")) for batch in BATCHES)
+    return Knob(around.family, "engine.max_batch", "sequences of an instance at most", around.settings(runs, moves))
 
 
 def against_hits(runs: Runs, around: Around, values: Sequence[Value]) -> list[tuple[Value, Knob]]:
@@ -108,10 +113,6 @@ def against_hits(runs: Runs, around: Around, values: Sequence[Value]) -> list[tu
     return [
         (value, of_space(runs, replace(around, overrides=(*around.overrides, *value.overrides)))) for value in values
     ]
-
-
-def _setting(value: float, label: str, found: Sampled) -> Setting:
-    return Setting(value, label, found.values, found.is_settled, found.tpot_ms)
 
 
 def _label(point: Point, value: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.table.select import nearest
+from framework.checks import is_numeric
 from framework.errors import InputError
 from framework.metrics.figure import Metric
 from framework.metrics.figures import metric
@@ -19,7 +20,7 @@ def read_metrics(text: str, records: Sequence[Record]) -> list[Metric]:
     for key in keys:
         name, is_of_class, slo_class = key.partition("@")
         parts = _of_class(slo_class, summaries, key) if is_of_class else summaries
-        known = {key for part in parts for key, value in part.items() if _is_figure(value)}
+        known = {key for part in parts for key, value in part.items() if is_numeric(value)}
         if name not in known | {key for part in parts for key, value in part.items() if value is None}:
             raise InputError(f"metric={key}: {nearest(name, known)}there are {', '.join(sorted(known))}")
         if keys.count(key) > 1:
@@ -46,7 +47,3 @@ def _of_class(slo_class: str, summaries: Sequence[Mapping[str, Any]], key: str) 
 def _classes(summary: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
     found = summary.get("classes")
     return found if isinstance(found, Mapping) else {}
-
-
-def _is_figure(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from framework.checks import is_numeric
 from framework.cli.arguments import program
 from framework.cli.safe_text import printable
 from framework.errors import InputError
@@ -126,7 +127,7 @@ def _words(text: str) -> list[str]:
 
 
 def _is_meant(value: Any, word: str) -> bool:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if is_numeric(value):
         try:
             return float(word) == value
         except ValueError:
@@ -171,7 +172,7 @@ def _axis(records: Sequence[Record], keys: Sequence[str], filters: Mapping[str, 
 
 def rank(value: Any) -> tuple[Any, ...]:
     """A sort key: numbers by size, then all else by its letters."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = is_numeric(value)
     return (0, value, "") if is_number else (1, 0, shown(value))
 
 

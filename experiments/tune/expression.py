@@ -6,8 +6,9 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
+from framework.checks import is_numeric
 from framework.errors import InputError
 
 Number = int | float
@@ -50,15 +51,10 @@ class Expression:
         return value
 
 
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether `value` can be used in calculations: a number that is not a truth value."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _names(tree: ast.expr) -> Iterator[str]:
     """The names below `tree`. Raises ValueError for anything that is not arithmetic."""
     match tree:
-        case ast.Constant(value=value) if is_number(value):
+        case ast.Constant(value=value) if is_numeric(value):
             return
         case ast.Name() | ast.Attribute():
             yield _dotted(tree)
@@ -93,6 +89,6 @@ def _value(tree: ast.expr, values: Mapping[str, Any]) -> Number:
         case ast.Call(func=ast.Name(id=name), args=arguments):
             return _FUNCTIONS[name](*(_value(argument, values) for argument in arguments))
     name = _dotted(tree)
-    if not is_number(values.get(name)):
+    if not is_numeric(values.get(name)):
         raise InputError(f"{name} is not a number here, but {values.get(name)!r}")
     return values[name]

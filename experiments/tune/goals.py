@@ -9,7 +9,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 from optuna.study import StudyDirection
 
-from experiments.tune.expression import is_number
+from framework.checks import is_numeric
 from framework.errors import InputError
 from framework.metrics.figure import Better
 from framework.metrics.figures import HEADLINE, direction
@@ -32,8 +32,8 @@ class Goal:
         value = record.summary.get(self.key)
         if value is None and self.key in record.summary:
             return None
-        if not is_number(value):
-            numeric = ", ".join(key for key, one in record.summary.items() if is_number(one))
+        if not is_numeric(value):
+            numeric = ", ".join(key for key, one in record.summary.items() if is_numeric(one))
             raise InputError(f"objectives: {self.key} is no number of a summary; choose from {numeric}")
         return float(value) if math.isfinite(value) else None
 

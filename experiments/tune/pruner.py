@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import yaml
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 
-from experiments.tune.expression import is_number
-from framework.checks import require_choice
+from framework.checks import is_numeric, require_choice
 from framework.errors import InputError
 
 PRUNERS = ("none", "median", "hyperband")
@@ -34,7 +33,7 @@ def read_prefixes(text: str | None) -> tuple[float, ...]:
         shares = yaml.safe_load(text)
     except yaml.YAMLError:
         shares = None
-    if not isinstance(shares, list) or not all(is_number(share) and 0 < share < 1 for share in shares) or not shares:
+    if not isinstance(shares, list) or not all(is_numeric(share) and 0 < share < 1 for share in shares) or not shares:
         raise InputError(f"prefixes must be shares of the trace between 0 and 1, as [0.125,0.25]; got {text}")
     if sorted(set(shares)) != shares:
         raise InputError(f"prefixes must increase, got {text}")

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from experiments.tune.expression import Expression, is_number
+from experiments.tune.expression import Expression
+from framework.checks import is_numeric
 
 Distribution = IntDistribution | FloatDistribution | CategoricalDistribution
 Drawn = Mapping[str, Any]  # the parameters of an Optuna trial
@@ -52,7 +53,7 @@ class Dimension:
         if isinstance(self.distribution, CategoricalDistribution):
             return value if value in self.distribution.choices else self.distribution.choices[0]
         low, high = self.distribution.low, self.distribution.high
-        if is_number(value) and (value > 0 or not self.is_exponent):
+        if is_numeric(value) and (value > 0 or not self.is_exponent):
             number = math.log2(value) if self.is_exponent else value
             if low <= number <= high:
                 return round(number) if isinstance(self.distribution, IntDistribution) else float(number)
@@ -77,7 +78,7 @@ class Dimension:
     def position(self, drawn: Any) -> float:
         """The position in the range, 0 to 1; among choices, which must be numbers, by their order."""
         if isinstance(self.distribution, CategoricalDistribution):
-            below = [choice for choice in self.distribution.choices if is_number(choice) and choice < drawn]
+            below = [choice for choice in self.distribution.choices if is_numeric(choice) and choice < drawn]
             return len(below) / max(1, len(self.distribution.choices) - 1)
         low, high = float(self.distribution.low), float(self.distribution.high)
         if self.distribution.log:
@@ -92,7 +93,7 @@ class Dimension:
     def numbers(self, drawn: Any) -> list[float]:
         """`drawn` as its position; for names as one number for each choice, any two of them 1 apart."""
         if isinstance(self.distribution, CategoricalDistribution) and not all(
-            map(is_number, self.distribution.choices)
+            map(is_numeric, self.distribution.choices)
         ):
             return [math.sqrt(0.5) * (drawn is choice or drawn == choice) for choice in self.distribution.choices]
         return [self.position(drawn)]
@@ -209,7 +210,7 @@ def override_text(value: Any) -> str:
     """A value as the right-hand side of a Hydra override."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if is_number(value):
+    if is_numeric(value):
         return repr(value)
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in ("null", "true", "false", "nan", "inf"):

@@ -8,8 +8,9 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from experiments.tune.expression import Expression, Number, is_number
+from experiments.tune.expression import Expression, Number
 from experiments.tune.space import PREFILL_GPUS, Dimension, Distribution, Space
+from framework.checks import is_numeric
 from framework.cli.arguments import program
 from framework.cli.conf import CONF
 from framework.cli.reading import parsed_yaml, read_text
@@ -110,7 +111,7 @@ def _yaml_value(where: str, text: str) -> Any:
 
 
 def _number(where: str, value: Any) -> Number:
-    if not is_number(value):
+    if not is_numeric(value):
         raise InputError(f"{where} must be a number, got {value!r}")
     return value
 

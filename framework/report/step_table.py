@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from framework.report.numbers import number
 from framework.report.step_figures import StepFigures
 from framework.report.table_words import add_numbers, open_table
 
@@ -80,20 +81,20 @@ def _compared(figures: StepFigures) -> str:
     if figures.calibrated_ms is None:
         return ""
     if figures.step_ms == figures.calibrated_ms:
-        return f"; kernels alone {_number(figures.kernels_ms)} ms"
-    return f", kernels alone; calibrated {_number(figures.calibrated_ms)} ms"
+        return f"; kernels alone {number(figures.kernels_ms)} ms"
+    return f", kernels alone; calibrated {number(figures.calibrated_ms)} ms"
 
 
 def _use(figures: StepFigures) -> Iterator[Text]:
     achieved = figures.flops / (figures.step_ms / 1e3)
-    peak, bandwidth = _number(figures.peak_flops / _TERA), _number(figures.bandwidth_bytes_s / _TERA)
+    peak, bandwidth = number(figures.peak_flops / _TERA), number(figures.bandwidth_bytes_s / _TERA)
     yield Text.assemble(("MFU ", "bold"), f"{100 * figures.mfu:5.1f} %", (f"  of {peak} TFLOP/s", "dim"))
     yield Text.assemble(("MBU ", "bold"), f"{100 * figures.mbu:5.1f} %", (f"  of {bandwidth} TB/s", "dim"))
     yield Text.assemble(
         (f"{figures.bound}-bound", "bold"),
-        f": {_number(figures.intensity)} FLOP/byte",
-        (f" (ridge at {_number(figures.ridge)})", "dim"),
-        f", {_number(achieved / _TERA)} of {_number(figures.attainable_flops / _TERA)} attainable TFLOP/s",
+        f": {number(figures.intensity)} FLOP/byte",
+        (f" (ridge at {number(figures.ridge)})", "dim"),
+        f", {number(achieved / _TERA)} of {number(figures.attainable_flops / _TERA)} attainable TFLOP/s",
     )
 
 
@@ -157,7 +158,7 @@ class _Roofline:
     def _label(self, line: int) -> str:
         """The TFLOP/s of that row: the peak, or a round number in the row."""
         if line == self._row_of(self._figures.peak_flops):
-            return _number(self._figures.peak_flops / _TERA)
+            return number(self._figures.peak_flops / _TERA)
         for power in range(math.ceil(self._bottom), math.ceil(math.log10(self._figures.peak_flops))):
             if self._row_of(10.0**power) == line:
                 return f"{10.0**power / _TERA:,.6g}"
@@ -179,10 +180,3 @@ class _Roofline:
 def _decimals(value_ms: float) -> str:
     """The number of decimals that distinguish a part of a step from 0, at most two."""
     return f"{value_ms:,.{2 if value_ms < 10 else 1 if value_ms < 100 else 0}f}"
-
-
-def _number(value: float) -> str:
-    """Three significant digits, more only before the point."""
-    if value == 0 or abs(value) >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}" if abs(value) >= 0.0995 else f"{value:.3g}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from framework.checks import is_numeric
 from servelab.serve import tokens
 
 _MOST_CHOICES = 128  # of one body: prompts times n
@@ -111,7 +112,7 @@ def _asked(body: Mapping[str, Any], model: str, prompts: Sequence[bytes], most: 
     if most is not None and least > most:
         raise ApiError(f"min_tokens must be at most max_tokens={most}, got {least}", "min_tokens")
     temperature = body.get("temperature")
-    if temperature is not None and (not _is_number(temperature) or not 0 <= temperature <= 2):
+    if temperature is not None and (not is_numeric(temperature) or not 0 <= temperature <= 2):
         raise ApiError(f"temperature must be from 0 to 2, got {_shown(temperature)}", "temperature")
     return Asked(
         prompts=prompts,
@@ -214,10 +215,6 @@ def _truth(body: Mapping[str, Any], name: str) -> bool:
     if value is not None and not isinstance(value, bool):
         raise ApiError(f"{name} must be true or false, got {_shown(value)}", name)
     return bool(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

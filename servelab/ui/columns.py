@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.table.select import ABSENT, shown, value_of
+from framework.checks import is_numeric
 from framework.metrics.figures import METRICS, metric
 from framework.report.load_words import load_state
 from framework.report.page.words import axis_words
@@ -157,11 +158,7 @@ def _state(summary: Mapping[str, Any]) -> str:
 
 def numbers_of(summary: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a summary, by key."""
-    return {
-        key: float(value)
-        for key, value in summary.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    }
+    return {key: float(value) for key, value in summary.items() if is_numeric(value) and math.isfinite(value)}
 
 
 def setting_words(name: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from framework.checks import is_numeric
 from framework.errors import InputError, shown
 from framework.report.arms import Arm, unlike
 from framework.report.page.compared import changed, figures
@@ -170,7 +171,7 @@ def _everything(record: Record) -> str:
     """All settings and figures of a run, folded away."""
     settings = [[name, json.dumps(value)] for name, value in in_words(record.config).items()]
     numbers = [
-        [key, value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)]
+        [key, value if is_numeric(value) else str(value)]
         for key, value in record.summary.items()
         if not isinstance(value, list | dict)
     ]

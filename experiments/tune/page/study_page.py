@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from experiments.tune.goals import Goal
 from experiments.tune.result import Findings, Row
 from experiments.tune.space import override_text
+from framework.checks import is_numeric
 from framework.metrics.figures import metric
 from framework.report.page.chart import Chart
 from framework.report.page.markup import Cell, Chapter, Legend, Sheet, figure, grid, page, text
@@ -112,7 +113,7 @@ def _setting(found: Findings, name: str) -> str:
         [word, count, float(values[first[word]])] for word, count in zip(words, counts, strict=True)
     ]
     sheet = Sheet([name, "trials", f"best {label}"], rows)
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in given):
+    if not all(is_numeric(value) for value in given):
         return f"<div><h3>{text(name)}</h3>{sheet.html()}</div>"
     places = np.array([float(value) for value in given])
     chart = Chart(f"{label} over {name}", fitting(places), _axis(values), axis_words(name), label)
@@ -142,7 +143,7 @@ def _trials(found: Findings) -> str:
 
 
 def _cell(value: object) -> Cell:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else override_text(value)
+    return value if is_numeric(value) else override_text(value)
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

@@ -71,11 +71,17 @@ def beyond(comparison: pl.DataFrame) -> Section:
     return Section(title, ("kind", "axis", "tested"), comparison.filter(~pl.col("doubtful")))
 
 
+def titled_table(title: str, *labels: str) -> Table:
+    """A table under a title, so far with columns of labels."""
+    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in labels:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
 def as_table(section: Section) -> Table:
     """The terminal's table: a line for each group and predictor."""
-    table = Table(title=Text(section.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in (*section.by, "predictor"):
-        table.add_column(name, no_wrap=True)
+    table = titled_table(section.title, *section.by, "predictor")
     table.add_column("n", justify="right")
     for metric in METRICS:
         table.add_column(f"{_TITLES[metric]} MAPE %", justify="right")

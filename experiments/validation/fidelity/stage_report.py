@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from experiments.validation.fidelity.campaigns import METRICS
-from experiments.validation.fidelity.report import Section, as_table, save
+from experiments.validation.fidelity.report import Section, as_table, save, titled_table
 from framework.cli.files import write_whole
 from framework.timing.calibration_terms import Calibration
 
@@ -39,11 +37,11 @@ class Record:
 def stage_tables(record: Record) -> Iterator[Table]:
     """The terminal's tables: each stage by each fit, their means, and closed loops by the fit to stages."""
     shown = with_errors(record.stages)
-    table = _table("Stages in open loop that a fit has not seen, by what it has: errors in percent", ("stage", "fit"))
+    table = _table("Stages in open loop that a fit has not seen, by what it has: errors in percent", "stage", "fit")
     for line in shown.iter_rows(named=True):
         table.add_row(line["stage"], line["fit"], *(f"{line[f'error_{metric}']:+.1f}" for metric in METRICS))
     yield table
-    table = _table("Their mean absolute and largest errors in percent", ("fit",))
+    table = _table("Their mean absolute and largest errors in percent", "fit")
     for line in means(record.stages).iter_rows(named=True):
         cells = (f"{line[f'{metric}_mape']:.1f} ({line[f'{metric}_most']:.1f})" for metric in METRICS)
         table.add_row(line["fit"], *cells)
@@ -102,10 +100,8 @@ def draw_stages(stages: pl.DataFrame, folder: Path) -> list[Path]:
     return [save(figure, folder / f"stages.{suffix}", suffix) for suffix in ("svg", "png")]
 
 
-def _table(title: str, columns: tuple[str, ...]) -> Table:
-    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=True)
+def _table(title: str, *labels: str) -> Table:
+    table = titled_table(title, *labels)
     for metric in METRICS:
         table.add_column(_NAMES[metric], justify="right")
     return table

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
+from experiments.validation.fidelity.report import titled_table
 from experiments.validation.given.replay import Judged
 
 _HEADS = {
@@ -22,7 +21,7 @@ _UNITS = {"tokens_per_s_gpu": "output tokens/s a GPU", "e2e_s": "s, mean of a re
 
 def stage_table(stages: Sequence[Sequence[Judged]]) -> Table:
     """A line for each stage, a column for each figure, and the mean absolute errors."""
-    table = _table("Stages in open loop: predicted / measured in ms, and the error in percent", ["stage"])
+    table = titled_table("Stages in open loop: predicted / measured in ms, and the error in percent", "stage")
     for figure in _HEADS:
         table.add_column(_HEADS[figure], justify="right", no_wrap=True)
     for judged in stages:
@@ -34,7 +33,7 @@ def stage_table(stages: Sequence[Sequence[Judged]]) -> Table:
 
 def offline_table(rows: Sequence[Judged]) -> Table:
     """A line for each row, and the mean absolute error."""
-    table = _table("All requests at once: predicted / measured, and the error in percent", ["row", "figure"])
+    table = titled_table("All requests at once: predicted / measured, and the error in percent", "row", "figure")
     table.add_column("predicted / measured", justify="right", no_wrap=True)
     for one in rows:
         table.add_row(one.row, _UNITS[one.figure], _cell(one))
@@ -62,10 +61,3 @@ def _cell(one: Judged) -> str:
 
 def _figures(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:#.3g}"
-
-
-def _table(title: str, columns: Sequence[str]) -> Table:
-    table = Table(title=Text(title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=True)
-    return table

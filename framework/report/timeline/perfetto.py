@@ -35,7 +35,7 @@ from framework.report.timeline.requests import (
     steps_thread,
 )
 from framework.report.timeline.routes import names_of
-from framework.report.timeline.trace_events import event, filled, us
+from framework.report.timeline.trace_events import event, filled, thread_name, us
 from framework.result import Result
 
 _ROWS_AT_ONCE = 100_000
@@ -117,10 +117,10 @@ def _names(result: Result) -> list[str]:
     events: list[str] = []
     for instance, name in enumerate(names):
         events += _process(instance, f"{name} (instance {instance})")
-        events.append(_thread(instance, steps_thread(result), "steps"))
+        events.append(thread_name(instance, steps_thread(result), "steps"))
         if instance in concurrent:
-            events.append(_thread(instance, steps_thread(result) + 1, "concurrent prefills"))
-        events += [_thread(i, steps_thread(result) + k, THREADS[k]) for i, k in sorted(failed) if i == instance]
+            events.append(thread_name(instance, steps_thread(result) + 1, "concurrent prefills"))
+        events += [thread_name(i, steps_thread(result) + k, THREADS[k]) for i, k in sorted(failed) if i == instance]
     return [*events, *_process(process_of(result), "requests")]
 
 
@@ -128,10 +128,6 @@ def _process(number: int, name: str) -> tuple[str, str]:
     """The name of a process, and its place in the order of numbers."""
     named = event(name="process_name", ph="M", pid=number, args={"name": name})
     return named, event(name="process_sort_index", ph="M", pid=number, args={"sort_index": number})
-
-
-def _thread(process: int, number: int, name: str) -> str:
-    return event(name="thread_name", ph="M", pid=process, tid=number, args={"name": name})
 
 
 def _slice(thread: int) -> pl.Expr:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.metrics.service.programs import waits_for
-from framework.report.timeline.trace_events import event
+from framework.report.timeline.trace_events import event, thread_name
 from framework.result import STATES, Result
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,7 @@ def program_events(result: Result, requests_process: int, end_s: Floats, window_
     if not slices:
         return []
     used = sorted({lane for lane, _ in slices})
-    names = [_named(process, process + 1 + lane, lanes.names[lane]) for lane in used]
+    names = [thread_name(process, process + 1 + lane, lanes.names[lane]) for lane in used]
     heads = [event(name="process_name", ph="M", pid=process, args={"name": "programs"})]
     heads.append(event(name="process_sort_index", ph="M", pid=process, args={"sort_index": process}))
     return [*heads, *names, *(text for _, text in slices)]
@@ -102,7 +102,3 @@ def _overlaps(begin_s: float, end_s: float, window_s: Window) -> bool:
 
 def _us(time_s: float) -> float:
     return round(time_s * _US, 3)
-
-
-def _named(process: int, number: int, name: str) -> str:
-    return event(name="thread_name", ph="M", pid=process, tid=number, args={"name": name})

@@ -26,3 +26,8 @@ def us(column: str) -> pl.Expr:
     """Nanoseconds as decimal microseconds."""
     whole, rest = pl.col(column) // 1000, pl.col(column) % 1000
     return pl.concat_str([whole.cast(pl.String), pl.lit("."), rest.cast(pl.String).str.zfill(3)])
+
+
+def thread_name(process: int, number: int, name: str) -> str:
+    """The name of a thread of a process."""
+    return event(name="thread_name", ph="M", pid=process, tid=number, args={"name": name})
