@@ -18,7 +18,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from framework.compiler.sources import import_closure, source_hash
-from framework.compiler.user_cache import kept_file, read_back, write_back
+from framework.compiler.user_cache import keep_youngest, kept_file, read_back, write_back
 from framework.errors import InputError
 
 _TEMPORARY = re.compile(
@@ -137,8 +137,10 @@ def kept_or_made(kind: type[T], depends_on: tuple[object, ...], code: Path, make
     made = make()
     pickled = pickle.dumps(made)
     if file is not None and len(pickled) <= _MOST_BYTES:
-        file.unlink(missing_ok=True)
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
         write_back(file, pickled)
+        keep_youngest(file.parent, _MOST_FILES)  # a process may make thousands
     return made
 
 

@@ -99,7 +99,12 @@ def write_back(file: Path, content: bytes) -> None:
 
 @functools.cache
 def _prune(directory: Path, most: int) -> None:
-    """Remove all files except the youngest few, once in a process."""
+    """`keep_youngest`, once in a process."""
+    keep_youngest(directory, most)
+
+
+def keep_youngest(directory: Path, most: int) -> None:
+    """Remove all files except the youngest few."""
     with suppress(OSError):
         files = sorted(directory.iterdir(), key=lambda file: file.stat().st_mtime, reverse=True)
         for file in files[most:]:

@@ -319,6 +319,9 @@ def test_a_sample_is_kept_for_other_processes(monkeypatch: pytest.MonkeyPatch, t
         files[0].touch()
         assert sample_fitted(files[0], 50, seed).frame.equals(drawn.frame)
     assert len(asked) == 4
+    for seed in range(40):
+        sample_fitted(files[0], 50, seed)
+    assert len(list((tmp_path / "cache" / "servelab" / "traces").iterdir())) == 32
 
 
 def test_samples_are_numbered_from_the_first_seed() -> None:
