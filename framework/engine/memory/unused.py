@@ -16,6 +16,7 @@ _SET = {
         *("speculates", "adaptive_depth"),
         "reserves",
         "spans",
+        "by_admission",
         *("joins", "overlaps"),  # programs
         *("preemption", "least_urgent", "fewest_tokens"),  # other than recomputing the latest
         "unchunked",
