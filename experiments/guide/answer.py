@@ -55,7 +55,7 @@ class Answer:
 
 def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     """Run what the plan describes. Raises InputError if no family serves the load at any rate."""
-    families = chosen(plan.families)
+    families = chosen(plan.families, plan.decode_gpu)
     runs = Runs(plan, families, progress, expected_runs(plan))
     task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(_workload(runs)))
     tuned = all_tuned(runs, families, task)

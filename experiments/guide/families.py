@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 _ROUTER = "policy.routing=least_queued"  # router of prompts, the same for all families
@@ -37,6 +37,8 @@ class Family:
         return tuple(word.partition("=")[0] for word in self.fixed)
 
 
+DECODE_GPU = "a100"  # on which `unlike` decodes, unless the user names another
+_DECODE_GPU = "+gpu@cluster.decode_gpu="
 _DISAGGREGATED = (_ROUTER, "policy.placement=least_kv", _SEQUENCES, _PROMPTS)
 FAMILIES = (
     Family(
@@ -100,13 +102,27 @@ FAMILIES = (
         "P:D (instances)",
         unmoved_by="",
     ),
+    Family(
+        "unlike",
+        "disaggregated, two kinds of GPU",
+        ("policy=distserve", "policy.order=fcfs", *_DISAGGREGATED, _DECODE_GPU + DECODE_GPU),
+        "pd",
+        "prefill_gpus",
+        "P:D (instances)",
+        unmoved_by="",
+    ),
 )
 USUAL = tuple(family.name for family in FAMILIES[:4])  # compared unless the user names others
 
 
-def chosen(names: Sequence[str]) -> tuple[Family, ...]:
-    """The families of these names."""
-    return tuple(family for family in FAMILIES if family.name in names)
+def chosen(names: Sequence[str], decode_gpu: str = DECODE_GPU) -> tuple[Family, ...]:
+    """The families of these names; `decode_gpu`: the second kind of GPU, of the family that has two."""
+    return tuple(_with_decode_gpu(family, decode_gpu) for family in FAMILIES if family.name in names)
+
+
+def _with_decode_gpu(family: Family, name: str) -> Family:
+    fixed = (_DECODE_GPU + name if word.startswith(_DECODE_GPU) else word for word in family.fixed)
+    return replace(family, fixed=tuple(fixed))
 
 
 def described(settings: Mapping[str, Any]) -> str:

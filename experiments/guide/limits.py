@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from experiments.guide.families import Family
-from experiments.guide.runs import Runs
+from experiments.guide.runs import Runs, at_price
 from experiments.guide.samples import Samples
 from experiments.guide.tuning import Task, tuned
 from framework.metrics.statistics import Estimate, estimate
@@ -52,7 +52,7 @@ def fronts(runs: Runs, families: Sequence[Family], rate_rps: float, trials: int,
     """Every family at that rate, tuned equally for the least factor on both limits, on the sample of the searches."""
     limits_s = (runs.base.settings["slo.ttft_s"], runs.base.settings["slo.tpot_s"])
     overrides = ("objective=goodput", f"trace.rate={rate_rps:.6g}")
-    task = Task(overrides, lambda record: -_scale(record, limits_s), trials, samples.seed)
+    task = Task(overrides, lambda record, _: -_scale(record, limits_s), trials, samples.seed)
     found = []
     for family in families:
         done = tuned(runs, family, task)
@@ -64,7 +64,9 @@ def fronts(runs: Runs, families: Sequence[Family], rate_rps: float, trials: int,
         kept = [one for one in holds if not any(_beats(other, one) for other in holds)]
         again: list[Record] = []
         if kept and done.best is not None:
-            again = samples.records(runs, (*family.arguments(overrides), *done.best.point.overrides)) or []
+            point = done.best.point
+            own = at_price(family.arguments(overrides), runs.rate_worth(family, point))
+            again = samples.records(runs, (*own, *point.overrides)) or []
         figures = [(*_latencies_ms(record), _scale(record, limits_s)) for record in again]
         estimates = tuple(estimate(np.array(values)) for values in zip(*figures, strict=True))
         found.append(Front(family, tuple(sorted(kept, key=lambda hold: (hold.ttft_ms, hold.tpot_ms))), estimates))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.guide.families import FAMILIES, USUAL
+from experiments.guide.families import DECODE_GPU, FAMILIES, USUAL
 from framework.checks import require_choice
 from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
@@ -23,6 +23,7 @@ OWN = {
     "cell_replicates": "the same of each cell of the map, 4 by default; at least 4",
     "seed": "of the first sample and of the searches, 0 by default",
     "families": f"those compared, of {','.join(one.name for one in FAMILIES)}; by default {','.join(USUAL)}",
+    "decode_gpu": f"GPU on which families=unlike decodes, {DECODE_GPU} by default; gpu= is that of all others",
     "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all by default, or none",
     "axes": f"of the map: {','.join(AXES)}, all by default",
     "out": "directory of the results, outputs/guide/NAME by default",
@@ -52,6 +53,7 @@ class Plan:
     cell_replicates: int
     seed: int
     families: tuple[str, ...]
+    decode_gpu: str
     parts: tuple[str, ...]
     axes: tuple[str, ...]
     shared: tuple[str, ...]
@@ -79,6 +81,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     if "objective" in chosen:
         raise InputError("objective= is the guide's own: rates are searched, and runs at one rate with them")
     server = () if "server" in chosen else _SERVER
+    families = _several(own, "families", tuple(one.name for one in FAMILIES), USUAL)
     preset = (f"+guide={own['preset']}",) if "preset" in own else ()
     return Plan(
         load=load,
@@ -88,7 +91,8 @@ def read_plan(arguments: Sequence[str]) -> Plan:
         replicates=_replicates(own, "replicates", 6),
         cell_replicates=_replicates(own, "cell_replicates", 4),
         seed=0 if own.get("seed", "0") == "0" else whole("seed", own["seed"]),
-        families=_several(own, "families", tuple(one.name for one in FAMILIES), USUAL),
+        families=families,
+        decode_gpu=_decode_gpu(own, families, chosen.get("gpu", "h100")),
         parts=() if own.get("parts") == "none" else _several(own, "parts", PARTS),
         axes=_several(own, "axes", AXES),
         shared=(*server, *preset, *(word for word in overrides if not word.startswith("objective."))),
@@ -105,6 +109,18 @@ def _load(own: Mapping[str, str], chosen: Mapping[str, str]) -> str:
         require_choice("preset", own["preset"], tuple(presets()))
         return own["preset"]
     return chosen["trace"]
+
+
+def _decode_gpu(own: Mapping[str, str], families: Sequence[str], gpu: str) -> str:
+    found = own.get("decode_gpu", DECODE_GPU)
+    if "unlike" not in families:
+        if "decode_gpu" in own:
+            raise InputError(f"decode_gpu={found} is of families=unlike, which is not compared; name it too")
+        return found
+    require_choice("decode_gpu", found, tuple(sorted(path.stem for path in (CONF / "gpu").glob("*.yaml"))))
+    if found == gpu:
+        raise InputError(f"families=unlike needs two kinds of GPU, and gpu and decode_gpu are both {gpu}; name another")
+    return found
 
 
 def _name(load: str, chosen: Mapping[str, str]) -> str:

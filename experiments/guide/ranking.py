@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.guide.families import Family
-from experiments.guide.runs import Runs
+from experiments.guide.runs import Runs, at_price
 from experiments.guide.samples import Samples
 from experiments.guide.tuning import Task, Tuned
 from experiments.tune.space import Point
 from framework.metrics.statistics import LEVEL, Estimate, compare, estimate, holm
+from framework.run.store import Record
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """The best of a family: its rates (requests/s, or the task's first goal) on each sample, (replicates,).
+    """The best of a family: what it is worth (requests/s, or the task's first goal) on each sample, (replicates,).
 
     `is_settled`: whether all underlying rates could be decided.
     """
@@ -94,10 +95,18 @@ def entered(runs: Runs, tuned: Sequence[Tuned], task: Task, samples: Samples) ->
         best = one.best
         if best is None or best.worth <= 0:
             continue
-        job = (*one.family.arguments(task.overrides), *best.point.overrides)
-        found = (
-            samples.played(runs, job, task.worth) if task.start_rps is None else samples.searched(runs, job, best.worth)
-        )
-        if found is not None:
-            entrants.append(Entrant(one.family, best.point, best.worth, found.values, found.is_settled))
+        count = runs.rate_worth(one.family, best.point)
+        job = (*at_price(one.family.arguments(task.overrides), count), *best.point.overrides)
+        if task.start_rps is None:
+            played = samples.records(runs, job)
+            values, is_settled = _worths(played, task, count), True
+        else:
+            found = samples.searched(runs, job, best.worth / count)
+            values, is_settled = (None, True) if found is None else (found.values * count, found.is_settled)
+        if values is not None:
+            entrants.append(Entrant(one.family, best.point, best.worth, values, is_settled))
     return ranked(entrants) if entrants else None
+
+
+def _worths(records: Sequence[Record] | None, task: Task, rate_worth: float) -> Floats | None:
+    return None if records is None else np.array([task.worth(one, rate_worth) for one in records])

@@ -105,8 +105,21 @@ def _verdict(answer: Answer) -> Iterator[Text]:
     for one in answer.tuned:
         if one.refusal:
             yield Text(f"{one.family.label}: {one.refusal}")
+    yield from (Text(line) for line in prices(answer))
     if (line := families_unlike(answer)) is not None:
         yield Text(line)
+
+
+def prices(answer: Answer) -> Iterator[str]:
+    """For each family with a second kind of GPU, what its rates count."""
+    for one in answer.tuned:
+        own = Configuration((*answer.plan.shared, *one.family.fixed)).settings
+        if (other_usd := own.get("cluster.decode_gpu.usd_per_hour")) is not None:
+            gpu, usd, decode_gpu = own["gpu.name"], own["gpu.usd_per_hour"], own["cluster.decode_gpu.name"]
+            yield (
+                f"{one.family.label}: {decode_gpu} decodes, at {other_usd:g} $ an hour for {usd:g} of {gpu}."
+                f" Rates count by price: as if the money of all its GPUs bought {gpu}."
+            )
 
 
 def families_unlike(answer: Answer) -> str | None:

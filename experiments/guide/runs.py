@@ -8,7 +8,7 @@ from experiments.guide.families import Family
 from experiments.guide.plan import Plan
 from experiments.tune.base import Configuration
 from experiments.tune.feasible import Feasibility
-from experiments.tune.space import Space
+from experiments.tune.space import Point, Space
 from experiments.tune.space_file import read_space
 from framework.errors import InputError
 from framework.run.store import Record
@@ -26,6 +26,7 @@ class Runs:
         self.base = Configuration(plan.shared)
         self._progress, self._expected, self._done = progress, expected, 0
         self._records: list[Record] = []
+        self._decode_usd: dict[str, float] = {}  # per hour and GPU, of families whose decode GPUs are of another kind
         self._spaces = {family.name: self._space(family, plan.gpus) for family in families}
 
     def space(self, family: Family) -> Space:
@@ -34,6 +35,14 @@ class Runs:
     def feasible(self, family: Family) -> Feasibility:
         """The feasible points in all cells together: no axis of the map changes them."""
         return self._spaces[family.name][1]
+
+    def rate_worth(self, family: Family, point: Point) -> float:
+        """What a request/s of a point counts: the price of the given GPUs over that of its own; 1 for one kind."""
+        if family.name not in self._decode_usd:
+            return 1.0
+        price, gpus = float(self.base.settings["gpu.usd_per_hour"]), self.plan.gpus
+        others = point.settings["cluster.decode"] * point.settings["cluster.decode_tp"]
+        return gpus * price / ((gpus - others) * price + others * self._decode_usd[family.name])
 
     @property
     def first(self) -> Record:
@@ -54,8 +63,23 @@ class Runs:
     def _space(self, family: Family, gpus: int) -> tuple[Space, Feasibility]:
         base = self.base.with_overrides(family.fixed)
         settings = {**base.choices, **base.settings}
+        if (usd := base.settings.get("cluster.decode_gpu.usd_per_hour")) is not None:
+            if min(usd, base.settings["gpu.usd_per_hour"]) <= 0:
+                raise InputError(f"families={family.name} compares by price: set usd_per_hour of both kinds of GPU")
+            self._decode_usd[family.name] = float(usd)
         space = read_space(family.space, settings, family.given, {"gpus": str(gpus)})
         return space, Feasibility(space, base)
+
+
+def at_price(overrides: Sequence[str], rate_worth: float) -> tuple[str, ...]:
+    """The settings, with a `trace.rate` that counts as much as theirs where a request/s counts `rate_worth`."""
+    if rate_worth == 1:
+        return tuple(overrides)
+    named = (word.partition("=") for word in overrides)
+    return tuple(
+        f"{name}={float(value) / rate_worth:.6g}" if name == "trace.rate" else f"{name}{sign}{value}"
+        for name, sign, value in named
+    )
 
 
 def starting_at(rate_rps: float) -> str:

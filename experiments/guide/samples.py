@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,11 +52,6 @@ class Samples:
         tpot_ms = found.get("p90_tpot_ms")
         values = np.array(found["capacity_replicates"], np.float64)
         return Sampled(values, found["capacity_settled"], float("nan") if tpot_ms is None else float(tpot_ms))
-
-    def played(self, runs: Runs, job: Sequence[str], worth: Callable[[Record], float]) -> Sampled | None:
-        """The worth of a run at the given rate on each sample; None if it is refused."""
-        records = self.records(runs, job)
-        return None if records is None else Sampled(np.array([worth(record) for record in records]))
 
     def records(self, runs: Runs, job: Sequence[str]) -> list[Record] | None:
         """A run at the given rate on each sample; None if it is refused."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from experiments.guide.families import Family
-from experiments.guide.runs import first_step, starting_at
+from experiments.guide.runs import at_price, first_step, starting_at
 from experiments.tune.feasible import Feasibility
 from experiments.tune.space import Drawn, Point, Space
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 
-Worth = Callable[[Record], float]
+Worth = Callable[[Record, float], float]  # of a run, in which a request/s counts as much as is said
 _NEAR = 1.2  # first step of a search from the rate of a nearby load
 _RACE = 1.1  # the same for a configuration that has won its race
 
@@ -32,6 +32,8 @@ class Runner(Protocol):
     def space(self, family: Family) -> Space: ...
 
     def feasible(self, family: Family) -> Feasibility: ...
+
+    def rate_worth(self, family: Family, point: Point) -> float: ...
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]: ...
 
@@ -55,7 +57,7 @@ class Task:
 class Trial:
     """A tried configuration; `record` is None if it was refused, for `refusal`.
 
-    `raced_rps`: the rate at which it had to beat the best so far; None if its own highest rate was searched.
+    `raced_rps`: what it had to be worth to beat the best so far; None if its own highest rate was searched.
     """
 
     point: Point
@@ -91,14 +93,14 @@ class Tuned:
         return max(run, key=lambda trial: trial.worth, default=None)
 
 
-def value(record: Record) -> float:
-    """The worth of a run by its own objective."""
-    return record.value
+def value(record: Record, rate_worth: float) -> float:
+    """The worth of a run by its own objective, a rate."""
+    return record.value * rate_worth
 
 
-def good_rps(record: Record) -> float:
+def good_rps(record: Record, rate_worth: float) -> float:
     """The rate of good requests among those that arrive, which does not depend on how long a run takes to drain."""
-    return float(record.summary["slo_attainment"] * record.config["trace.rate"])
+    return float(record.summary["slo_attainment"] * record.config["trace.rate"]) * rate_worth
 
 
 def tuned(runs: Runner, family: Family, task: Task, begin: Trial | None = None) -> Tuned:
@@ -129,14 +131,14 @@ class _Trials:
 
     def __init__(self, runs: Runner, family: Family, task: Task, begin: Trial | None) -> None:
         self._runs, self._family, self._task, self._begin = runs, family, task, begin
-        self._leader: Record | None = None  # leader of the races
+        self._most = self._least_rps = 0.0  # worth of the leader of the races, and the least that it does not reach
         self.tried: dict[tuple[str, ...], Trial] = {}
 
     def best_of(self, points: Sequence[Point]) -> Point | None:
         """The best of these points, each of which is tried unless it was; None if none can be run."""
         new = list({point.overrides: point for point in points if point.overrides not in self.tried}.values())
         # 1: the first has no rival to race
-        alone = 1 if self._task.start_rps is not None and self._leader is None else 0
+        alone = 1 if self._task.start_rps is not None and self._most == 0 else 0
         for some in (new[:alone], new[alone:]):
             self._try(some)
         known = [self.tried[point.overrides] for point in points]
@@ -145,28 +147,29 @@ class _Trials:
 
     def _try(self, points: Sequence[Point]) -> None:
         """Run points concurrently; those of a race all begin at the same rate."""
-        raced_rps = None if self._leader is None else float(self._leader.summary["capacity_high"])
-        shared = (*self._family.arguments(self._task.overrides), f"seed={self._task.seed}", *self._search(raced_rps))
-        outcomes = self._runs.run([(*shared, *point.overrides) for point in points]) if points else []
-        for point, one in zip(points, outcomes, strict=True):
-            worth = -float("inf") if one.record is None else self._task.worth(one.record)
+        raced_rps = self._least_rps or None
+        own, seed = self._family.arguments(self._task.overrides), f"seed={self._task.seed}"
+        counts = [self._runs.rate_worth(self._family, point) for point in points]
+        jobs = [
+            (*at_price(own, count), seed, *self._search(raced_rps, count), *point.overrides)
+            for point, count in zip(points, counts, strict=True)
+        ]
+        for point, count, one in zip(points, counts, self._runs.run(jobs) if jobs else [], strict=True):
+            worth = -float("inf") if one.record is None else self._task.worth(one.record, count)
             self.tried[point.overrides] = Trial(point, worth, one.record, one.refusal or "", raced_rps)
             if self._task.start_rps is not None and one.record is not None and worth > self._most:
-                self._leader = one.record
+                self._most, self._least_rps = worth, float(one.record.summary["capacity_high"]) * count
 
-    @property
-    def _most(self) -> float:
-        return 0.0 if self._leader is None else self._task.worth(self._leader)
-
-    def _search(self, raced_rps: float | None) -> tuple[str, ...]:
+    def _search(self, raced_rps: float | None, rate_worth: float) -> tuple[str, ...]:
         """The settings of a search or a race; none if the rate is set."""
         if self._task.start_rps is None:
             return ()
         if raced_rps is not None:
-            return (starting_at(self._most), first_step(_RACE), f"objective.at_least={raced_rps:.6g}")
+            at_least = f"objective.at_least={raced_rps / rate_worth:.6g}"
+            return (starting_at(self._most / rate_worth), first_step(_RACE), at_least)
         if self._begin is not None and self._begin.worth > 0:
-            return (starting_at(self._begin.worth), first_step(_NEAR))
-        return (starting_at(self._task.start_rps),)
+            return (starting_at(self._begin.worth / rate_worth), first_step(_NEAR))
+        return (starting_at(self._task.start_rps / rate_worth),)
 
 
 def _room(points: Sequence[Point], tried: Mapping[tuple[str, ...], Trial], trials: int) -> int:

@@ -13,7 +13,7 @@ from experiments.league.results import Entry, Played
 from experiments.league.study import Cell
 from experiments.tune.base import Configuration, with_demand
 from experiments.tune.feasible import LARGEST_POOL, Feasibility
-from experiments.tune.space import Space
+from experiments.tune.space import Point, Space
 from experiments.tune.space_file import read_space
 from framework.cli.explain import explain
 from framework.errors import InputError
@@ -60,6 +60,10 @@ class _Runs:
 
     def feasible(self, family: Family) -> Feasibility:
         return self._feasible
+
+    def rate_worth(self, family: Family, point: Point) -> float:
+        """1: all of an entrant's trials have the same GPUs."""
+        return 1.0
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
         return self._sweep.run(jobs)

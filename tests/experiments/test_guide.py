@@ -149,8 +149,8 @@ class Anything:
 class Hill:
     """Stands for the runs of families whose spaces are those of conf/space: worth falls off from one point."""
 
-    def __init__(self, top: dict[str, int]) -> None:
-        self.top = top
+    def __init__(self, top: dict[str, int], counts: dict[int, float] | None = None) -> None:
+        self.top, self.counts = top, counts or {}  # by TP what a request/s counts, 1 unless it is said
         self.asked: list[tuple[str, ...]] = []
 
     def space(self, family: Family) -> Space:
@@ -163,6 +163,9 @@ class Hill:
 
     def feasible(self, family: Family) -> Anything:
         return Anything([point for point in self.space(family).points() if point.shortfall == 0])
+
+    def rate_worth(self, family: Family, point: Point) -> float:
+        return self.counts.get(point.settings.get("cluster.tp", 0), 1.0)
 
     def run(self, jobs: Sequence[Sequence[str]]) -> list[Outcome]:
         self.asked += [tuple(job) for job in jobs]
@@ -227,6 +230,26 @@ def test_races_end_where_full_searches_do(family: Family, tp: int) -> None:
     given_up = [one for one in raced.trials if one.is_given_up]
     assert given_up
     assert all(one.raced_rps is not None and one.raced_rps <= 1.01 * raced.best.worth for one in given_up)
+
+
+def test_races_are_run_at_rates_that_count_as_much() -> None:
+    hill = Hill({"cluster.tp": 4}, {1: 4.0})
+    found = tuned(hill, BY_NAME["chunked"], Task((), value, 30, 0, 5.0))  # type: ignore[arg-type]
+    assert found.best is not None
+    assert found.best.point.settings["cluster.tp"] == 1  # 7 requests/s, which count as 28
+    assert found.best.worth == 28
+    assert {word for job in hill.asked[1:] for word in job if "at_least" in word} == {
+        *("objective.at_least=7.07", "objective.at_least=28.28"),
+    }
+    fixed = Hill({}, {1: 4.0})
+    tuned(fixed, BY_NAME["chunked"], Task(("trace.rate=6",), value, 30, 0))  # type: ignore[arg-type]
+    rates = {int(words["cluster.tp"]): words["trace.rate"] for job in fixed.asked for words in [told(job)]}
+    assert rates[1] == "1.5"
+    assert {rates[tp] for tp in rates if tp > 1} == {"6"}
+
+
+def told(job: Sequence[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in job)
 
 
 def test_a_load_that_is_near_gives_the_point_and_the_rate_to_begin_with() -> None:
@@ -325,6 +348,25 @@ def test_two_families_are_tuned_equally_and_give_the_same_bytes_again(
 
 
 @pytest.mark.slow
+def test_rates_on_two_kinds_of_gpu_count_by_price(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("families=disaggregated,unlike", "gpus=3", "decode_gpu=l40s", "trials=1")
+    assert typed("guide")([word for word in SMALL if word not in ("gpus=2", "trials=1")] + list(words)) == 0
+    assert "l40s decodes, at 0.86 $ an hour for 2.99 of h100. Rates count by price" in capsys.readouterr().out
+    ranking = json.loads((here / "out" / "guide.json").read_text())["ranking"]["entrants"]
+    entrant = next(one for one in ranking if one["family"] == "unlike")
+    decodes = entrant["settings"]["cluster.decode"] * entrant["settings"]["cluster.decode_tp"]
+    stored = [json.loads(path.read_text()) for path in (here / "results" / "records").glob("*.json")]
+    rates = [
+        one["summary"]["capacity_replicates"]
+        for one in stored
+        if one["config"].get("cluster.decode_gpu.name") == "l40s" and len(one["summary"]["capacity_replicates"]) == 4
+    ]
+    assert len(rates) == 1
+    usd = (3 - decodes) * 2.99 + decodes * 0.86
+    assert entrant["rates"] == pytest.approx([rate * 2.99 / usd for rate in rates[0]])
+
+
+@pytest.mark.slow
 def test_a_map_is_made_of_searches_and_of_runs_at_a_rate(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = ("families=chunked,disaggregated", "parts=map,batch,limits", "axes=load,link", "cell_trials=2")
     assert typed("guide")([word for word in SMALL if word != "parts=none"] + list(parts)) == 0
@@ -400,6 +442,9 @@ def setting(value: float) -> Setting:
         (("preset=chat", "parts=nonesuch"), "parts must be one of knobs, batch, map, hits, limits"),
         (("preset=chat", "axes=load,nonesuch"), "axes must be one of load"),
         (("preset=chat", "families=nonesuch"), "families must be one of whole, chunked"),
+        (("preset=chat", "decode_gpu=l40s"), "decode_gpu=l40s is of families=unlike, which is not compared"),
+        (("preset=chat", "families=unlike", "decode_gpu=h1"), "decode_gpu must be one of a100, a100_pcie"),
+        (("preset=chat", "families=unlike", "decode_gpu=h100"), "gpu and decode_gpu are both h100"),
         (("preset=chat", "trials=0"), "trials must be a whole number"),
         (("preset=chat", "objective=goodput"), "objective= is the guide's own"),
         (("preset=chat", "gpus=1", "gpus=2"), "gpus is given twice"),

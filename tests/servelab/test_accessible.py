@@ -1,6 +1,6 @@
 """What axe-core finds on the pages, drawn in Chromium: nothing.
 
-It needs the script of axe-core, by `pip install axe-core-python` or as a file that AXE_CORE names.
+The script of axe-core is that of `axe-playwright-python`, or a file that AXE_CORE names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SAID = "(one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 150))
 
 def axe() -> Path | None:
     """The script of axe-core, if this machine has it."""
-    package = importlib.util.find_spec("axe_core_python")
+    package = importlib.util.find_spec("axe_playwright_python")
     folders = package.submodule_search_locations if package is not None else None
     named = os.environ.get("AXE_CORE") or (f"{folders[0]}/axe.min.js" if folders else "")
     return Path(named) if named and Path(named).is_file() else None
