@@ -92,6 +92,13 @@ def test_the_first_page_of_the_site_links_to_pages_of_the_site() -> None:
     assert linked <= set(SITE)
 
 
+def test_pages_of_the_site_link_to_pages_of_the_site() -> None:
+    """`make docs` ends at a link to a page elsewhere in the repository, which GitHub would show."""
+    for name, page in SITE.items():
+        places = [place for place, _ in _LINK.findall(_CODE.sub("", page.read_text())) if place.endswith(".md")]
+        assert {(page.parent / place).resolve() for place in places} <= set(SITE.values()), name
+
+
 def test_the_site_loads_nothing_from_a_network() -> None:
     """`make docs` looks through its pages with this."""
     loaded = runpy.run_path(str(ROOT / "docs" / "conf.py"))["loaded"]
