@@ -4,6 +4,10 @@ An instance prefills or decodes, never both in a step, and no KV moves. Decodes 
 saved time; a prefill is admitted while that covers it. The instances of a macro-instance take new requests in turn:
 each until the next prompt would break TTFT, TPOT or its memory (rolling activation). An instance prefills at once what
 it has taken, one prompt after another; a prompt that none could take waits until saved time covers it.
+
+In a fleet (`cluster.on_at_start` below `cluster.instances`) an instance is started where too many prompts find nobody
+to take them, and one is stopped after a time without such prompts. Macro-instances split and merge as instances come
+and go (mitosis scaling); requests stay where they are.
 """
 
 from __future__ import annotations
@@ -16,11 +20,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.checks import Positive, Whole, checked
+from framework.checks import Count, Positive, Share, Whole, checked
+from framework.codes import OFF
 from framework.engine.setup.config import Batching
-from framework.policy import Action, Aggregated, Plan, SetTokenBudget
+from framework.policy import Action, Aggregated, Plan, SetRole, SetTokenBudget
 from framework.policy.rules import rule
 from framework.policy.view import Cluster, Request
+from framework.system.cluster import ClusterSpec
+from policies._macro_instances import MacroInstances
 
 SLACKS: dict[str, Callable[[NDArray[np.float64]], float]] = {
     "mean": lambda values: values.sum() / len(values),
@@ -58,11 +65,14 @@ _EMPTY = Queue.of(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 class EcoServe(Aggregated):
-    """`macro` instances form one macro-instance (0: all do); arrivals go to the macro-instance with the least waiting.
+    """A macro-instance has `least_members` to `most_members` instances (0: all of them); arrivals go to the one with
+    the least waiting.
 
     `slack`: either the least or the mean saved time of an instance's decodes must cover a prefill. Waiting prompts
     count as decodes from the end of their prefills on, so each of several simultaneous arrivals sees those before it.
-    An instance that decodes while prompts wait looks again every `period_s`.
+    An instance that decodes while prompts wait looks again every `period_s`. A fleet is looked at every `look_s`: it
+    grows where more than the share `refused` of the arrivals since then found nobody to take them, by one instance at a
+    time, and shrinks by one after `calm_s` without such an arrival.
     """
 
     batching_mode: ClassVar[Batching | None] = "prefill_first"
@@ -72,20 +82,33 @@ class EcoServe(Aggregated):
         self,
         ttft_s: Positive = 2.0,
         tpot_s: Positive = 0.05,
-        macro: Whole = 0,
+        least_members: Count = 4,
+        most_members: Whole = 0,
         slack: str = "least",
         period_s: Positive = 0.1,
+        look_s: Positive = 5.0,
+        refused: Share = 0.1,
+        calm_s: Positive = 60.0,
     ) -> None:
-        self.ttft_s, self.tpot_s, self.macro, self.tick_s = ttft_s, tpot_s, macro, period_s
+        self.ttft_s, self.tpot_s, self.tick_s = ttft_s, tpot_s, period_s
+        self.look_s, self.refused, self.calm_s = look_s, refused, calm_s
+        self.macro = MacroInstances(least_members, most_members)
         self.slack = rule("policy.slack", slack, SLACKS)
         self.active: dict[int, int] = {}  # the instance of each macro-instance that takes requests
         self.budget: dict[int, int] = {}  # tokens of a prefill step, of each instance
         self.waiting: dict[int, Queue] = {}  # queue of each instance
         self.taken: set[int] = set()  # requests that wait although there was room for them
+        self.arrived = self.untaken = 0  # requests since the last look at the fleet, and those that nobody could take
+        self.looked_s = self.tight_s = 0.0  # the last look, and the last one that found such a request
+
+    def layout(self, spec: ClusterSpec) -> ClusterSpec:
+        self.changes_roles = any(pool.begins_on < pool.instances for pool in spec.pools)
+        return super().layout(spec)
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         prefill_s = cluster.instances.prefill_s(request)
         number, group = self._macro_instance(cluster)
+        self.arrived += 1
         start = int(np.searchsorted(group, self.active.get(number, 0)))
         for i in (*group[start:], *group[:start]):
             if self._can_take(int(i), request, float(prefill_s[i]), cluster):
@@ -94,17 +117,16 @@ class EcoServe(Aggregated):
                 break
         else:  # none can: choose the one with the least waiting
             i = min(group, key=lambda j: (self._queue(int(j), cluster).ahead_s, j))
+            self.untaken += 1
         self.waiting[int(i)] = self.waiting.get(int(i), _EMPTY).with_last(request, float(prefill_s[i]))
         return int(i)
 
     def _macro_instance(self, cluster: Cluster) -> tuple[int, np.ndarray]:
         """The macro-instance with the least to prefill for each running member: its number, and these members."""
-        ids, size = cluster.prefill.ids, self.macro or len(cluster.instances)
-        if size >= len(cluster.instances):
-            return 0, ids
-        groups = {int(number): ids[ids // size == number] for number in np.unique(ids // size)}
+        self.macro.update(cluster.prefill.ids)
         queued = cluster.instances.queued_tokens
-        return min(groups.items(), key=lambda entry: (queued[entry[1]].mean(), entry[0]))
+        number, group = min(self.macro.groups.items(), key=lambda entry: (queued[entry[1]].mean(), entry[0]))
+        return number, np.sort(group)
 
     def _can_take(self, i: int, request: Request, prefill_s: float, cluster: Cluster) -> bool:
         there, queue = cluster.instances, self._queue(i, cluster)
@@ -161,3 +183,21 @@ class EcoServe(Aggregated):
         there = cluster.instances
         for i in np.flatnonzero((there.queued > 0) & (there.running > 0)):
             yield SetTokenBudget(int(i), int(there.token_budget[i]))  # asks for its plan again
+        if self.changes_roles and cluster.now_s >= self.looked_s + self.look_s:
+            yield from self._fleet(cluster)
+
+    def _fleet(self, cluster: Cluster) -> Iterable[Action]:
+        """Start an instance, or stop one, by what became of the arrivals since the last look."""
+        now_s, there = cluster.now_s, cluster.instances
+        if self.untaken > 0:
+            self.tight_s = now_s
+        off, is_tight = np.flatnonzero(there.next_role == OFF), self.untaken > self.refused * self.arrived
+        self.looked_s, self.arrived, self.untaken = now_s, 0, 0
+        if there.changing().any():
+            return
+        if is_tight and len(off):
+            yield SetRole(int(off[0]), "mixed")
+        elif now_s >= self.tight_s + self.calm_s and len(cluster.prefill) > 1:
+            self.macro.update(cluster.prefill.ids)
+            self.tight_s = now_s  # the next one goes after as long a time
+            yield SetRole(self.macro.spare(), "off")

@@ -198,7 +198,10 @@ _POLICIES = {
     "dynaserve": Golden(
         "policy=dynaserve " + _TWO + _REQUESTS, positive=("migrations",), requests=("predicted_output_tokens > 0",)
     ),
-    "ecoserve": Golden("policy=ecoserve policy.macro=2 policy.slack=least cluster.instances=4 " + _REQUESTS),
+    "ecoserve": Golden(
+        "policy=ecoserve policy.most_members=2 policy.least_members=1 policy.slack=least cluster.instances=4 "
+        + _REQUESTS
+    ),
     "dynamo": Golden(
         "policy=dynamo policy.local_tokens=512 " + _APART + _REQUESTS,
         requests=("transfer_s > 0", "prefill_instance = decode_instance"),

@@ -67,3 +67,34 @@ def test_what_nobody_could_take_waits_for_time_saved() -> None:
     result = play(trace(0, 0, 0, 0, 0, output=10), EcoServe(ttft_s=100.0, tpot_s=1.25, period_s=1.0))
     assert [*result.requests["prefill_instance"]] == [0, 0, 1, 1, 0]
     assert [*result.requests["first_token_s"]] == [1, 2, 1, 2, 6]
+
+
+# --- fleets -----------------------------------------------------------------------------------------------------------
+
+
+def fleet(*arrivals_s: float, on_at_start: int, refused: float = 0.1, calm_s: float = 60.0) -> Result:
+    """Three instances of a step a second; a start takes 2 s."""
+    engine = EngineConfig(token_budget=10, block_tokens=1, watermark=0.0, kv_tokens=400, start_s=2.0)
+    spec = ClusterSpec((PoolSpec("all", "mixed", 3, GPU, on_at_start=on_at_start),), LinkSpec(2.0**40))
+    policy = EcoServe(ttft_s=2.5, tpot_s=100.0, period_s=1.0, look_s=2.0, refused=refused, calm_s=calm_s)
+    result = simulate(trace(*arrivals_s, output=1), spec, MODEL, Affine(base_s=1.0), engine, policy)
+    check_result(result)
+    return result
+
+
+def test_a_fleet_grows_where_nobody_takes_the_prompts() -> None:
+    """Two of three prompts keep 2.5 s on the only instance. The look at 2 s starts another, which takes one at 5 s. The
+    look at 6 s finds that both were full: the third takes one at 9 s.
+    """
+    result = fleet(0, 0, 0, 4, 4, 4, 4, 4, 9, 9, 9, 9, 9, 9, 20, on_at_start=1)
+    assert [*result.requests["prefill_instance"][:3]] == [0, 0, 0]
+    assert set(result.requests["prefill_instance"][3:8]) == {0, 1}
+    assert set(result.requests["prefill_instance"][8:14]) == {0, 1, 2}
+    lazy = fleet(0, 0, 0, 4, 4, 4, 4, 4, 9, 9, 9, 9, 9, 9, 20, on_at_start=1, refused=0.7)
+    assert set(lazy.requests["prefill_instance"]) == {0}
+
+
+def test_a_fleet_shrinks_after_a_time_in_which_all_was_taken() -> None:
+    """All are taken. At 6 s, the first look after 5 s, instance 1 of two goes off; the third is off all the time."""
+    result = fleet(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, on_at_start=2, calm_s=5.0)
+    assert [*result.instances["off_s"]] == [0.0, 5.0, 11.0]
