@@ -20,9 +20,7 @@ def decision_lines(found: Decisions) -> list[str]:
     """The same as sentences."""
     counts = np.bincount([one.hook for one in found.routed], minlength=len(PHASES)).tolist()
     kinds = ", ".join(f"{count:,} of {phase}" for phase, count in zip(PHASES, counts, strict=True) if count)
-    lines = [
-        f"decisions  {len(found.routed):,} routes ({kinds}), {found.with_choice:,} with another instance to choose"
-    ]
+    lines = [f"{len(found.routed):,} routes ({kinds}), {found.with_choice:,} with another instance to choose."]
     if found.with_choice:
         share = 100 * found.against_estimate / found.with_choice
         lines.append(f"{share:.1f} % went to an instance although the estimate of another was less.")

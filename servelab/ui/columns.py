@@ -28,8 +28,8 @@ FIGURES = (  # of the table at first, in this order
 _LIMITS_MS = {"tpot_s": "TPOT", "tbt_p99_s": "P99 TBT of each request", "tbt_tail_s": "slowest TBT"}
 _LIMITS_S = {"ttft_s": "TTFT", "normalized_s": "latency a token", "reader_wait_s": "wait of readers"}
 _NO_LIMIT = ("reading_tokens_s", "_target_", "_convert_")
-# groups whose settings another column may decide: a policy's YAML names its cluster and its predictor
-_ABOVE = {"slo": (SLO,), "cluster": ("policy",), "predictor": ("policy",)}
+# groups whose settings another column may decide: a policy's YAML names its cluster, its predictor and engine settings
+_ABOVE = {"slo": (SLO,), **dict.fromkeys(("cluster", "predictor", "engine"), ("policy",))}
 _ALL = 1 << 20  # values of a setting that are told apart
 
 

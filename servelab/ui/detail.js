@@ -4,6 +4,8 @@ import {element, shown} from "./parts.js";
 
 const LONG = 60_000; // requests from which a run is run again on request alone
 
+const PARTS = {good_per_usd: ["goodput_rps", "usd_per_hour"], goodput_per_gpu: ["goodput_rps", "gpus"]}; // of a quotient
+
 const dialog = () => document.getElementById("detail");
 
 async function fill(place, path, waiting) {
@@ -35,6 +37,8 @@ export function open(keys) {
   const one = figure(rank);
   const said = [];
   if (isAlone && pair.length > 1) said.push(element("p", {}, `${one.words}: `, element("strong", {}, shown(one, at)), `; the best of the ${some.length.toLocaleString("en")} runs has `, element("strong", {}, shown(one, best)), `: ${label(best)}`));
+  const parts = (PARTS[rank] || []).map(figure).filter(Boolean);
+  if (isAlone && pair.length > 1 && parts.length) said.push(element("p", {}, `It has ${parts.map((part) => `${part.words} ${shown(part, at)}, the best ${shown(part, best)}`).join("; ")}.`));
   if (isAlone && pair.length === 1) said.push(element("p", {}, `The best of the ${some.length.toLocaleString("en")} runs: ${one.words} ${shown(one, at)}.`));
   const beside = element("div", {class: "beside"});
   fill(beside, `/run?keys=${pair.join(",")}`, "…");

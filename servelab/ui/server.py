@@ -128,7 +128,8 @@ class Desk:
         """One run, or two side by side: what differs, their figures, all settings."""
         records = self._records(request)
         runs = sides(records, self.watched.labels(records))
-        said = unlike([Arm(run.label, run.settings) for run in runs]) if len(runs) > 1 else ""
+        told = self.watched.varying  # the table below has these
+        said = unlike([Arm(run.label, run.settings, given=told) for run in runs]) if len(runs) > 1 else ""
         lines = [setup([run.settings for run in runs], [run.summary["gpus"] for run in runs]), said or ""]
         limits = dict.fromkeys(slo_words(record.config) for record in records)
         lines.append(f"SLO: {'; '.join(limits)}")

@@ -76,7 +76,7 @@ def in_a_browser(python: Path, file: Path) -> Answers:
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measurement:
     """A run in which KV is transferred and requests migrate."""
-    small = ("trace=synthetic", "trace.requests=300", "trace.limit=300", "trace.arrivals.rate=60")
+    small = ("trace=synthetic", "trace.requests=300", "trace.limit=300", "trace.arrivals.rate=30", "gpu=a10g")
     return perform(configured("policy=ares", *small), tmp_path_factory.mktemp("run"))
 
 
@@ -146,9 +146,12 @@ def test_tracks_have_their_names(found: Answers, measured: Measurement) -> None:
 @pytest.mark.slow
 def test_counters_have_their_units_and_highest_values(found: Answers, measured: Measurement) -> None:
     most = {row["name"]: row["most"] for row in found["counters"]}
-    assert list(most) == ["batch requests", "context tokens", "served requests", "waiting requests"]
+    of_instances = ["KV in use %", "batch requests", "context tokens", "prompts that wait tokens"]
+    assert list(most) == [*of_instances, "served requests", "waiting requests"]
     log = measured.result.step_log
     assert most["batch requests"] == log["batch"].max()
     assert most["context tokens"] == log["context"].max()
+    assert 0 < most["KV in use %"] <= 100
+    assert 0 < most["prompts that wait tokens"] <= measured.evaluation.summary["total_input_tokens"]
     assert 0 < most["waiting requests"] <= measured.evaluation.summary["offered"]
     assert 0 < most["served requests"] <= measured.evaluation.summary["offered"]

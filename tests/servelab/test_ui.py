@@ -26,6 +26,7 @@ from framework.metrics.summary import evaluate
 from framework.run.job import flattened, stored
 from framework.run.live import Running, Told, running_in
 from framework.run.store import Record, Store
+from servelab.ui.columns import Columns
 from tests.conftest import ROOT
 from tests.helpers.browser import Tab, program, tab
 from tests.helpers.composing import configured
@@ -120,7 +121,15 @@ def test_two_runs_are_shown_side_by_side(shown: tuple[int, Path, list[Record]]) 
     assert "Besides the policy" not in page.text
     rows = re.findall(r"<tr><td>policy</td><td>chunked</td><td>ares</td></tr>", body)
     assert len(rows) == 1
+    assert "<td>price of the GPUs (USD/hour)</td>" in body
     assert f"of {first.key}" in asked(port, f"/run?keys={first.key}")[1]
+
+
+def test_what_a_policy_brings_along_is_no_setting_of_its_own() -> None:
+    columns = Columns()
+    for number, (policy, cached, budget) in enumerate([("a", True, 1), ("b", False, 1), ("b", False, 2)]):
+        columns.add(record(number, 1.0, policy, engine__prefix_cache=cached, engine__token_budget=budget))
+    assert columns.varying() == ["policy", "engine.token_budget"]
 
 
 def test_runs_that_end_are_seen_and_nothing_is_written(shown: tuple[int, Path, list[Record]]) -> None:
@@ -357,7 +366,8 @@ def test_the_question_of_a_stranger_is_answered_in_a_few_clicks(
     port, runs = real
     best = max(runs, key=lambda one: one.summary["good_per_usd"])
     with opened(port, tmp_path, width, scheme) as page:
-        assert page.ask("document.getElementById('slo').textContent") == "SLO: TTFT ≤ 2 s, TPOT ≤ 50 ms"
+        said = page.ask("document.getElementById('slo').textContent")
+        assert said == "SLO: TTFT ≤ 2 s, TPOT ≤ 50 ms; all runs: window too short"
         tile = "[...document.querySelectorAll('#best .tile')].find((one) => one.innerText.includes('per USD'))"
         assert float(page.ask(f"{tile}.querySelector('data').value")) == best.summary["good_per_usd"]
         page.ask(f"{tile}.click()")
@@ -371,6 +381,21 @@ def test_the_question_of_a_stranger_is_answered_in_a_few_clicks(
         said = str(page.ask("document.getElementById('detail').innerText"))
         assert "Why goodput was lost" in said
         assert "Settings that differ" in said
+        assert "It has goodput (requests/s) " in said
+        assert "; price of the GPUs (USD/hour) " in said
+
+
+@pytest.mark.slow
+def test_a_long_sweep_that_runs_now_fits_a_phone(
+    shown: tuple[int, Path, list[Record]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, store, _ = shown
+    monkeypatch.setattr("framework.run.live._FIRST_S", -1.0)
+    told = Told(store, f"sweep policy={','.join(['chunked'] * 12)}", "runs")
+    told.tell(Standing(3, 12, left_s=9.0))
+    with opened(port, tmp_path, 390, "dark") as page:
+        page.wait_for("document.querySelector('.running progress')")
+    told.end()
 
 
 @pytest.mark.slow

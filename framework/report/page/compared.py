@@ -66,7 +66,7 @@ def _setting(settings: Mapping[str, Any], name: str) -> str:
 _FIGURES = (
     *(HEADLINE, "slo_attainment", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "p99_itl_ms"),
     *("median_e2el_ms", "output_throughput", "completed", "preemptions", "gpus", HEADLINE_PER_GPU, "mfu", "mbu"),
-    *("energy_per_token_j", "usd_per_million_good_tokens", "duration"),
+    *("energy_per_token_j", "usd_per_hour", "good_per_usd", "usd_per_million_good_tokens", "duration"),
 )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from framework.objective.stability import MISSED, SUSTAINED
 from framework.report.page.chart import Chart, Trend
 from framework.report.page.markup import Cell, Legend, Sheet, figure
-from framework.report.page.scale import Scale
+from framework.report.page.scale import Scale, fitting
 
 Floats = NDArray[np.float64]
 Summary = Mapping[str, Any]
@@ -27,7 +27,7 @@ def search(summary: Summary, probes: pl.DataFrame | None) -> str | None:
     rates = own["rate_rps"].to_numpy().astype(np.float64)
     shares = 100 * np.minimum(*(own[name].to_numpy().astype(np.float64) for name, _ in _HALVES))
     verdicts = own["verdict"].to_list()
-    x, y = Scale(0.0, 1.04 * float(rates.max())), Scale(max(0.0, 5 * np.floor(shares.min() / 5) - 5), 102.0)
+    x, y = fitting(rates), Scale(max(0.0, 5 * np.floor(shares.min() / 5) - 5), 102.0)
     chart = Chart("SLO kept at each rate", x, y, "request rate (requests/s)", "SLO kept (%)")
     chart.level_limit(100 * summary["capacity_attainment"], f"{100 * summary['capacity_attainment']:g} %")
     chart.upright_limit(summary["capacity"], "capacity")
