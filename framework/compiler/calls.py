@@ -1,4 +1,4 @@
-"""Calls of C functions by address from compiled code, and values that such functions reach through an address."""
+"""Calls of C functions by address from compiled code, and the arrays that such functions are handed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.experimental.function_type import _get_wrapper_address
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 _WORD = ir.IntType(64)
 
@@ -40,7 +41,8 @@ def caller(returned: types.Type) -> Any:
 def caller_with(signature: Any) -> Any:
     """A function (address, argument, kept) that calls the result of `c_address(_, signature)`.
 
-    The first argument of `signature` is `argument`; the others are the elements of a tuple that `kept_on_stack` holds.
+    The first argument of `signature` is `argument`; the others are arrays, or tuples of arrays, whose words lie at the
+    address `kept`, one behind the other, as `words_of` writes them.
     """
     others = types.Tuple(signature.args[1:])
 
@@ -59,14 +61,7 @@ def caller_with(signature: Any) -> Any:
     return call
 
 
-@intrinsic
-def _kept_on_stack(typingctx: Any, value: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = cgutils.alloca_once_value(builder, args[0])
-        return builder.ptrtoint(place, _WORD)
-
-    return types.int64(value), codegen
-
-
-# Stores a tuple on the stack of the calling function and gives its address, valid until that function returns.
-kept_on_stack: Any = _kept_on_stack
+def words_of(array: NDArray[Any]) -> list[int]:
+    """An array of one dimension as numba lays it out: no count of references, no owner, its size, its place and shape."""
+    data = int(array.ctypes.data)
+    return [0, 0, array.size, array.itemsize, data, *array.shape, *array.strides]

@@ -11,7 +11,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, config
 from numba.core.datamodel import models
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
@@ -19,7 +18,6 @@ from numba.extending import intrinsic, register_model
 
 from framework.compiler.record_names import short_name
 
-_config: Any = config  # numba has no types
 _NONE: Mapping[str, int] = {}
 _BYTES = ir.IntType(8).as_pointer()
 
@@ -71,29 +69,3 @@ def fields_at(type_: Fields) -> Any:
         return type_(words), codegen
 
     return at
-
-
-def fields_with(constants: Mapping[str, int]) -> Any:
-    """A function that stores a named tuple on the stack of the calling function and gives a pointer to its fields, of
-    which records hold these constants; it is valid until that function returns.
-    """
-    if _config.DISABLE_JIT:
-        return _itself
-
-    @intrinsic
-    def on_stack(typingctx: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return builder.bitcast(cgutils.alloca_once_value(builder, args[0]), _BYTES)
-
-        named: Any = value
-        kinds = dict(zip(named.fields, named.types, strict=True))
-        return Fields(named.instance_class.__name__, kinds, constants)(value), codegen
-
-    return on_stack
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-fields_on_stack: Any = fields_with(_NONE)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
-import numpy as np
 
 from framework.codes import (
     ARRIVAL,
@@ -27,15 +28,12 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.decorators import entry, inner, unlikely
-from framework.compiler.fields import fields_on_stack, fields_with
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.lockstep import end_together, rank_in_step
 from framework.engine.durations.totals import count_fixed_depth
-from framework.engine.events.ask import keep_seen
 from framework.engine.events.order import decision_is_due, drop_turn, next_event, take_turn, tells
-from framework.engine.memory.attach import FLOATS, VIEW, attach
-from framework.engine.memory.state import Memory, State, sample_memory
-from framework.engine.memory.unused import UNUSED
+from framework.engine.memory.attach import HANDED, attach_at, attach_plain_at
+from framework.engine.memory.state import State
 from framework.engine.parallel.sm_sharing import may_prefill
 from framework.engine.requests.arrivals import arrive, finish_copy
 from framework.engine.requests.asynchronous import free_deferred, has_just_prefilled, look_around
@@ -46,7 +44,6 @@ from framework.engine.steps.scheduler import schedule, schedule_prefills, send_p
 from framework.engine.steps.single_steps import finish_steps
 from framework.engine.steps.step import stamp_first_tokens
 from framework.engine.steps.step_end import finish_prefill_step
-from framework.policy.inspection import View
 
 
 @inner
@@ -205,22 +202,21 @@ def _log_is_full(s: State) -> bool:
     )
 
 
-_SIGNATURE = numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, numba.types.int64)
-_plain_fields = fields_with(UNUSED)
+_SIGNATURE = numba.types.int64(HANDED, numba.types.int64)
 
 
 @entry(_SIGNATURE)
-def run(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
+def run(words: Any, most_events: int) -> int:
     """Process up to `most_events` events and return why the loop came back: DONE, YIELDED, LOG_FULL, MARKED, DECIDES,
     or an error of a hook. After DECIDES the caller calls `roles.decisions.decide`, after SPAN_DUE
     `roles.spans.pass_span`.
 
-    Compiled hooks receive `view`, `params` (the policy's `compiled_params`) and `numbers` (the policy's own).
+    `words`: what `memory.attach.handed` makes of the memory, and of what compiled hooks receive.
     """
-    return _run(fields_on_stack(attach(memory, keep_seen((view, params, numbers)))), most_events)
+    return _run(attach_at(words), most_events)
 
 
 @entry(_SIGNATURE)
-def run_plain(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, most_events: int) -> int:
+def run_plain(words: Any, most_events: int) -> int:
     """`run` for a memory that `unused.is_plain`: the same from less code."""
-    return _run(_plain_fields(attach(memory, keep_seen((view, params, numbers)))), most_events)
+    return _run(attach_plain_at(words), most_events)

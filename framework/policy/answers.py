@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from framework.codes import MIXED, MODES, REASON_POLICY, REASONS
+from framework.compiler.decorators import compiled
 from framework.errors import PolicyError, shown
 from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
@@ -18,6 +19,23 @@ from framework.policy.values import as_floats, index
 from framework.policy.view import Cluster, Floats, Integers, Request
 
 _MOST_PLANS = 256  # the most plans that are remembered
+_UNUSABLE_KEYS = (
+    None,
+    ("NaN", "keys must be numbers"),
+    ("-inf", "that is the key of preempted requests, which come first"),
+)
+
+
+@compiled
+def unusable_key(keys: Floats) -> int:
+    """Why one of these keys cannot be used: 1, if it is NaN, or 2, if it is -inf; 0 if all can."""
+    found = 0
+    for key in keys:
+        if np.isnan(key):
+            return 1
+        if key == -np.inf:
+            found = 2
+    return found
 
 
 class Answers:
@@ -164,15 +182,15 @@ class Answers:
 
     def _keys(self, hook: str, keys: Any, queue: Integers) -> Floats:
         """The keys: one for each request of the queue, or one for all."""
-        about = f"request {queue[0]}" if len(queue) == 1 else f"a queue of {len(queue)}"
         numbers = as_floats(keys)
-        if numbers is None or numbers.shape not in ((), queue.shape):
-            raise self.error(hook, f"{' '.join(shown(keys).split())} for {about}; return a number for each")
-        if np.isnan(numbers).any():
-            raise self.error(hook, f"NaN for {about}; keys must be numbers")
-        if np.isneginf(numbers).any():
-            raise self.error(hook, f"-inf for {about}; that is the key of preempted requests, which come first")
-        return numbers
+        if numbers is not None and numbers.shape in ((), queue.shape):
+            wrong = _UNUSABLE_KEYS[unusable_key(numbers.reshape(-1))]
+            if not wrong:
+                return numbers
+        else:
+            wrong = " ".join(shown(keys).split()), "return a number for each"
+        about = f"request {queue[0]}" if len(queue) == 1 else f"a queue of {len(queue)}"
+        raise self.error(hook, f"{wrong[0]} for {about}; {wrong[1]}")
 
     def _plan(self, hook: str, plan: Any, i: int) -> int:
         known, number = self._plans.get(id(plan), (None, 0))

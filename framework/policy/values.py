@@ -30,6 +30,6 @@ def as_floats(keys: Any) -> Floats | None:
     """The keys as float64, from numbers of any type; None if any of them is something else, such as a text."""
     try:
         numbers = np.asarray(keys)
-        return numbers.astype(np.float64) if numbers.dtype.kind in "biufO" else None
+        return numbers.astype(np.float64, order="C") if numbers.dtype.kind in "biufO" else None
     except (TypeError, ValueError, OverflowError):
         return None

@@ -25,6 +25,7 @@ _INSTANCE_COLUMNS = (
     *("incoming", "incoming_kv_tokens", "swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget"),
     *("max_batch", "bandwidth_bytes_s", "prefill_percent"),
 )
+_NONE = Finished(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
 class Instances:
@@ -189,6 +190,8 @@ class Cluster:
     def finished(self, after: int) -> Finished:
         """The requests that have finished, except the first `after`, as columns in the order of their ends."""
         ids = self._engine.finished[after:].copy()
+        if len(ids) == 0:
+            return _NONE
         requests = self._engine.requests
         emitted, first_token_s = requests["emitted"][ids], requests["first_token_s"][ids]
         tpot_s, later = np.full(len(ids), np.nan), emitted - 1
@@ -242,6 +245,12 @@ class Cluster:
         `requests.instance` is the instance where each was.
         """
         return self._engine.suspended
+
+    def suspended_on(self, instance: int) -> Integers:
+        """Those of them that were on an instance, ascending."""
+        self._require_instance(instance)
+        there = self._engine.suspended
+        return there[self.requests.instance[there] == instance] if len(there) else there
 
     def decoding_on(self, pool: Instances) -> tuple[Integers, Integers]:
         """Ids of all requests that decode on a pool's instances, and each one's position in the pool; shapes (k,)."""

@@ -30,6 +30,7 @@ from framework.codes import (
 )
 from framework.compiler.dispatchers import numba_config
 from framework.engine.loop import run, run_plain
+from framework.engine.memory.attach import handed
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
@@ -147,24 +148,24 @@ class CompiledEngine:
 
 def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports | None) -> int:
     """Run until the engine stops for a reason other than a decision, a span, a report, a fault or the gateway."""
-    handed = memory, binding.view, binding.params, binding.numbers
+    words = handed(memory, binding.view, binding.params, binding.numbers)
     go_on = run_plain if binding.is_plain else run
-    status = go_on(*handed, _EVENTS_BETWEEN_REPORTS)
+    status = go_on(words, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE, SPAN_DUE):
         if status == DECIDES:
-            status = decide(*handed)
+            status = decide(words)
         elif status == SPAN_DUE:
-            status = pass_span(*handed)
+            status = pass_span(words)
         elif memory.sim["kind"][0] == GATEWAY:
-            status = pass_look(*handed, binding.view if reports is None else reports.latest())
+            status = pass_look(words, binding.view if reports is None else reports.latest())
         elif reports is not None and memory.sim["kind"][0] == REPORT:
-            status = pass_report(*handed)
+            status = pass_report(words)
             reports.take(int(memory.sim["id"][0]))
         else:
-            status = pass_fault(*handed)
+            status = pass_fault(words)
             faults.add(memory)
         if status == YIELDED:
-            status = go_on(*handed, _EVENTS_BETWEEN_REPORTS)
+            status = go_on(words, _EVENTS_BETWEEN_REPORTS)
     return status
 
 

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from numba.np.numpy_support import from_dtype
 
 from framework.compiler.decorators import compiled, inner
 from framework.compiler.expected import unlikely
-from framework.compiler.fields import fields_on_stack, fields_with
-from framework.compiler.pointer import pointer
+from framework.compiler.fields import Fields, fields_at
+from framework.compiler.pointer import Pointer
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NUMBA_DISABLE_JIT is set")  # type: ignore[attr-defined]
 
@@ -24,7 +25,9 @@ class Things(NamedTuple):
     rows: Any  # ROW
 
 
-with_constants = fields_with({"rows.flag": 0, "rows.head": -1})
+KINDS = {"rows": Pointer(from_dtype(ROW))}
+with_constants = fields_at(Fields("Things", KINDS, {"rows.flag": 0, "rows.head": -1}))
+without = fields_at(Fields("Things", KINDS))
 
 
 @inner
@@ -53,30 +56,34 @@ def of_several(t: Things, k: int) -> int:
 FOLDED = [once, compared]
 
 
+def words_of(rows: Any) -> Any:
+    return np.array([rows.ctypes.data])
+
+
 @pytest.mark.parametrize("function", FOLDED)
 def test_what_constants_rule_out_is_not_even_read(function: Any) -> None:
     @compiled
-    def caller(rows: Any) -> int:
-        return function(with_constants(Things(pointer(rows))), 0)
+    def caller(words: Any) -> int:
+        return function(with_constants(words), 0)
 
-    assert caller(np.zeros(2, ROW)) == 1
+    assert caller(words_of(np.zeros(2, ROW))) == 1
 
 
 @pytest.mark.parametrize("function", FOLDED)
 def test_without_constants_all_of_it_is(function: Any) -> None:
     @compiled
-    def caller(rows: Any) -> int:
-        return function(fields_on_stack(Things(pointer(rows))), 0)
+    def caller(words: Any) -> int:
+        return function(without(words), 0)
 
     with pytest.raises(numba.TypingError, match="nothing"):
-        caller(np.zeros(2, ROW))
+        caller(words_of(np.zeros(2, ROW)))
 
 
 def test_a_name_with_several_values_is_not_folded() -> None:
     @compiled
-    def caller(rows: Any) -> int:
-        return of_several(with_constants(Things(pointer(rows))), 0)
+    def caller(words: Any) -> int:
+        return of_several(with_constants(words), 0)
 
     rows = np.zeros(2, ROW)
     rows["flag"] = True
-    assert caller(rows) == 7
+    assert caller(words_of(rows)) == 7

@@ -11,8 +11,8 @@ import pytest
 from numba.np.numpy_support import from_dtype
 
 from framework.compiler.decorators import compiled, inner
-from framework.compiler.fields import Fields, fields_at, fields_on_stack
-from framework.compiler.pointer import Pointer, RecordPointer, only, pointer
+from framework.compiler.fields import Fields, fields_at
+from framework.compiler.pointer import Pointer, RecordPointer
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="NUMBA_DISABLE_JIT is set")  # type: ignore[attr-defined]
 
@@ -41,12 +41,6 @@ def use(t: Things) -> int:
     return t.numbers[1]
 
 
-@compiled
-def from_arrays(first: Any, rows: Any, numbers: Any, seen: int) -> int:
-    """The fields lie on the stack of this function."""
-    return use(fields_on_stack(Things(only(first), pointer(rows), pointer(numbers), seen)))
-
-
 KIND = from_dtype(ROW)
 at_words = fields_at(
     Fields(
@@ -66,11 +60,10 @@ def arrays() -> tuple[Any, Any, Any]:
     return np.zeros(1, ROW), np.zeros(3, ROW), np.array([1, 0, 100])
 
 
-@pytest.mark.parametrize("on_stack", [True, False])
-def test_what_is_written_through_pointers_is_read_there_and_in_the_arrays(on_stack: bool) -> None:
+def test_what_is_written_through_pointers_is_read_there_and_in_the_arrays() -> None:
     held = first, rows, numbers = arrays()
     words = np.array([*(array.ctypes.data for array in held), 2])
-    assert (from_arrays(*held, 2) if on_stack else from_words(words)) == 7
+    assert from_words(words) == 7
     assert rows["count"].tolist() == [0, 7, 0]
     assert rows["time_s"].tolist() == [0.0, 0.5, 0.0]
     assert (first["flag"][0], first["count"][0]) == (True, 0)

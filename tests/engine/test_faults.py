@@ -303,7 +303,7 @@ from framework.engine.events.agreement import require_agreement
 from framework.engine.roles.faults import pass_fault
 from framework.engine.loop import run
 from framework.engine.roles.decisions import decide
-from framework.engine.memory.attach import attach
+from framework.engine.memory.attach import attach, handed
 from framework.engine.setup.allocate import allocate
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.inspect import MemoryInspection
@@ -327,11 +327,11 @@ for seed in range(*SEEDS):
     view = Cluster(inspection, spec, Predictions(predictor, scenario.workload, lambda: inspection.finished))
     binding = Binding(policy, view, memory)
     s, status = attach(memory, 0), YIELDED
-    handed = memory, binding.view, binding.params, binding.numbers
+    words = handed(memory, binding.view, binding.params, binding.numbers)
     while status in (YIELDED, FAULT_DUE, DECIDES):
-        status = run(*handed, 1)
+        status = run(words, 1)
         if status in (FAULT_DUE, DECIDES):
-            assert (pass_fault if status == FAULT_DUE else decide)(*handed) == YIELDED
+            assert (pass_fault if status == FAULT_DUE else decide)(words) == YIELDED
         require_agreement(s)
         requests, instances = memory.requests, memory.instances
         states = Counter(requests["state"].tolist())

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 from framework.codes import ROLES
 from framework.engine.setup.allocate import allocate
-from framework.engine.memory.attach import attach
+from framework.engine.memory.attach import attach, handed
 from framework.engine.setup.binding import Binding
 from framework.engine.setup.config import Setting
 from framework.engine.setup.inspect import MemoryInspection
@@ -39,7 +39,7 @@ def stopped(scenario, cluster, policy, events):
     oracle.prepare(scenario.workload, 0)
     predictions = Predictions(oracle, scenario.workload, lambda: inspection.finished)
     binding = Binding(policy, Cluster(inspection, spec, predictions), memory)
-    run(memory, binding.view, binding.params, binding.numbers, events)
+    run(handed(memory, binding.view, binding.params, binding.numbers), events)
     return memory
 
 

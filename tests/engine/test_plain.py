@@ -9,6 +9,7 @@ import numba
 import pytest
 
 from framework.engine.loop import run, run_plain
+from framework.engine.memory.attach import handed
 from framework.engine.memory.state import Memory
 from framework.engine.memory.unused import UNUSED
 from framework.policy import Policy
@@ -39,12 +40,16 @@ class Taken:
         self.calls = {"run": self._noting("run", run), "run_plain": self._noting("run_plain", run_plain)}
         for name, call in self.calls.items():
             monkeypatch.setattr(compiled, name, call)
+        monkeypatch.setattr(compiled, "handed", self._handed)
+
+    def _handed(self, memory: Memory, *others: Any) -> Any:
+        self.memory = memory
+        return handed(memory, *others)
 
     def _noting(self, name: str, function: Any) -> Any:
-        def call(memory: Memory, *others: Any) -> int:
+        def call(*arguments: Any) -> int:
             self.names.add(name)
-            self.memory = memory
-            return int(function(memory, *others))
+            return int(function(*arguments))
 
         return call
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from framework.codes import BAD_INSTANCE, BAD_ROLE, DECODE, HOOK_RAISED, PREFILL
@@ -28,21 +26,14 @@ if numba_config.DISABLE_JIT:
     def _call_with(address: int, argument: int, seen: int) -> int:
         raise AssertionError("there is no machine code to call")
 
-    def keep_seen(seen: Any) -> int:
-        """Keep nothing: hooks are closures that hold their arguments."""
-        return 0
-
 else:
     from numba import types
 
-    from framework.compiler.calls import caller, caller_with, kept_on_stack
+    from framework.compiler.calls import caller, caller_with
     from framework.engine.memory.attach import DECISION
 
     _call = caller(types.int64)
     _call_with = caller_with(DECISION)
-
-    keep_seen = kept_on_stack
-
 
 decode_plan = inner(_decode_plan)
 

@@ -174,4 +174,6 @@ OPTIONS = record(
     ("spans_at", "i8"),  # offset into lists: these, see kv/spans.py
     ("exchange_s", "f8"),  # seconds that a step takes longer of which decodes have KV elsewhere
     ("span_of_at", "i8"),  # for each request, 1 + its span; 0: it has never had one; -1: it has none now
+    # Suspension.
+    ("suspended_at", "i8"),  # requests that the policy has suspended, ascending
 )

@@ -182,6 +182,7 @@ SIM = record(
     ("spanless_tail", "i4"),
     ("claim_head", "i4"),  # requests that wait for the step that computes them, in order of admission
     ("claim_tail", "i4"),
+    ("suspended", "i8"),  # requests in the list at `suspended_at`
 )
 
 # The hook that stopped the loop, if one did.

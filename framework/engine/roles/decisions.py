@@ -6,8 +6,9 @@ module nor spends time in it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
-import numpy as np
 
 from framework.codes import (
     CANCEL,
@@ -37,17 +38,16 @@ from framework.codes import (
     YIELDED,
 )
 from framework.compiler.decorators import entry, inner, unlikely
-from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links, withdraw_copy
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up
 from framework.engine.durations.lockstep import group_of
-from framework.engine.events.ask import ask, is_asked, keep_seen
+from framework.engine.events.ask import ask, is_asked
 from framework.engine.events.order import tells, wake
 from framework.engine.kv.kv_cache import free_kv
-from framework.engine.memory.attach import FLOATS, VIEW, attach
+from framework.engine.memory.attach import HANDED, attach_at
 from framework.engine.memory.kv_blocks import fits
-from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.memory.state import State
 from framework.engine.requests.gate import leave_gateway
 from framework.engine.requests.giving_up import end_cancelled, has_its_prompt, waits_no_more
 from framework.engine.requests.parking import leave_parked
@@ -60,19 +60,18 @@ from framework.engine.roles.changes import note_next_change
 from framework.engine.roles.leaving import leave_before_joining, leave_on_the_way, leave_queue, leave_swapped
 from framework.engine.roles.postponing import forget, place_of, postpone, revise
 from framework.engine.roles.scaling import scale
-from framework.engine.roles.suspension import comes_back, preempt_by_policy, resume_by_policy
+from framework.engine.roles.suspension import comes_back, leave_suspended, preempt_by_policy, resume_by_policy
 from framework.policy.hooks import DECIDE, ON_FINISH, ON_TICK, RAISED
-from framework.policy.inspection import View
 
 
-@entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
-def decide(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
+@entry(numba.types.int64(HANDED))
+def decide(words: Any) -> int:
     """Tell of finished requests, let a client give up, carry out the rest of a tick's actions, or ask before an
     instance schedules.
 
     Returns YIELDED, or an error of a hook; the arguments are those of `engine.loop.run`.
     """
-    return _decide(fields_on_stack(attach(memory, keep_seen((view, params, numbers)))))
+    return _decide(attach_at(words))
 
 
 @inner
@@ -249,6 +248,7 @@ def _cancel(s: State, r: int, reason: int) -> None:
         leave_before_joining(s, i, r)
     elif q.state == SUSPENDED or q.state == SUSPENDED_HERE or q.state == SUSPENDED_OUT:
         s.instances[i].suspended -= comes_back(s, r)
+        leave_suspended(s, r)
         if q.state == SUSPENDED_HERE:
             free_kv(s, i, r)
     else:

@@ -5,16 +5,15 @@ A run in which nothing fails therefore compiles nothing of this module.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
-import numpy as np
 
 from framework.codes import CRASH, DETECTION, FAULT, FUTURE, HANG, LINK_FAULT, ROLE_CHANGE, YIELDED
 from framework.compiler.decorators import entry, inner, unlikely
-from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
-from framework.engine.events.ask import keep_seen
-from framework.engine.memory.attach import FLOATS, VIEW, attach
-from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.memory.attach import HANDED, attach_at
+from framework.engine.memory.state import State
 from framework.engine.requests.arrivals import serve
 from framework.engine.requests.parking import unpark
 from framework.engine.roles.changes import note_next_change, reroute
@@ -22,7 +21,6 @@ from framework.engine.roles.crashes import come_back, crash
 from framework.engine.roles.hangs import hang, notice
 from framework.engine.roles.networks import limit_network
 from framework.engine.roles.slow_downs import slow_down
-from framework.policy.inspection import View
 
 
 @inner
@@ -65,9 +63,9 @@ def _fault(s: State, i: int) -> None:
         slow_down(s, i, value)
 
 
-@entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
-def pass_fault(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
+@entry(numba.types.int64(HANDED))
+def pass_fault(words: Any) -> int:
     """Process the fault for which `engine.loop.run` came back; return YIELDED, or an error of a hook."""
-    s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
+    s = attach_at(words)
     _pass_fault(s)
     return int(s.error.status) if s.error.status != 0 else YIELDED

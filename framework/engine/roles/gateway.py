@@ -12,25 +12,23 @@ import numpy as np
 
 from framework.codes import FUTURE, LEAST_TOKENS, PREFILL, REASON_EXPIRED, REASON_SHED, ROUND_ROBIN, YIELDED
 from framework.compiler.decorators import entry, inner
-from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.durations.leap import catch_up
-from framework.engine.events.ask import keep_seen
-from framework.engine.memory.attach import FLOATS, VIEW, attach
-from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.memory.attach import HANDED, VIEW, attach_at
+from framework.engine.memory.state import State
 from framework.engine.requests.arrivals import refuse, serve
 from framework.engine.requests.gate import leave_gateway, link, look_at, unlink
 from framework.engine.roles.changes import note_next_change
 from framework.policy.inspection import View
 
 
-@entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS, VIEW))
-def pass_look(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray, shown: View) -> int:
+@entry(numba.types.int64(HANDED, VIEW))
+def pass_look(words: Any, shown: View) -> int:
     """Process the look for which `engine.loop.run` came back; return YIELDED, or an error of a hook.
 
     `shown`: what the gateway sees of instances, if it goes by reports.
     """
-    s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
+    s = attach_at(words)
     _look(s, shown)
     return int(s.error.status) if s.error.status != 0 else YIELDED
 

@@ -5,17 +5,17 @@ The loop returns to Python for this, so that a run whose policy does not answer 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
-import numpy as np
 
 from framework.codes import PREFILLING, REASON_KV, REJECTED, YIELDED
 from framework.compiler.decorators import entry, inner, unlikely
-from framework.compiler.fields import fields_on_stack
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import begin_leap, catch_up, catch_up_one
 from framework.engine.durations.span_steps import part_of, span_step_s
-from framework.engine.events.ask import ask, keep_seen
+from framework.engine.events.ask import ask
 from framework.engine.events.order import drop_turn, wake
 from framework.engine.kv.kv_cache import allocate, give_back
 from framework.engine.kv.spans import (
@@ -37,7 +37,7 @@ from framework.engine.kv.spans import (
     span_of,
     store_answer,
 )
-from framework.engine.memory.attach import FLOATS, VIEW, attach
+from framework.engine.memory.attach import HANDED, attach_at
 from framework.engine.memory.kv_blocks import (
     add_kv_tokens,
     available,
@@ -48,22 +48,21 @@ from framework.engine.memory.kv_blocks import (
     watermark_of,
 )
 from framework.engine.memory.queues import append
-from framework.engine.memory.state import Memory, State, sample_memory
+from framework.engine.memory.state import State
 from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.arrivals import route_to_one
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.spanning import leave_spanless
 from framework.policy.hooks import NO_SPAN, NOT_NOW, RAISED, SPAN
-from framework.policy.inspection import View
 
 
-@entry(numba.types.int64(numba.typeof(sample_memory()), VIEW, FLOATS, FLOATS))
-def pass_span(memory: Memory, view: View, params: np.ndarray, numbers: np.ndarray) -> int:
+@entry(numba.types.int64(HANDED))
+def pass_span(words: Any) -> int:
     """Free what spans kept that have ended, or deal with spans before an instance schedules.
 
     Returns YIELDED, or an error of a hook; the arguments are those of `engine.loop.run`.
     """
-    s = fields_on_stack(attach(memory, keep_seen((view, params, numbers))))
+    s = attach_at(words)
     if s.sim.spans_over > 0:
         _release(s)
     else:

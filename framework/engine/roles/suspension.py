@@ -53,9 +53,44 @@ def preempt_by_policy(s: State, r: int, keep: int) -> None:
         _give_up_kv(s, i, r, keep)
     else:
         return
+    _list_suspended(s, r)
     s.instances[i].suspended += comes_back(s, r)
     start_transfers(s, i)
     wake(s, i)
+
+
+@inner
+def _place_in_list(s: State, r: int) -> int:
+    """The place of r among the suspended requests, or the one where it belongs."""
+    low, high = s.options.suspended_at, s.options.suspended_at + s.sim.suspended
+    while low < high:
+        middle = (low + high) // 2
+        if s.lists[middle] < r:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inner
+def _list_suspended(s: State, r: int) -> None:
+    """Put r into the list of suspended requests, unless it is there."""
+    at, k = _place_in_list(s, r), s.options.suspended_at + s.sim.suspended
+    if at < k and s.lists[at] == r:
+        return
+    while k > at:
+        s.lists[k] = s.lists[k - 1]
+        k -= 1
+    s.lists[at] = r
+    s.sim.suspended += 1
+
+
+@inner
+def leave_suspended(s: State, r: int) -> None:
+    """Take r out of the list of suspended requests."""
+    for k in range(_place_in_list(s, r), s.options.suspended_at + s.sim.suspended - 1):
+        s.lists[k] = s.lists[k + 1]
+    s.sim.suspended -= 1
 
 
 @inner
@@ -111,13 +146,16 @@ def resume_by_policy(s: State, r: int) -> None:
     i = q.instance
     if q.state == SUSPENDED:
         s.instances[i].suspended -= comes_back(s, r)
+        leave_suspended(s, r)
         _queue_anew(s, i, r)
     elif q.state == SUSPENDED_OUT:
         s.instances[i].suspended -= 1
+        leave_suspended(s, r)
         await_swap_in(s, i, r)
         wake(s, i)
     elif q.state == SUSPENDED_HERE and seats(s, i) < s.instances[i].max_batch:
         s.instances[i].suspended -= 1
+        leave_suspended(s, r)
         s.sim.admissions += 1
         q.admission = s.sim.admissions
         if unlikely(s.instances[i].ranks > 0):

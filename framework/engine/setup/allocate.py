@@ -177,7 +177,7 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
         options[name] = space.reserve(size)
     for name in ("changed_links_at", "reached_links_at"):
         options[name] = space.reserve(2 * size + 1)
-    for name in ("heap_at", "turns_at", "finished_at", "output_at", "asked_at"):
+    for name in ("heap_at", "turns_at", "finished_at", "output_at", "asked_at", "suspended_at"):
         options[name] = space.reserve(count)
     for name in ("leaving_at", "aside_at"):
         options[name] = space.reserve(int(options["most_running"][0]))

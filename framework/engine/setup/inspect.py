@@ -17,7 +17,6 @@ from framework.engine.parallel.sm_sharing import WHOLE, contention_with_s, decod
 from framework.engine.setup.inspect_requests import (
     list_decoding,
     list_residents,
-    list_suspended,
     list_waiting,
     oldest_open_steps,
     write_generated,
@@ -47,6 +46,7 @@ class MemoryInspection:
         most, size = int(memory.options["most_running"][0]), len(memory.instances)
         self._running = memory.lists[memory.instances["running_at"][0] :][: size * most].reshape(size, most)
         self._prefilling = memory.lists[memory.instances["prefilling_at"][0] :][: size * most].reshape(size, most)
+        self._suspended = memory.lists[memory.options["suspended_at"][0] :][: len(memory.requests)]
         self._finished = memory.lists[memory.options["finished_at"][0] :][: len(memory.requests)]
         self._residents = np.empty((3, len(memory.requests)), np.int64)  # unread pages take no memory
 
@@ -77,8 +77,7 @@ class MemoryInspection:
 
     @property
     def suspended(self) -> Integers:
-        count = list_suspended(self._addresses, self._residents[0])
-        return self._residents[0, :count].copy()
+        return self._suspended[: int(self._memory.sim["suspended"][0])].copy()
 
     def decoding_on(self, ids: Integers) -> tuple[Integers, Integers]:
         return list_decoding(self._addresses, self._running, ids)

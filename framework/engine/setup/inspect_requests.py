@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODING, PAUSED, SUSPENDED, SUSPENDED_OUT
+from framework.codes import DECODING, PAUSED
 from framework.compiler.decorators import compiled, inner
 from framework.engine.memory.attach import attach_at
 from framework.engine.memory.state import State
@@ -113,18 +113,6 @@ def list_waiting(addresses: Any, i: int, found: NDArray[np.int64]) -> tuple[int,
         count += 1
         r = s.requests[r].next
     return k, count
-
-
-@compiled
-def list_suspended(addresses: Any, found: NDArray[np.int64]) -> int:
-    """Write the requests that are suspended, ascending. Returns how many there are."""
-    s = attach_at(addresses)
-    count = 0
-    for r in range(s.options.requests):
-        if SUSPENDED <= s.requests[r].state <= SUSPENDED_OUT:
-            found[count] = r
-            count += 1
-    return count
 
 
 @compiled
