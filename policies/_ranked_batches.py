@@ -24,13 +24,13 @@ class RankedBatches(Aggregated):
     _place: NDArray[Any]
 
     def prepare(self, cluster: Cluster) -> None:
-        # For each instance, the suspended requests with their KV there, and with it in host memory.
-        self._kept: list[set[int]] = [set() for _ in cluster.instances.ids]
-        self._out: list[set[int]] = [set() for _ in cluster.instances.ids]
+        count = len(cluster.requests.input_tokens)
+        self._kept, self._out = np.zeros((2, count), np.bool_)  # suspended, with KV there, and with it in host memory
+        self._chosen = np.zeros(count, np.bool_)  # none, but while a batch is formed
         self._back: list[set[int]] = [set() for _ in cluster.instances.ids]  # resumed requests that wait for room
         self._ended = 0
 
-    def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
+    def _look(self, instance: int, cluster: Cluster, waiting: Integers, running: Integers) -> None:
         """Set the levels and places of these requests of an instance."""
         raise NotImplementedError
 
@@ -41,57 +41,71 @@ class RankedBatches(Aggregated):
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
         """Form the batch of an instance: which requests leave it, and which return."""
-        queued, running = cluster.queued(instance).tolist(), cluster.decoding(instance).tolist()
-        prefilling = cluster.prefilling(instance).tolist()
-        there = cluster.suspended
-        aside = there[cluster.requests.instance[there] == instance].tolist()
-        kept, out = self._kept[instance], self._out[instance]
-        kept.intersection_update(aside)
-        out.intersection_update(aside)
-        back = self._coming_back(instance, cluster, queued + aside + running + prefilling)
-        self._look(instance, cluster, queued + aside + back, running + prefilling)
+        queued, running, aside = cluster.queued(instance), cluster.decoding(instance), cluster.suspended_on(instance)
+        prefilling = cluster.prefilling(instance)
+        for present in (queued, running, prefilling):
+            self._kept[present] = self._out[present] = False
+        back = self._coming_back(instance, cluster, (queued, aside, running, prefilling))
+        self._look(instance, cluster, np.concatenate([queued, aside, back]), np.concatenate([running, prefilling]))
         seats = max(0, int(cluster.instances.max_batch[instance]) - len(prefilling))
-        rows = np.array(queued + aside + running + back, np.int64)
-        ranked = rows[np.lexsort([self._place[rows], self._level[rows]])].tolist()
-        batch, rest = set(ranked[:seats]), ranked[seats:]
-        leaving, coming = [r for r in running if r not in batch], [r for r in aside if r in batch]
-        needed = self._lacking(instance, cluster, [r for r in queued + back + coming if r in batch])
-        self._back[instance].update(r for r in coming if r in out)
-        kept.update(leaving)
-        kept.difference_update(coming)
-        swapped = self._swapped(cluster, [r for r in reversed(rest) if r in kept], needed)
-        swapped += [r for r in back if r not in batch]
-        kept.difference_update(swapped)
-        out.difference_update(coming)
-        out.update(swapped)
-        stay: list[Action] = [Preempt(r, "kv") for r in leaving if r not in swapped]
-        return [*(Preempt(r, "swap") for r in swapped), *stay, *(Resume(r) for r in coming)]
+        rows = np.concatenate([queued, aside, running, back])
+        if len(aside) + len(back) == 0 and len(rows) <= seats:
+            return []
+        ranked = rows[np.lexsort([self._place[rows], self._level[rows]])]
+        return self._changes(instance, cluster, (queued, aside, running, back), ranked, seats)
 
-    def _coming_back(self, instance: int, cluster: Cluster, others: list[int]) -> list[int]:
+    def _changes(
+        self, instance: int, cluster: Cluster, parts: tuple[Integers, ...], ranked: Integers, seats: int
+    ) -> list[Action]:
+        """What makes the first `seats` of `ranked` the batch; `parts`: queued, set aside, running, coming back."""
+        queued, aside, running, back = parts
+        chosen, kept, out = self._chosen, self._kept, self._out
+        chosen[ranked[:seats]] = True
+        leaving, coming, out_back = running[~chosen[running]], aside[chosen[aside]], back[~chosen[back]]
+        joining = np.concatenate([queued, back, coming])
+        joining = joining[chosen[joining]]
+        chosen[ranked[:seats]] = False
+        needed = self._lacking(instance, cluster, joining)
+        self._back[instance].update(coming[out[coming]].tolist())
+        kept[leaving] = True
+        kept[coming] = False
+        swapped = np.zeros(0, np.int64)
+        if needed > 0:
+            rest = ranked[seats:][::-1]
+            swapped = self._swapped(cluster, rest[kept[rest]], needed)
+        swapped = np.concatenate([swapped, out_back])
+        kept[swapped] = False
+        out[coming] = False
+        out[swapped] = True
+        stay: list[Action] = [Preempt(r, "kv") for r in leaving[kept[leaving]].tolist()]
+        moved: list[Action] = [Preempt(r, "swap") for r in swapped.tolist()]
+        return [*moved, *stay, *(Resume(r) for r in coming.tolist())]
+
+    def _coming_back(self, instance: int, cluster: Cluster, others: tuple[Integers, ...]) -> Integers:
         """The requests that wait for room for their KV, which is in host memory."""
-        ended = cluster.finished(self._ended).ids.tolist()
+        ended = cluster.finished(self._ended).ids
         self._ended += len(ended)
         for waiting in self._back:
-            waiting.difference_update(ended)
-        self._back[instance].difference_update(others)
-        return sorted(self._back[instance]) if cluster.instances.swapped[instance] else []
+            if waiting:
+                waiting.difference_update(ended.tolist())
+        here = self._back[instance]
+        if here:
+            here.difference_update(np.concatenate(others).tolist())
+        return np.array(sorted(here) if cluster.instances.swapped[instance] else [], np.int64)
 
-    def _blocks(self, cluster: Cluster, requests: list[int]) -> Integers:
-        rows = np.array(requests, np.int64)
-        tokens = cluster.requests.input_tokens[rows] + cluster.requests.generated(rows)
+    def _blocks(self, cluster: Cluster, requests: Integers) -> Integers:
+        tokens = cluster.requests.input_tokens[requests] + cluster.requests.generated(requests)
         return np.asarray(-(-tokens // cluster.block_tokens))
 
-    def _lacking(self, instance: int, cluster: Cluster, coming: list[int]) -> int:
+    def _lacking(self, instance: int, cluster: Cluster, coming: Integers) -> int:
         """Blocks that requests which join the batch without KV need beyond the available ones."""
         there = cluster.instances
-        kept = self._kept[instance]
-        blocks = int(self._blocks(cluster, [r for r in coming if r not in kept]).sum())
+        without = coming[~self._kept[coming]]
+        blocks = int(self._blocks(cluster, without).sum()) if len(without) else 0
         spare = int(there.total_blocks[instance]) // 4 if blocks else 0  # blocks that admissions may leave
         return blocks + spare - int(there.free_blocks[instance]) - int(there.evictable_blocks[instance])
 
-    def _swapped(self, cluster: Cluster, kept: list[int], needed: int) -> list[int]:
+    def _swapped(self, cluster: Cluster, kept: Integers, needed: int) -> Integers:
         """The kept requests, the lowest first, whose KV gives the needed blocks."""
-        if needed <= 0:
-            return []
         given = np.cumsum(self._blocks(cluster, kept))
         return kept[: int(np.searchsorted(given, needed)) + 1]

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import NotNegative, Positive, checked
+from framework.compiler.decorators import compiled
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Aggregated, Cluster, Preempt, Resume, SetMaxBatch
 from framework.policy.rules import PREFILL_RULES, rule
@@ -47,7 +48,8 @@ class Andes(Aggregated):
         period_s: Positive = 0.5,
         routing: str = "least_queued",
     ) -> None:
-        self.ttft_s, self.reading_tokens_s, self.horizon_s = ttft_s, reading_tokens_s, horizon_s
+        self.reading_tokens_s = reading_tokens_s
+        self._settings = np.array([ttft_s, reading_tokens_s, horizon_s])
         self.preemptions, self.tick_s = preemptions, period_s
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
 
@@ -56,19 +58,20 @@ class Andes(Aggregated):
         self._read = np.zeros(count)  # tokens that each reader had read at the last look
         self._seen_s = np.full(count, np.nan)  # time of that look
         self._pace = np.full(len(cluster.instances), self.reading_tokens_s)  # tokens/s that a decode gets
-        self._preempted = 0
-        self._came: set[int] = set()
+        self._preempted = self._came = 0
+        self._is_known = np.zeros(count, np.bool_)  # those that came
 
     def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
         return -self._priority(queue, cluster)
 
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
         """Decide by priority which waiting and suspended requests replace running ones."""
-        there, requests = cluster.instances, cluster.requests
-        queued, running = cluster.queued(instance), cluster.decoding(instance)
-        aside = cluster.suspended[requests.instance[cluster.suspended] == instance]
+        there = cluster.instances
+        queued, running, aside = cluster.queued(instance), cluster.decoding(instance), cluster.suspended_on(instance)
         waiting = np.concatenate([queued, aside])
-        self._came.update(queued.tolist())
+        new = queued[~self._is_known[queued]]
+        self._is_known[new] = True
+        self._came += len(new)
         if len(waiting) == 0:
             return []
         if len(running):
@@ -76,12 +79,12 @@ class Andes(Aggregated):
         priority = self._priority(np.concatenate([waiting, running]), cluster)
         mine, theirs = priority[: len(waiting)], priority[len(waiting) :]
         first, last = np.lexsort([waiting, -mine]), np.lexsort([-running, theirs])
-        allowed = max(int(self.preemptions * len(self._came)) - self._preempted, 0)
+        allowed = max(int(self.preemptions * self._came) - self._preempted, 0)
         ranked, last = waiting[first], last[:allowed]
         leaving = stepping_aside(cluster, instance, ranked, running[last], (-mine[first], -theirs[last]))
         self._preempted += len(leaving)
         actions: list[Action] = [Preempt(r, "swap") for r in leaving]
-        return actions + [Resume(r) for r in coming_back(cluster, instance, ranked, aside.tolist(), leaving)]
+        return actions + [Resume(r) for r in coming_back(cluster, instance, ranked, first >= len(queued), leaving)]
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         """Let each instance with waiting requests be asked again when its step ends."""
@@ -91,25 +94,47 @@ class Andes(Aggregated):
 
     def _priority(self, ids: Integers, cluster: Cluster) -> Floats:
         """The gain of each request if its instance serves it from now on, over the KV tokens that it takes."""
-        requests, horizon_s = cluster.requests, self.horizon_s
-        emitted = requests.generated(ids)
-        self._look(ids, emitted, cluster.now_s)
-        left = emitted - self._read[ids]  # tokens that have come and are not read
-        served = _area(left, self._pace[requests.instance[ids]], self.reading_tokens_s, horizon_s)
-        waits = _area(left, np.zeros(len(ids)), self.reading_tokens_s, horizon_s)
-        reads_s = np.maximum(cluster.now_s + horizon_s - requests.arrival_s[ids] - self.ttft_s, 1e-9)
-        whole = self.reading_tokens_s * reads_s**2 / 2
-        return np.asarray((served - waits) / whole / (requests.input_tokens[ids] + emitted), np.float64)
-
-    def _look(self, ids: Integers, emitted: Integers, now_s: float) -> None:
-        """Advance the readers to the present."""
-        since_s = np.nan_to_num(now_s - self._seen_s[ids])
-        self._read[ids] = np.minimum(self._read[ids] + self.reading_tokens_s * since_s, emitted)
-        self._seen_s[ids] = now_s
+        requests, gains = cluster.requests, np.empty(len(ids))
+        columns = requests.arrival_s, requests.input_tokens, requests.instance
+        readers = self._read, self._seen_s, self._pace
+        _gains(ids, requests.generated(ids), columns, readers, cluster.now_s, self._settings, gains)
+        return gains
 
 
-def _area(left: Floats, pace: Floats, reading: float, horizon_s: float) -> Floats:
+@compiled
+def _gains(
+    ids: Integers,
+    emitted: Integers,
+    columns: tuple[Floats, Integers, Integers],
+    readers: tuple[Floats, Floats, Floats],
+    now_s: float,
+    settings: Floats,
+    gains: Floats,
+) -> None:
+    """Advance the readers to the present, and write the gain of each request over its tokens.
+
+    `columns`: arrivals, prompts and instances of all requests. `readers`: tokens read and the time of the last look of
+    each request, tokens/s on each instance. `settings`: `ttft_s`, `reading_tokens_s` and `horizon_s`.
+    """
+    arrival_s, input_tokens, instance = columns
+    read, seen_s, pace = readers
+    ttft_s, reading, horizon_s = settings[0], settings[1], settings[2]
+    for k in range(len(ids)):
+        r = ids[k]
+        since_s = 0.0 if np.isnan(seen_s[r]) else now_s - seen_s[r]
+        read[r] = min(read[r] + reading * since_s, float(emitted[k]))
+        seen_s[r] = now_s
+        left = emitted[k] - read[r]  # tokens that have come and are not read
+        served = _area(left, pace[instance[r]], reading, horizon_s)
+        waits = _area(left, 0.0, reading, horizon_s)
+        reads_s = max(now_s + horizon_s - arrival_s[r] - ttft_s, 1e-9)
+        whole = reading * reads_s**2 / 2
+        gains[k] = (served - waits) / whole / (input_tokens[r] + emitted[k])
+
+
+@compiled
+def _area(left: float, pace: float, reading: float, horizon_s: float) -> float:
     """Tokens x seconds that are read within the horizon, if `left` tokens are there and more come at `pace`."""
-    ahead_s = np.minimum(np.where(pace < reading, left / np.maximum(reading - pace, 1e-9), horizon_s), horizon_s)
+    ahead_s = min(left / max(reading - pace, 1e-9), horizon_s) if pace < reading else horizon_s
     rest_s = horizon_s - ahead_s
-    return np.asarray(reading * ahead_s**2 / 2 + reading * ahead_s * rest_s + np.minimum(pace, reading) * rest_s**2 / 2)
+    return reading * ahead_s**2 / 2 + reading * ahead_s * rest_s + min(pace, reading) * rest_s**2 / 2

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, Whole, checked
+from framework.compiler.decorators import compiled
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Aggregated, Cluster, Preempt, Request, Resume
 from policies._stepping_aside import stepping_aside
@@ -57,6 +58,7 @@ class Autellix(Aggregated):
         self._promoted = np.zeros(len(sessions), np.bool_)  # calls that have waited too long
         self._ran = [np.zeros(0, np.int64) for _ in cluster.instances.ids]  # calls that ran after the last look
         self._seen_s = np.zeros(len(cluster.instances))
+        self._charged, self._looks = np.zeros(len(sessions), np.int64), 0  # last look that charged each call; looks
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
         pool = cluster.prefill
@@ -83,21 +85,59 @@ class Autellix(Aggregated):
         last = np.argsort(-there, kind="stable")
         costs = queued[first], there[last]
         leaving = stepping_aside(cluster, instance, waiting[first], running[last], costs)
-        self._ran[instance] = np.setdiff1d(self._ran[instance], leaving)
+        if leaving:
+            self._ran[instance] = np.setdiff1d(self._ran[instance], leaving)
         return [action for r in leaving for action in (Preempt(r), Resume(r))]
 
     def _look(self, instance: int, running: Integers, now_s: float) -> None:
         """Add the time since the last look to the programs whose calls ran after it, or do now."""
-        ran = self._program[np.union1d(self._ran[instance], running)]
-        np.add.at(self._attained_s, ran, now_s - self._seen_s[instance])
+        self._looks += 1
+        since_s = now_s - self._seen_s[instance]
+        _charge(self._ran[instance], running, self._program, since_s, self._attained_s, self._charged, self._looks)
         self._ran[instance], self._seen_s[instance] = running, now_s
 
     def _levels(self, ids: Integers, cluster: Cluster) -> Floats:
         """The level of each call, from 0; those that have waited too long are at 0."""
-        attained_s = self._attained_s[self._program[ids]]
-        levels = np.searchsorted(self.ends_s, attained_s, side="right").astype(np.float64)
-        waited_s = cluster.now_s - cluster.requests.arrival_s[ids]
-        waits = cluster.requests.generated(ids) == 0
-        self._promoted[ids] |= waits & (waited_s >= self.starvation * np.maximum(attained_s, self.quantum_s))
-        levels[self._promoted[ids]] = 0.0
+        levels, bounds = np.empty(len(ids)), (self.ends_s, self.starvation, self.quantum_s)
+        waited_s, generated = cluster.now_s - cluster.requests.arrival_s[ids], cluster.requests.generated(ids)
+        _find_levels(ids, self._attained_s[self._program[ids]], waited_s, generated, self._promoted, bounds, levels)
         return levels
+
+
+@compiled
+def _charge(
+    before: Integers,
+    running: Integers,
+    program: Integers,
+    since_s: float,
+    attained_s: Floats,
+    charged: Integers,
+    look: int,
+) -> None:
+    """Add the time to the programs of these calls, once for each call; `charged`: the last look that charged a call."""
+    for calls in (before, running):
+        for r in calls:
+            if charged[r] != look:
+                charged[r] = look
+                attained_s[program[r]] += since_s
+
+
+@compiled
+def _find_levels(
+    ids: Integers,
+    attained_s: Floats,
+    waited_s: Floats,
+    generated: Integers,
+    promoted: NDArray[np.bool_],
+    bounds: tuple[Floats, float, float],
+    levels: Floats,
+) -> None:
+    """Write the level of each call, and note which are promoted. `bounds`: ends of levels, starvation, quantum."""
+    ends_s, starvation, quantum_s = bounds
+    for k in range(len(ids)):
+        if generated[k] == 0 and waited_s[k] >= starvation * max(attained_s[k], quantum_s):
+            promoted[ids[k]] = True
+        level = 0
+        while level < len(ends_s) and ends_s[level] <= attained_s[k]:
+            level += 1
+        levels[k] = 0.0 if promoted[ids[k]] else level

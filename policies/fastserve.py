@@ -17,12 +17,18 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, checked
+from framework.compiler.decorators import compiled
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Cluster, SetMaxBatch
 from framework.policy.rules import PREFILL_RULES, rule
+from framework.timing.estimate import estimate_s
 from policies._ranked_batches import RankedBatches
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 class FastServe(RankedBatches):
@@ -39,7 +45,7 @@ class FastServe(RankedBatches):
         starvation_s: Positive = 30.0,
         routing: str = "least_queued",
     ) -> None:
-        self.quanta_s = [quantum_s * ratio**level for level in range(levels)]
+        self.quanta_s = np.array([quantum_s * ratio**level for level in range(levels)])
         self.starvation_s = starvation_s
         self.tick_s = quantum_s
         self.route_prefill = rule("policy.routing", routing, PREFILL_RULES)
@@ -51,37 +57,74 @@ class FastServe(RankedBatches):
         self._place = np.zeros(count, np.int64)  # place of each request in its level
         self._used_s = np.zeros(count)  # seconds used of the quantum of its level
         self._seen_s = np.zeros(count)  # time at which it last ran, or joined
-        self._ran: list[set[int]] = [set() for _ in cluster.instances.ids]  # requests that ran at the last look
-        self._places = 0
+        self._first = np.zeros(count, np.int64)  # the level that each joins
+        self._ran = np.zeros(count, np.int64)  # number of the last look at which each ran
+        self._look_of = np.full(len(cluster.instances), -1)  # number of the last look at each instance
+        self._looks = self._places = 0
 
     def on_tick(self, cluster: Cluster) -> list[Action]:
         """Let each instance be asked about its batch when its step ends, so that no decision is postponed."""
         return [SetMaxBatch(i, int(cluster.instances.max_batch[i])) for i in cluster.prefill.ids.tolist()]
 
-    def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
+    def _look(self, instance: int, cluster: Cluster, waiting: Integers, running: Integers) -> None:
         """Add new requests, charge those that ran since the last look, and lift those that did not run for long."""
-        now_s = cluster.now_s
-        for r in waiting:
-            if self._level[r] < 0:
-                self._join(r, self._first_level(instance, cluster, r), now_s)
-            elif now_s - self._seen_s[r] >= self.starvation_s and self._level[r] > 0:
-                self._join(r, 0, now_s)
-        for r in running:
-            if r in self._ran[instance]:
-                self._used_s[r] += now_s - self._seen_s[r]
-            self._seen_s[r] = now_s
-            if self._used_s[r] >= self.quanta_s[self._level[r]] and self._level[r] + 1 < len(self.quanta_s):
-                self._join(r, int(self._level[r]) + 1, now_s)
-        self._ran[instance] = set(running)
-
-    def _join(self, r: int, level: int, now_s: float) -> None:
-        """Put r into a level, behind all others there, with its whole quantum."""
-        self._places += 1
-        self._level[r], self._place[r], self._used_s[r], self._seen_s[r] = level, self._places, 0.0, now_s
+        now_s, self._looks = cluster.now_s, self._looks + 1
+        for r in waiting[self._level[waiting] < 0].tolist():
+            self._first[r] = self._first_level(instance, cluster, r)
+        columns = self._level, self._place, self._ran
+        times = self._used_s, self._seen_s, self.quanta_s
+        looks = int(self._look_of[instance]), self._looks
+        self._places = _wait(waiting, columns, times, self._first, (now_s, self.starvation_s), self._places)
+        self._places = _charge(running, columns, times, now_s, looks, self._places)
+        self._look_of[instance] = self._looks
 
     def _first_level(self, instance: int, cluster: Cluster, r: int) -> int:
         """The highest level whose quantum has room for the prefill of r."""
-        one = cluster.instances
-        first_s = float(one.estimate_s(int(cluster.requests.input_tokens[r]), 0, 0)[instance])
-        fitting = [level for level, quantum_s in enumerate(self.quanta_s) if quantum_s >= first_s]
-        return fitting[0] if fitting else len(self.quanta_s) - 1
+        first_s = estimate_s(cluster.instances.step_times, instance, int(cluster.requests.input_tokens[r]), 0, 0)
+        fitting = np.flatnonzero(self.quanta_s >= first_s)
+        return int(fitting[0]) if len(fitting) else len(self.quanta_s) - 1
+
+
+@compiled
+def _wait(
+    waiting: Integers,
+    columns: tuple[Integers, Integers, Integers],
+    times: tuple[Floats, Floats, Floats],
+    first: Integers,
+    limits: tuple[float, float],
+    places: int,
+) -> int:
+    """Let new requests join their first levels, and those that starve the highest one; return the last place given.
+
+    `columns`: level, place and last look of each request. `times`: seconds used of its quantum, when it last ran, the
+    quanta. `limits`: the present, and how long none waits.
+    """
+    (level, place, _), (used_s, seen_s, _), (now_s, starvation_s) = columns, times, limits
+    for r in waiting:
+        if level[r] < 0 or (level[r] > 0 and now_s - seen_s[r] >= starvation_s):
+            places += 1
+            level[r], place[r], used_s[r], seen_s[r] = first[r] if level[r] < 0 else 0, places, 0.0, now_s
+    return places
+
+
+@compiled
+def _charge(
+    running: Integers,
+    columns: tuple[Integers, Integers, Integers],
+    times: tuple[Floats, Floats, Floats],
+    now_s: float,
+    looks: tuple[int, int],
+    places: int,
+) -> int:
+    """Charge those that ran at the first of the `looks`, let those fall that have used their quantum, and note at the
+    second one that all of them run; return the last place given.
+    """
+    (level, place, ran), (used_s, seen_s, quanta_s), (before, look) = columns, times, looks
+    for r in running:
+        if ran[r] == before:
+            used_s[r] += now_s - seen_s[r]
+        seen_s[r], ran[r] = now_s, look
+        if used_s[r] >= quanta_s[level[r]] and level[r] + 1 < len(quanta_s):
+            places += 1
+            level[r], place[r], used_s[r] = level[r] + 1, places, 0.0
+    return places

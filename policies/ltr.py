@@ -58,15 +58,14 @@ class Ltr(RankedBatches):
         self._set_levels(queue, cluster)
         return super().prioritize(queue, cluster)
 
-    def _look(self, instance: int, cluster: Cluster, waiting: list[int], running: list[int]) -> None:
+    def _look(self, instance: int, cluster: Cluster, waiting: Integers, running: Integers) -> None:
         """End the promotions of those that have got their tokens, and promote those that have waited too long."""
-        aside, there = np.array(waiting, np.int64), np.array(running, np.int64)
-        self._ran_s[there] = cluster.now_s
-        self._until[there[cluster.requests.generated(there) >= self._until[there]]] = -1
-        waited_s = cluster.now_s - np.maximum(self._ran_s[aside], self._place[aside])
-        late = aside[(self._until[aside] < 0) & (waited_s >= self.patience_s)]
+        self._ran_s[running] = cluster.now_s
+        self._until[running[cluster.requests.generated(running) >= self._until[running]]] = -1
+        waited_s = cluster.now_s - np.maximum(self._ran_s[waiting], self._place[waiting])
+        late = waiting[(self._until[waiting] < 0) & (waited_s >= self.patience_s)]
         self._until[late] = cluster.requests.generated(late) + self.quantum_tokens
-        self._set_levels(np.concatenate([aside, there]), cluster)
+        self._set_levels(np.concatenate([waiting, running]), cluster)
 
     def _set_levels(self, ids: Integers, cluster: Cluster) -> None:
         new = ids[np.isnan(self._rank[ids])]

@@ -73,17 +73,17 @@ class Qlm(Aggregated):
     def decide(self, instance: int, cluster: Cluster) -> list[Action]:
         """Evict running requests for those that would be late, and let evicted ones come back."""
         queued, running = cluster.queued(instance), cluster.decoding(instance)
-        aside = cluster.suspended[cluster.requests.instance[cluster.suspended] == instance]
-        waiting = np.concatenate([queued, aside])
+        waiting = np.concatenate([queued, cluster.suspended_on(instance)])
         if len(waiting) == 0:
             return []
-        waiting = waiting[np.lexsort([waiting, self._key_s[waiting]])]
+        first = np.lexsort([waiting, self._key_s[waiting]])
+        waiting = waiting[first]
         running = running[np.lexsort([-running, -self._key_s[running]])]
         late = np.array([r for r in queued.tolist() if self._needs_room_now(instance, r, cluster)], np.int64)
         late = late[np.lexsort([late, self._key_s[late]])]
         leaving = stepping_aside(cluster, instance, late, running, (self._key_s[late], self._key_s[running]))
         actions: list[Action] = [Preempt(r, "swap") for r in leaving]
-        return actions + [Resume(r) for r in coming_back(cluster, instance, waiting, aside.tolist(), leaving)]
+        return actions + [Resume(r) for r in coming_back(cluster, instance, waiting, first >= len(queued), leaving)]
 
     def on_tick(self, cluster: Cluster) -> Iterable[Action]:
         """Move what would be late, and let each instance where requests wait be asked again when its step ends."""

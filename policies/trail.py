@@ -60,7 +60,9 @@ class Trail(Aggregated):
 
     def _left(self, ids: Integers, cluster: Cluster) -> Floats:
         """Output tokens still expected of each, NaN without a predictor."""
-        left = cluster.remaining_tokens(ids)
+        generated = cluster.requests.generated(ids)
+        left = cluster.predictions.remaining(ids, generated)
         new = np.isnan(self._predicted[ids])
-        self._predicted[ids[new]] = (cluster.requests.generated(ids) + left)[new]
+        if new.any():
+            self._predicted[ids[new]] = (generated + left)[new]
         return left

@@ -62,6 +62,6 @@ def caller_with(signature: Any) -> Any:
 
 
 def words_of(array: NDArray[Any]) -> list[int]:
-    """An array of one dimension as numba lays it out: no count of references, no owner, its size, its place and shape."""
+    """An array of one dimension as numba lays it out: no count of references, no owner, size, place, shape."""
     data = int(array.ctypes.data)
     return [0, 0, array.size, array.itemsize, data, *array.shape, *array.strides]

@@ -13,6 +13,7 @@ from framework.compiler.decorators import compiled
 from framework.compiler.lanes import MANY, bits_of, leading_ones
 from framework.engine.durations.speculation import Speculation
 from framework.engine.loop import run
+from framework.engine.memory.attach import handed
 from framework.engine.setup.config import EngineConfig
 from framework.metrics.invariants import check_result
 from framework.policy import Policy
@@ -74,11 +75,18 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Has the compiled engine come back after every event."""
     watch = Seen()
 
-    def watched(memory: Any, *rest: Any) -> int:
-        status = run(memory, *rest)
-        watch.note(memory)
+    memories: list[Any] = []
+
+    def watched(words: Any, most_events: int) -> int:
+        status = run(words, most_events)
+        watch.note(memories[-1])
         return status
 
+    def noted(memory: Any, *others: Any) -> Any:
+        memories.append(memory)
+        return handed(memory, *others)
+
+    monkeypatch.setattr("framework.replay.compiled.handed", noted)
     monkeypatch.setattr("framework.replay.compiled.run", watched)
     monkeypatch.setattr("framework.replay.compiled._EVENTS_BETWEEN_REPORTS", 1)
     return watch
