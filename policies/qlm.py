@@ -23,13 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Count, Positive, checked
+from framework.compiler.decorators import compiled
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Aggregated, Cluster, Preempt, Request, Requeue, Resume, SetMaxBatch
 from framework.policy.view import Floats
+from framework.timing.estimate import StepTimes, estimate_s
 from policies._class_limits import limits_s
 from policies._stepping_aside import blocks_of, coming_back, stepping_aside
 
 Integers = NDArray[np.int64]
+_CLOSE = 1e-9  # relative difference of two times below which the order of a sum could decide which is later
 
 
 class Qlm(Aggregated):
@@ -79,7 +82,7 @@ class Qlm(Aggregated):
         first = np.lexsort([waiting, self._key_s[waiting]])
         waiting = waiting[first]
         running = running[np.lexsort([-running, -self._key_s[running]])]
-        late = np.array([r for r in queued.tolist() if self._needs_room_now(instance, r, cluster)], np.int64)
+        late = self._need_room_now(instance, queued, cluster)
         late = late[np.lexsort([late, self._key_s[late]])]
         leaving = stepping_aside(cluster, instance, late, running, (self._key_s[late], self._key_s[running]))
         actions: list[Action] = [Preempt(r, "swap") for r in leaving]
@@ -110,10 +113,44 @@ class Qlm(Aggregated):
         self._open[kind] = key_s, count + 1
         self._key_s[r] = key_s
 
-    def _needs_room_now(self, instance: int, r: int, cluster: Cluster) -> bool:
-        """Whether it would be late if it waited, and not if it began now."""
-        begun_s = cluster.now_s + self._prefill_s(instance, int(cluster.requests.input_tokens[r]), cluster)
-        return begun_s <= self._due_s[r] and self._is_late(instance, r, cluster)
+    def _need_room_now(self, instance: int, queued: Integers, cluster: Cluster) -> Integers:
+        """Those of a queue that would be late if they waited, and not if they began now."""
+        prompts, due_s = cluster.requests.input_tokens[queued], self._due_s[queued]
+        own_s = self._prefills_s(instance, prompts, cluster)
+        able = np.flatnonzero(cluster.now_s + own_s <= due_s)
+        if len(able) == 0:
+            return queued[:0]
+        keys_s, running = self._key_s[queued], int(cluster.instances.running[instance])
+        order = np.argsort(keys_s, kind="stable")
+        ahead = np.searchsorted(keys_s[order], keys_s[able], side="right") - 1  # how many are ahead of each
+        waits_s = self._prefills_s(instance, np.cumsum(prompts[order])[ahead] - prompts[able], cluster)
+        free, seats = self._room(instance, cluster)
+        needed = np.cumsum(blocks_of(cluster, queued)[order])[ahead]
+        waits = (free < needed) | (seats <= ahead) if running else np.zeros(len(able), np.bool_)
+        if waits.any():
+            chosen = able[waits]
+            left = self._left(instance, queued, chosen, cluster)
+            sums = left[:running].sum() + np.cumsum(left[running:][order])[ahead[waits]] - left[running:][chosen]
+            waits_s[waits] += sums * cluster.instances.step_s()[instance] / running
+        done_s = cluster.now_s + waits_s + own_s[able]
+        late = done_s > due_s[able]
+        for k in np.flatnonzero(waits & (np.abs(done_s - due_s[able]) <= _CLOSE * done_s)).tolist():
+            late[k] = self._is_late(instance, int(queued[able[k]]), cluster)  # whatever the order of the sum
+        return queued[able[late]]
+
+    def _left(self, instance: int, queued: Integers, chosen: Integers, cluster: Cluster) -> Floats:
+        """Output tokens expected of requests that run, then of those that wait: 0 where none of the `chosen` places in
+        the queue is behind it.
+        """
+        keys_s, running = self._key_s[queued], cluster.decoding(instance)
+        last_s = keys_s[chosen].max()
+        ahead, last = keys_s <= last_s, chosen[keys_s[chosen] == last_s]
+        if len(last) == 1:
+            ahead[last] = False
+        left = np.zeros(len(running) + len(queued))
+        found = np.concatenate([np.ones(len(running), np.bool_), ahead])
+        left[found] = np.nan_to_num(cluster.remaining_tokens(np.concatenate([running, queued[ahead]])))
+        return left
 
     def _is_late(self, instance: int, r: int, cluster: Cluster) -> bool:
         prefill_s = self._prefill_s(instance, int(cluster.requests.input_tokens[r]), cluster)
@@ -121,20 +158,38 @@ class Qlm(Aggregated):
 
     def _prefill_s(self, instance: int, tokens: int, cluster: Cluster) -> float:
         """Seconds to prefill so many tokens in steps of the token budget."""
+        return float(self._prefills_s(instance, np.array([tokens]), cluster)[0])
+
+    def _prefills_s(self, instance: int, tokens: Integers, cluster: Cluster) -> Floats:
+        """The same for each of these numbers."""
+        there, seconds = cluster.instances, np.empty(len(tokens))
+        _in_steps(there.step_times, instance, int(there.token_budget[instance]), tokens, seconds)
+        return seconds
+
+    def _room(self, instance: int, cluster: Cluster) -> tuple[int, int]:
+        """Blocks and seats that are free on the instance."""
         there = cluster.instances
-        step = min(tokens, int(there.token_budget[instance]))
-        return float(there.estimate_s(step, 0, 0)[instance]) * tokens / step if tokens else 0.0
+        free = int(there.free_blocks[instance] + there.evictable_blocks[instance] - there.total_blocks[instance] // 100)
+        return free, int(there.max_batch[instance] - there.running[instance] - there.prefilling[instance])
 
     def _wait_s(self, instance: int, r: int, cluster: Cluster) -> float:
         """Seconds until the request would have room and a seat on the instance, by the tokens ahead of it."""
-        there = cluster.instances
-        queued, running = cluster.queued(instance), cluster.decoding(instance)
+        there, queued = cluster.instances, cluster.queued(instance)
         ahead = queued[(self._key_s[queued] <= self._key_s[r]) & (queued != r)]
-        free = int(there.free_blocks[instance] + there.evictable_blocks[instance] - there.total_blocks[instance] // 100)
-        needed = int(blocks_of(cluster, np.append(ahead, r)).sum())
-        seats = int(there.max_batch[instance] - there.running[instance] - there.prefilling[instance])
+        free, seats = self._room(instance, cluster)
         prompts_s = self._prefill_s(instance, int(cluster.requests.input_tokens[ahead].sum()), cluster)
-        if len(running) == 0 or (free >= needed and seats > len(ahead)):
+        if there.running[instance] == 0:
             return prompts_s
+        if seats > len(ahead) and free >= int(blocks_of(cluster, np.concatenate([ahead, [r]])).sum()):
+            return prompts_s
+        running = cluster.decoding(instance)
         expected = np.nan_to_num(cluster.remaining_tokens(np.concatenate([running, ahead])))
         return prompts_s + float(expected.sum() * there.step_s()[instance] / len(running))
+
+
+@compiled
+def _in_steps(times: StepTimes, i: int, budget: int, tokens: Integers, seconds: Floats) -> None:
+    """Write the seconds to prefill each number of tokens in steps of `budget` tokens."""
+    for k in range(len(tokens)):
+        step = min(tokens[k], budget)
+        seconds[k] = estimate_s(times, i, step, 0, 0) * tokens[k] / step if step > 0 else 0.0

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Positive, Share, checked
+from framework.compiler.decorators import compiled
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Aggregated, Cluster, Preempt, Request, Resume, SetTokenBudget
 from framework.policy.view import Floats
-from framework.timing.estimate import estimate_s
+from framework.timing.estimate import StepTimes, estimate_s
 from policies._class_limits import limits_s
 from policies._stepping_aside import stepping_aside
 
@@ -63,7 +64,7 @@ class SlosServe(Aggregated):
         self._ttft_s, self._tpot_s = self._ttft(classes), self._tpot(classes)
         self._due_s = np.full(len(classes), np.nan)  # time at which the prompt of each request is due
         self._promised = np.zeros(len(classes), bool)
-        self._prompts: list[list[int]] = [[] for _ in cluster.instances.ids]  # promised there, as they are due
+        self._prompts = [np.zeros(0, np.int64) for _ in cluster.instances.ids]  # promised there, as they are due
         self._most = cluster.instances.token_budget.copy()
 
     def route_prefill(self, request: Request, cluster: Cluster) -> int:
@@ -73,13 +74,13 @@ class SlosServe(Aggregated):
         order = there.ids[np.lexsort([there.running + there.prefilling + there.queued, there.queued_tokens])].tolist()
         for i in order:
             prompts = self._with(i, r, cluster)
-            if not self._given_up(i, prompts, cluster):
+            if not self._given_up(i, prompts, cluster).any():
                 self._promise(i, prompts)
                 return int(i)
         prompts = self._with(order[0], r, cluster)
         given_up = self._given_up(order[0], prompts, cluster)
-        self._promise(order[0], [one for one in prompts if one not in given_up])
-        self._promised[list(given_up)] = False
+        self._promise(order[0], prompts[~given_up])
+        self._promised[prompts[given_up]] = False
         return int(order[0])
 
     def prioritize(self, queue: Integers, cluster: Cluster) -> Floats:
@@ -90,8 +91,8 @@ class SlosServe(Aggregated):
         """Give up what cannot be kept any more, make room for promised prompts, and set the size of the steps."""
         prompts = self._still_waiting(instance, cluster)
         given_up = self._given_up(instance, prompts, cluster)
-        self._promised[list(given_up)] = False
-        self._prompts[instance] = [one for one in prompts if one not in given_up]
+        self._promised[prompts[given_up]] = False
+        self._prompts[instance] = prompts[~given_up]
         there = cluster.instances
         if there.queued_tokens[instance] == 0:
             return []
@@ -112,44 +113,35 @@ class SlosServe(Aggregated):
             return []
         return stepping_aside(cluster, instance, waiting, running, (np.zeros(len(waiting)), np.ones(len(running))))
 
-    def _promise(self, instance: int, prompts: list[int]) -> None:
+    def _promise(self, instance: int, prompts: Integers) -> None:
         self._prompts[instance] = prompts
         self._promised[prompts] = True
 
-    def _with(self, instance: int, r: int, cluster: Cluster) -> list[int]:
+    def _with(self, instance: int, r: int, cluster: Cluster) -> Integers:
         """The promised prompts of an instance and this one, in the order in which they are due."""
-        prompts = [one for one in self._still_waiting(instance, cluster) if one != r]
-        return sorted([*prompts, r], key=lambda one: (self._due_s[one], one))
+        prompts = self._still_waiting(instance, cluster)
+        prompts = np.append(prompts[prompts != r], r)
+        return prompts[np.lexsort([prompts, self._due_s[prompts]])]
 
-    def _still_waiting(self, instance: int, cluster: Cluster) -> list[int]:
+    def _still_waiting(self, instance: int, cluster: Cluster) -> Integers:
         """The promised prompts on the instance that are not done."""
-        where, first_token_s = cluster.requests.instance, cluster.requests.first_token_s
-        return [
-            one
-            for one in self._prompts[instance]
-            if self._promised[one] and where[one] in (instance, -1) and np.isnan(first_token_s[one])
-        ]
+        prompts, requests = self._prompts[instance], cluster.requests
+        where = requests.instance[prompts]
+        is_here = (where == instance) | (where == -1)
+        return prompts[self._promised[prompts] & is_here & np.isnan(requests.first_token_s[prompts])]
 
-    def _given_up(self, instance: int, prompts: Sequence[int], cluster: Cluster) -> set[int]:
-        """The fewest of these prompts without which the others are in time and in memory."""
-        there, sizes = cluster.instances, cluster.requests.input_tokens
-        limit_s = min([self._limit_s(instance, cluster), *(float(self._tpot_s[one]) for one in prompts)])
+    def _given_up(self, instance: int, prompts: Integers, cluster: Cluster) -> NDArray[np.bool_]:
+        """The fewest of these prompts without which the others are in time and in memory, as a mask."""
+        there, given_up = cluster.instances, np.zeros(len(prompts), np.bool_)
+        limit_s = min(self._limit_s(instance, cluster), float(self._tpot_s[prompts].min(initial=np.inf)))
         decodes = int(there.running[instance]) + len(prompts)
         chunk = self._chunk(instance, cluster, limit_s, decodes)
         step_s = estimate_s(there.step_times, instance, chunk, decodes, int(there.kv_tokens[instance]))
         room = self.full * int(there.total_blocks[instance]) * cluster.block_tokens - self._held(instance, cluster)
-        kept: list[int] = []
-        given_up: set[int] = set()
-        tokens = 0
-        for one in prompts:
-            kept.append(one)
-            tokens += int(sizes[one])
-            is_late = cluster.now_s + -(-tokens // chunk) * step_s > self._due_s[one]
-            if is_late or tokens > room or step_s > limit_s:
-                longest = max(kept, key=lambda other: (int(sizes[other]), other))
-                kept.remove(longest)
-                given_up.add(longest)
-                tokens -= int(sizes[longest])
+        if step_s > limit_s:
+            room = -1.0  # None fits.
+        columns = cluster.requests.input_tokens, self._due_s
+        _give_up(prompts, columns, cluster.now_s, chunk, step_s, room, given_up)
         return given_up
 
     def _held(self, instance: int, cluster: Cluster) -> int:
@@ -161,12 +153,49 @@ class SlosServe(Aggregated):
         """The tightest limit on TPOT of the promised requests on an instance."""
         running = cluster.decoding(instance)
         decoding_s = self._tpot_s[running[self._promised[running]]].min(initial=np.inf)
-        return float(min([decoding_s, *(self._tpot_s[one] for one in self._prompts[instance])]))
+        return float(min(decoding_s, self._tpot_s[self._prompts[instance]].min(initial=np.inf)))
 
     def _chunk(self, instance: int, cluster: Cluster, limit_s: float, decodes: int) -> int:
         """The largest chunk, of the budget and its halves, whose step keeps the limit."""
-        there, chunk = cluster.instances, int(self._most[instance])
-        context = int(there.kv_tokens[instance])
-        while chunk > _SMALLEST_CHUNK and estimate_s(there.step_times, instance, chunk, decodes, context) > limit_s:
-            chunk //= 2
-        return chunk
+        there = cluster.instances
+        most, context = int(self._most[instance]), int(there.kv_tokens[instance])
+        return _largest_chunk(there.step_times, instance, most, decodes, context, limit_s)
+
+
+@compiled
+def _largest_chunk(times: StepTimes, i: int, most: int, decodes: int, context: int, limit_s: float) -> int:
+    chunk = most
+    while chunk > _SMALLEST_CHUNK and estimate_s(times, i, chunk, decodes, context) > limit_s:
+        chunk //= 2
+    return chunk
+
+
+@compiled
+def _give_up(
+    prompts: Integers,
+    columns: tuple[Integers, Floats],
+    now_s: float,
+    chunk: int,
+    step_s: float,
+    room: float,
+    given_up: NDArray[np.bool_],
+) -> None:
+    """Mark the prompts that are given up, of those computed in this order in steps of `chunk` tokens.
+
+    `columns`: the tokens of all requests, and when each is due. `room`: tokens that fit, -1: none.
+    """
+    (sizes, due_s), tokens = columns, 0
+    for k in range(len(prompts)):
+        tokens += sizes[prompts[k]]
+        if now_s + -(-tokens // chunk) * step_s > due_s[prompts[k]] or tokens > room:
+            longest = -1
+            for m in range(k + 1):
+                if not given_up[m] and (longest < 0 or _is_longer(sizes, prompts[m], prompts[longest])):
+                    longest = m
+            given_up[longest] = True
+            tokens -= sizes[prompts[longest]]
+
+
+@compiled
+def _is_longer(sizes: Integers, one: int, other: int) -> bool:
+    return sizes[one] > sizes[other] or (sizes[one] == sizes[other] and one > other)

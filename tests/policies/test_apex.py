@@ -104,7 +104,7 @@ def test_the_fewest_prompts_are_late() -> None:
         count = int(draws.integers(1, 8))
         own_s, due_s = draws.integers(1, 6, count).astype(float), np.sort(draws.integers(1, 16, count)).astype(float)
         late = np.zeros(count, np.bool_)
-        need = on_time_first(due_s, own_s, 0.0, 0.0, late)
+        need = on_time_first(due_s, own_s, 0.0, 0.0, late, np.empty(len(late), np.int64))
         sets = [np.array([(mask >> k) & 1 for k in range(count)], bool) for mask in range(1 << count)]
         fit = [int(kept.sum()) for kept in sets if np.all(np.cumsum(own_s * kept)[kept] <= due_s[kept])]
         assert count - int(late.sum()) == max(fit)
