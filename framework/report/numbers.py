@@ -22,6 +22,11 @@ def percent(part: float | None) -> str:
     return NONE if part is None else f"{100 * part:.1f} %"
 
 
+def small_percent(part: float) -> str:
+    """As `percent`, for a part that is not 0: what would read 0.0 % is `under 0.1 %`."""
+    return "under 0.1 %" if part < 0.0005 else percent(part)
+
+
 def number(value: float) -> str:
     """Three significant digits, more only before the point."""
     if value == 0 or abs(value) >= 99.95:

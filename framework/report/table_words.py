@@ -14,7 +14,7 @@ from rich.text import Text
 
 from framework.metrics.figure import Metric
 from framework.metrics.figures import metric
-from framework.report.numbers import NONE, number, percent, side_by_side
+from framework.report.numbers import NONE, number, side_by_side, small_percent
 
 Summary = Mapping[str, Any]
 WARNING = "bold black on yellow"
@@ -22,7 +22,6 @@ WARNING = "bold black on yellow"
 _FIT = re.compile(r"(, calibrated(?: as \w+ was)?) to ([^);]*?)(?:, (this run: [^);]*))?(?=[);])")
 _LEFT_OUT = re.compile(r"(, calibration left out): ([^);]*)(?=[);])")
 _ROOFLINE = re.compile(r"\broofline\b(?:[^;)]*, to a factor of ([\d.]+))?")
-_SHOWN_SHARE = 0.0005  # smaller shares would read 0.0 %
 _FAR = 1.05  # times the measured size: below it rounding would hide the excess
 _GOOD_SHARE, _POOR_SHARE = 0.9, 0.5
 WIDE = 96  # columns that a full comparison needs
@@ -64,8 +63,9 @@ def extrapolated(*summaries: Summary) -> list[Text]:
     share, ratio = (max(summary[key] for summary in summaries) for key in ("extrapolated", "extrapolation"))
     if not share:
         return []
-    most = "up to " if len(summaries) > 1 else ""
-    part = "under 0.1 %" if share < _SHOWN_SHARE else f"{most}{percent(share)}"
+    part = small_percent(share)
+    if len(summaries) > 1 and not part.startswith("under"):
+        part = f"up to {part}"
     far = f"to {ratio:.2g} times the measured size" if ratio >= _FAR else "hardly beyond the measured size"
     return [Text(f" {part} of busy time extrapolated, {far} ", WARNING)]
 

@@ -15,7 +15,7 @@ from framework.cli.reading import parquet_of, parsed_json, parsed_yaml, read_fil
 from framework.errors import InputError
 from framework.report.page.compared import MOST, Run
 from framework.report.page.sweep_curves import CURVES, Point
-from framework.report.page.words import setup
+from framework.report.page.words import PARTS, setup
 from framework.run.arms import decided, ran_settings
 
 _MOST_ROWS = 100_000_000
@@ -79,14 +79,15 @@ def _link(directory: Path, beside: Path) -> str:
 
 
 def setup_of_sweep(directory: Path, points: Sequence[Point]) -> str:
-    """Model, GPUs and server of a sweep but for those that it varies; "" if its runs do not say."""
+    """Model, GPUs and server of a sweep, also those that it varies; "" if its runs do not say."""
     try:
         settings = ran_settings(runs_of_sweep(directory)[0])
     except InputError:
         return ""
     swept = {name.split(".")[0] for one in points for name in one.settings}
     kept = {name: value for name, value in settings.items() if name.split(".")[0] not in swept}
-    return setup([kept], [int(one.summary["gpus"]) for one in points])
+    varied = [{f"{part}.name": one.settings[part] for part in PARTS if part in one.settings} for one in points]
+    return setup([kept | own for own in varied], [int(one.summary["gpus"]) for one in points])
 
 
 def runs_of_sweep(directory: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from framework.report.page.carried import MOST, sample
 from framework.report.page.markup import Sheet
 from framework.report.page.run_page import run_page
 from framework.report.page.script import MISSING
-from framework.report.page.words import axis_words, in_words, setup
+from framework.report.page.words import axis_words, in_words, setup, sources
 from framework.run.job import perform
 from tests.helpers.browser import Tab, program, tab
 from tests.helpers.composing import configured
@@ -102,6 +102,9 @@ def test_settings_are_in_words() -> None:
     assert setup(runs, [4, 8]) == "m on 4 to 8 a or b, server s"
     assert setup(runs[:1], [4]) == "m on 4 a, server s"
     assert setup([{}], [4]) == ""
+    told = {"trace_sha256": None, "versions": {"servelab": "0.2.0", "numba": "1.0"}, "seed": 3}
+    rows = [["SHA-256 of the trace", "–"], ["versions", "servelab 0.2.0, numba 1.0"], ["seed", "3"]]
+    assert sources([told], told) == rows
 
 
 def test_the_page_of_a_capacity_begins_with_it_and_has_its_search() -> None:

@@ -16,7 +16,7 @@ from framework.metrics.statistics import estimate
 from framework.metrics.summary import evaluate
 from framework.report.page.sweep_curves import Point
 from framework.report.page.sweep_page import frontier, sweep_page
-from framework.run.finished import is_sweep, sweep_points
+from framework.run.finished import is_sweep, setup_of_sweep, sweep_points
 from servelab.report_command import main
 from tests.helpers.browser import program, tab
 from tests.helpers.results import small_result
@@ -192,6 +192,14 @@ def test_the_command_shows_the_directory_of_a_sweep(tmp_path: Path) -> None:
     assert "Sweep of 4 runs" in text
     assert "3 runs; swept: trace.rate" in text
     assert "1 of its runs left no summary" in text
+
+
+def test_the_headline_of_a_sweep_names_the_gpus_that_it_varies(tmp_path: Path) -> None:
+    config = {"seed": 0, "trace": {}, "policy": {}, "model": {"name": "m"}, "gpu": {"name": "h100"}}
+    for number, gpu in enumerate(("h100", "a100")):
+        job(tmp_path / str(number), [f"gpu={gpu}"], SUMMARY | {"gpus": 2})
+        (tmp_path / str(number) / ".hydra" / "config.yaml").write_text(json.dumps(config))
+    assert setup_of_sweep(tmp_path, sweep_points(tmp_path)[0]) == "m on 2 h100 or a100"
 
 
 def test_a_sweep_that_left_nothing_is_refused_in_a_line(tmp_path: Path) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from experiments.tune.page.study_page import study_page
+from framework.report.page.compare_page import compare_page
 from framework.report.page.sweep_page import sweep_page
 from tests.experiments.test_study_page import STUDY
 from tests.helpers.browser import Tab, program, tab
+from tests.report.test_compare_page import RUNS
+from tests.report.test_run_page import page_of
 from tests.report.test_sweep_page import POINTS
 from tests.servelab.test_ui import fill, showing
 
@@ -59,10 +62,15 @@ def require_accessible(page: Tab, address: str, ready: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["sweep", "study"])
+@pytest.mark.parametrize("kind", ["run", "comparison", "sweep", "study"])
 def test_axe_finds_nothing_on_a_written_page(tmp_path: Path, page: Tab, kind: str) -> None:
-    content = sweep_page(POINTS, "Sweep", 2) if kind == "sweep" else study_page(STUDY, ["python run.py +tuned=own"])
-    (tmp_path / "page.html").write_text(content)
+    made: dict[str, Callable[[], str]] = {
+        "run": page_of,
+        "comparison": lambda: compare_page(RUNS),
+        "sweep": lambda: sweep_page(POINTS, "Sweep", 2),
+        "study": lambda: study_page(STUDY, ["python run.py +tuned=own"]),
+    }
+    (tmp_path / "page.html").write_text(made[kind]())
     require_accessible(page, f"file://{tmp_path}/page.html", "document.readyState === 'complete'")
 
 

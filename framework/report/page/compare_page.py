@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 from framework.report.arms import Arm, unlike
 from framework.report.load_words import footnotes, overload, short_window
@@ -20,8 +18,8 @@ from framework.report.page.compared import (
     figures,
     standing,
 )
-from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
-from framework.report.page.words import setup
+from framework.report.page.markup import Chapter, Sheet, grid, page, text
+from framework.report.page.words import setup, sources
 
 _UNLIKE = "The runs have different requests, which cannot be paired: only their distributions can be compared."
 _SOURCE = ("trace", "trace_source", "trace_sha256", "timing_source", "seed", "versions", "git_revision")
@@ -77,9 +75,4 @@ def _paired(runs: Sequence[Run]) -> str:
 
 
 def _sources(runs: Sequence[Run]) -> str:
-    rows: list[list[Cell]] = [[key, *(_plain(run.summary.get(key)) for run in runs)] for key in _SOURCE]
-    return Sheet(["provenance", *(run.label for run in runs)], rows).html()
-
-
-def _plain(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+    return Sheet(["source", *(run.label for run in runs)], sources([run.summary for run in runs], _SOURCE)).html()

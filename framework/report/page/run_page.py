@@ -15,14 +15,14 @@ from framework.metrics.request_table import counted
 from framework.metrics.summary import Evaluation
 from framework.objective.goodput import Measurement
 from framework.report.load_words import AT_LEAST_MEANS, load_state, overload, ran_out, short_window
-from framework.report.numbers import number, percent
+from framework.report.numbers import number, percent, small_percent
 from framework.report.page.carried import carried
 from framework.report.page.latency import against_lengths, distributions, positions
 from framework.report.page.markup import Cell, Chapter, Sheet, grid, page, text
 from framework.report.page.over_time import over_time
 from framework.report.page.search import search
 from framework.report.page.where import where_time_went, worst_requests
-from framework.report.page.words import in_words, setup
+from framework.report.page.words import in_words, setup, sources
 from framework.report.split_line import split_line
 
 Summary = Mapping[str, Any]
@@ -87,7 +87,7 @@ def _head(evaluation: Evaluation, settings: Summary) -> str:
     if "split" in summary:
         lines.append(split_line(summary["split"]))
     if summary["extrapolated"]:
-        share = percent(summary["extrapolated"])
+        share = small_percent(summary["extrapolated"])
         lines.append(f"{share} of the busy time rests on step times beyond what was measured")
     said = "".join(f'<p class="sub">{text(line)}</p>' for line in lines if line)
     warned = filter(None, (overload(summary), short_window(summary, evaluation.allowed_s)))
@@ -212,11 +212,9 @@ def _written(value: Any) -> str:
 
 
 def _source(summary: Summary, settings: Mapping[str, Any], command: str) -> str:
-    rows = [[key, json.dumps(value) if isinstance(value, dict) else str(value)]
-            for key, value in ((key, summary[key]) for key in _SOURCE)]  # fmt: skip
     chosen = [[key, _written(value)] for key, value in in_words(settings).items()]
     settings_table = Sheet(["setting", "value"], chosen).html()
     return (
-        f"<pre><code>{text(command)}</code></pre>{Sheet(['provenance', ''], rows).html()}"
+        f"<pre><code>{text(command)}</code></pre>{Sheet(['source', 'value'], sources([summary], _SOURCE)).html()}"
         f"<details><summary>{len(chosen)} settings</summary>{settings_table}</details>"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,18 @@ _UNITS = {  # last word of a setting's name, and the unit that it stands for
     "usd": "USD",
 }
 _KIND = "._target_"
-_PARTS = ("model", "gpu", "server")
+PARTS = ("model", "gpu", "server")  # those of a run's set-up
+_SOURCE = {  # keys of a summary that say where its figures came from
+    "trace": "trace",
+    "trace_source": "kind of trace",
+    "trace_sha256": "SHA-256 of the trace",
+    "timing_source": "step times",
+    "load": "load",
+    "seed": "seed",
+    "predictor": "predictor",
+    "versions": "versions",
+    "git_revision": "revision of the code",
+}
 
 
 def axis_words(setting: str) -> str:
@@ -71,9 +82,20 @@ def setup(runs: Iterable[Mapping[str, Any]], gpus: Iterable[int]) -> str:
     """Model, GPUs and server of these flat settings, as `llama3_8b on 5 h100, server vllm_v1`; "" if unknown."""
     every, counts = list(runs), sorted(set(gpus))
     names = {part: list(dict.fromkeys(str(one[f"{part}.name"]) for one in every if one.get(f"{part}.name")))
-             for part in _PARTS}  # fmt: skip
+             for part in PARTS}  # fmt: skip
     said = {part: " or ".join(found) for part, found in names.items()}
     number = f"{counts[0]} " if len(counts) == 1 else f"{counts[0]} to {counts[-1]} " if counts else ""
     texts = [said["model"], f"on {number}{said['gpu']}" if said["gpu"] else ""]
     texts = [" ".join(filter(None, texts)), f"server {said['server']}" if said["server"] else ""]
     return ", ".join(filter(None, texts))
+
+
+def sources(summaries: Sequence[Mapping[str, Any]], keys: Iterable[str]) -> list[list[str]]:
+    """Rows of where the figures of these summaries came from: the name of each key in words, and its values."""
+    return [[_SOURCE[key], *(_source(one.get(key)) for one in summaries)] for key in keys]
+
+
+def _source(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return "–" if value is None else str(value)
