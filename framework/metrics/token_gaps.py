@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from framework.errors import InvariantError
+from framework.metrics.gap_ranks import ranked
 from framework.metrics.token_gaps_compiled import (
     BINS,
     LOWEST,
@@ -27,8 +28,6 @@ from framework.metrics.token_gaps_compiled import (
     count_values,
     extend,
     fold,
-    gather_steps,
-    gather_values,
     lay_out,
 )
 from framework.result import Gaps, Spread
@@ -62,8 +61,8 @@ def recover(leaps: Records, memberships: Records, output_tokens: Ints, instances
         if seen == 0:
             return _NONE
         mean_s = float(sums[0]) / seen
-        variance, quantiles_s = _exact(stretches, first_gap_s, counts, zeros, mean_s)
-        return _spread(seen, mean_s, variance, quantiles_s)
+        squares, values_s = ranked(stretches, first_gap_s, counts, zeros, mean_s, _ranks_around(seen))
+        return _spread(seen, mean_s, squares / seen, values_s)
 
     return _gaps(tails, spread, zeros)
 
@@ -135,7 +134,7 @@ class GapReducer:
             return _NONE
         mean_s = float(self._sums[0]) / seen
         variance = max(float(self._sums[1]) / seen - mean_s**2, 0.0)
-        return _spread(seen, mean_s, variance, _interpolated(seen, lambda ranks: _histogram_order(counts, ranks)))
+        return _spread(seen, mean_s, variance, _histogram_order(counts, _ranks_around(seen)))
 
     def _count_until(self, keep_from_step: Ints) -> None:
         """Count the steps that no open decode has seen, whose weights are final."""
@@ -171,7 +170,10 @@ def _gaps(tails: Tails, spread: Callable[[int], Spread], zeros: int) -> Gaps:
     return Gaps(p99_s, tails.largest_s, every, spread(0) if zeros else every)
 
 
-def _spread(count: int, mean_s: float, variance: float, quantiles_s: Floats) -> Spread:
+def _spread(count: int, mean_s: float, variance: float, values_s: Floats) -> Spread:
+    """The statistics of `count` gaps; `values_s` has those of `_ranks_around(count)`."""
+    ranks = (count - 1) * np.array(_QUANTILES)
+    quantiles_s = _lerp(*np.split(values_s, 2), ranks - np.floor(ranks))
     return Spread(count, mean_s, variance**0.5, *(float(value) for value in quantiles_s))
 
 
@@ -182,44 +184,10 @@ def _lerp(low: Floats, high: Floats, fraction: Floats) -> Floats:
     return value
 
 
-def _interpolated(count: int, order_statistics: Callable[[Ints], Floats]) -> Floats:
-    ranks = (count - 1) * np.array(_QUANTILES)
-    values = order_statistics(_ranks_around(count))
-    return _lerp(values[: len(ranks)], values[len(ranks) :], ranks - np.floor(ranks))
-
-
 def _ranks_around(count: int) -> Ints:
     """The ranks below and above each quantile, shape (2 * quantiles,)."""
     low = np.floor((count - 1) * np.array(_QUANTILES)).astype(np.int64)
     return np.concatenate([low, np.minimum(low + 1, count - 1)])
-
-
-def _exact(stretches: Stretches, first_gap_s: Floats, counts: Ints, zeros: int, mean_s: float) -> tuple[float, Floats]:
-    """Variance and quantiles of all gaps: `zeros` gaps of accepted drafts, and others; `counts`, their histogram,
-    determines which of them need sorting.
-    """
-    seen, below = int(counts.sum()) + zeros, np.cumsum(counts) + zeros
-    bins = np.searchsorted(below, _ranks_around(seen), side="right")
-    marked = np.zeros(BINS, np.bool_)
-    marked[bins] = True
-    room = int(counts[marked].sum()) + 1
-    found, weights = np.empty(room), np.empty(room, np.int64)
-    size, squares = gather_steps(stretches, marked, mean_s, found, weights)
-    size, more = gather_values(first_gap_s, marked, mean_s, found, weights, size)
-    found[size], weights[size] = 0.0, zeros
-    size += 1
-    order = np.argsort(found[:size], kind="stable")
-    found, running = found[order], weights[order]  # The unsorted gaps are not needed any more.
-    del order, weights
-    np.cumsum(running, out=running)
-    unmarked = np.cumsum(np.where(marked, 0, counts))
-
-    def order_statistics(ranks: Ints) -> Floats:
-        chosen = np.searchsorted(below, ranks, side="right")
-        values: Floats = found[np.searchsorted(running, ranks - unmarked[chosen], side="right")]
-        return values
-
-    return (squares + more + zeros * mean_s**2) / seen, _interpolated(seen, order_statistics)
 
 
 def _histogram_order(counts: Ints, ranks: Ints) -> Floats:

@@ -174,7 +174,8 @@ def _end_s(row: np.void, j: int) -> float:
 
 
 @inner
-def _gap_s(row: np.void, j: int) -> float:
+def gap_s(row: np.void, j: int) -> float:
+    """Gap j of a STRETCH, j > 0, in seconds."""
     return row["first_s"] + j * row["increment_s"]
 
 
@@ -183,7 +184,7 @@ def _largest_s(row: np.void) -> float:
     """Its largest gap, seconds; gaps 1, 2, ... rise or fall monotonically."""
     if row["steps"] == 1:
         return row["opening_s"]
-    return max(row["opening_s"], _gap_s(row, 1), _gap_s(row, row["steps"] - 1))
+    return max(row["opening_s"], gap_s(row, 1), gap_s(row, row["steps"] - 1))
 
 
 @inner
@@ -207,7 +208,7 @@ def _scan(row: np.void, low: int, high: int, heap: Floats, size: int) -> int:
         if size == len(heap) and _largest_s(row) <= heap[0]:
             break
         j -= 1
-        value = row["opening_s"] if j == 0 else _gap_s(row, j)
+        value = row["opening_s"] if j == 0 else gap_s(row, j)
         if size == len(heap) and value <= heap[0]:
             if row["increment_s"] >= 0.0:
                 j = min(j, max(low, 1))  # The gaps between these are no larger.
@@ -242,7 +243,8 @@ def _push(heap: Floats, size: int, value: float) -> int:
 
 
 @inner
-def _bin(value: float) -> int:
+def bin_of(value: float) -> int:
+    """The bin of a value in seconds; the first and the last one also hold what lies beyond them."""
     bits = int(np.float64(value).view(np.int64))
     return min(max((bits >> SHIFT) - LOWEST, 0), BINS - 1)
 
@@ -251,7 +253,7 @@ def _bin(value: float) -> int:
 def count_values(values: Floats, counts: Ints, sums: Floats) -> None:
     """Add values to the histogram `counts`; add them and their squares to `sums` (2,)."""
     for k in range(len(values)):
-        counts[_bin(values[k])] += 1
+        counts[bin_of(values[k])] += 1
         sums[0] += values[k]
         sums[1] += values[k] * values[k]
 
@@ -267,57 +269,17 @@ def count_steps(known: Stretches, until: Ints, counts: Ints, sums: Floats) -> No
             weight = row["batch"] - row["joined"]
             if low == 0 and high > 0 and weight > 0:
                 value = row["opening_s"]
-                counts[_bin(value)] += weight
+                counts[bin_of(value)] += weight
                 total += weight * value
                 squares += weight * value * value
             weight, chosen, alike = int(row["batch"]), 0, 0
             for j in range(max(low, 1), high):
-                value = _gap_s(row, j)
-                if _bin(value) != chosen:
+                value = gap_s(row, j)
+                if bin_of(value) != chosen:
                     counts[chosen] += weight * alike
-                    chosen, alike = _bin(value), 0
+                    chosen, alike = bin_of(value), 0
                 alike += 1
                 total += weight * value
                 squares += weight * value * value
             counts[chosen] += weight * alike
     sums[0], sums[1] = total, squares
-
-
-@compiled
-def gather_values(
-    values: Floats, marked: Flags, mean: float, found: Floats, weights: Ints, size: int
-) -> tuple[int, float]:
-    """Append the values of `marked` (BINS,) bins, each of weight 1, to the `size` values found before.
-
-    Returns the new size and the sum of the squared distances of all values from `mean`.
-    """
-    squares = 0.0
-    for k in range(len(values)):
-        squares += (values[k] - mean) ** 2
-        if marked[_bin(values[k])]:
-            found[size], weights[size] = values[k], 1
-            size += 1
-    return size, squares
-
-
-@compiled
-def gather_steps(known: Stretches, marked: Flags, mean: float, found: Floats, weights: Ints) -> tuple[int, float]:
-    """Gather the gaps of all steps, each as often as it has decodes, starting at the first place."""
-    size, squares = 0, 0.0
-    for k in range(len(known.rows)):
-        row = known.rows[k]
-        weight = row["batch"] - row["joined"]
-        if weight > 0:
-            value = row["opening_s"]
-            squares += weight * (value - mean) ** 2
-            if marked[_bin(value)]:
-                found[size], weights[size] = value, weight
-                size += 1
-        weight = row["batch"]
-        for j in range(1, row["steps"]):
-            value = _gap_s(row, j)
-            squares += weight * (value - mean) ** 2
-            if marked[_bin(value)]:
-                found[size], weights[size] = value, weight
-                size += 1
-    return size, squares
