@@ -25,7 +25,7 @@ import llvmlite
 import numba
 from llvmlite import binding
 from numba.core import caching
-from numba.core.runtime.nrt import rtsys
+from numba.core.runtime import _nrt_python
 
 from framework.compiler.sources import import_closure, last_change_ns, place, source_hash
 from framework.compiler.telling import progress, tell_of_compiling, tell_of_waiting
@@ -108,7 +108,7 @@ class FunctionCache(caching.FunctionCache):
         own: Any = self
         parent: Any = super()
         try:
-            if not self._has_what_it_needs(sig, target_context):
+            if not self._has_what_it_needs(sig):
                 return parent.load_overload(sig, target_context)
             with own._guard_against_spurious_io_errors():
                 return own._load_overload(sig, target_context)
@@ -125,13 +125,13 @@ class FunctionCache(caching.FunctionCache):
         except OSError:
             return
 
-    def _has_what_it_needs(self, sig: Any, target_context: Any) -> bool:
+    def _has_what_it_needs(self, sig: Any) -> bool:
         """Whether the code for this signature would find every symbol that it does not define."""
         try:
             names = json.loads(self._needs(sig).read_bytes())
         except (OSError, ValueError):
             return False
-        rtsys.initialize(target_context)
+        _name_runtime()
         return all(binding.address_of_symbol(name) for name in names)
 
     @property
@@ -151,6 +151,13 @@ class FunctionCache(caching.FunctionCache):
                 parent.flush()
         except OSError:
             return
+
+
+@functools.cache
+def _name_runtime() -> None:
+    """Tell the linker where numba's runtime is, as its own start does, which then compiles what no cached code calls."""
+    for name, address in _nrt_python.c_helpers.items():
+        binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 def _symbols_from_outside(library: Any) -> list[str]:

@@ -60,6 +60,7 @@ _ENDS[[FINISHED, REJECTED, FAILED, CANCELLED, UNSENT]] = 1, 2, 3, 4, 5
 _TOLD = [name for name in OUTCOME.names or () if name in (REQUEST.names or ())]
 _ROWS_AT_ONCE = 4096  # requests that fit into the processor's cache
 _WINDOWS, _GROWTH = 32, 4  # first room for the log, in windows, and the factor by which it grows
+_Steps = Callable[[], NDArray[np.int64]]  # (M,)
 _LARGE_BYTES = 1 << 27  # bytes of all requests from which on their memory is freed while outcomes are taken
 
 
@@ -137,7 +138,7 @@ class CompiledEngine:
             if status == DONE:
                 return log.finish(*rows), tuple(marks), faults
             if status == LOG_FULL:
-                log.add(*rows, self._present.oldest_open_step())
+                log.add(*rows, self._present.oldest_open_step)
                 memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
             elif status == MARKED:
@@ -218,7 +219,7 @@ class _FullLog:
     def __init__(self, memory: Memory) -> None:
         self._steps, self._tokens = _Growing(memory.step_log), _Growing(memory.token_log)
 
-    def add(self, step_rows: int, token_rows: int, keep_from_step: NDArray[np.int64]) -> None:
+    def add(self, step_rows: int, token_rows: int, oldest_open_step: _Steps) -> None:
         self._steps.keep(step_rows)
         self._tokens.keep(token_rows)
 
@@ -267,8 +268,9 @@ class _ReducedLog:
         self._memory = memory
         self._reducer = GapReducer(output_tokens, len(memory.instances))
 
-    def add(self, step_rows: int, token_rows: int, keep_from_step: NDArray[np.int64]) -> None:
-        self._reducer.add(self._memory.step_log[:step_rows], self._memory.token_log[:token_rows], keep_from_step)
+    def add(self, step_rows: int, token_rows: int, oldest_open_step: _Steps) -> None:
+        leaps, memberships = self._memory.step_log[:step_rows], self._memory.token_log[:token_rows]
+        self._reducer.add(leaps, memberships, oldest_open_step())
 
     def next(self, memory: Memory) -> Memory:
         """The log in the same memory: reduced rows are overwritten."""
@@ -276,7 +278,7 @@ class _ReducedLog:
 
     def finish(self, step_rows: int, token_rows: int) -> _Log:
         """An empty log, and the gaps."""
-        self.add(step_rows, token_rows, np.full(len(self._memory.instances), np.iinfo(np.int64).max))
+        self.add(step_rows, token_rows, lambda: np.full(len(self._memory.instances), np.iinfo(np.int64).max))
         return _Log(np.zeros(0, STEP_LOG), np.zeros(0, TOKEN_LOG), self._reducer.finish())
 
 

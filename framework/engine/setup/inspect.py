@@ -18,8 +18,8 @@ from framework.engine.setup.inspect_requests import (
     list_decoding,
     list_residents,
     list_waiting,
-    oldest_open_steps,
     write_generated,
+    write_oldest_open_steps,
 )
 from framework.policy.inspection import View, require_decoding
 from framework.timing.estimate import prefill_alone_s
@@ -116,7 +116,9 @@ class MemoryInspection:
 
     def oldest_open_step(self) -> Integers:
         """For each instance, the first decode step whose log a request that decodes there still needs."""
-        return oldest_open_steps(self._addresses, self._running)
+        oldest = np.empty(len(self.instances), np.int64)
+        write_oldest_open_steps(self._addresses, self._running, oldest)
+        return oldest
 
 
 @compiled

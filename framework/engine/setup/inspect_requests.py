@@ -130,12 +130,12 @@ def write_generated(addresses: Any, ids: NDArray[np.int64], tokens: NDArray[np.i
 
 
 @compiled
-def oldest_open_steps(addresses: Any, running: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each instance, the first decode step whose log a request that decodes there still needs."""
+def write_oldest_open_steps(addresses: Any, running: NDArray[np.int64], oldest: NDArray[np.int64]) -> None:
+    """Write for each instance, into `oldest` (M,), the first decode step whose log a request that decodes there still
+    needs.
+    """
     s = attach_at(addresses)
-    oldest = np.empty(s.options.instances, np.int64)
     for i in range(s.options.instances):
         oldest[i] = s.instances[i].decode_steps - s.step[i].done
         for slot in range(s.instances[i].running):
             oldest[i] = min(oldest[i], s.requests[running[i, slot]].join_step)
-    return oldest
