@@ -29,8 +29,9 @@ def demand_of(setting: Setting, pools: Sequence[Pool], needs: Needs, chosen: Fla
     """
     columns, uses = _columns(setting, pools, needs), _uses(setting, pools, needs)
     columns["uses"] = np.stack([use.each for use in uses])
-    for name, column in columns.items():  # one by one: with millions of requests each column is large
-        columns[name] = column[..., chosen]
+    if not chosen.all():
+        for name, column in columns.items():  # one by one: with millions of requests each column is large
+            columns[name] = column[..., chosen]
     prompts = setting.workload.input_tokens[chosen].astype(np.float64) if setting.caches else columns["tokens"]
     return Demand(
         **columns,

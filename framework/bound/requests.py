@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,9 +44,17 @@ class Pool:
         assert self.attention is not None
         assert self.steps.chunks is not None
         stages = self.spec.parallelism.pp
-        computed = stages * (tokens - cached).astype(np.float64)
-        time_s = self.steps.chunks.prompts_s(computed) + stages * self.attention.prompt_s(cached, tokens)
+        computed = stages * (tokens - cached)
+        time_s = _of_each(self.steps.chunks.prompts_s, computed) + stages * self.attention.prompt_s(cached, tokens)
         return np.where(self.holds, time_s + self.steps.chunks.ending_s, np.inf)
+
+
+def _of_each(function: Callable[[Floats], Floats], numbers: Integers) -> Floats:
+    """`function` of each number, (N,); of every number that may occur, if these are fewer."""
+    count = int(numbers.max(initial=0)) + 1
+    if count > len(numbers):
+        return function(numbers.astype(np.float64))
+    return function(np.arange(count, dtype=np.float64))[numbers]
 
 
 @dataclass(frozen=True)
@@ -129,11 +138,13 @@ def least_needs(setting: Setting, pools: list[Pool]) -> Needs:
         else:
             prefixes = shared_prefixes(workload, due_s)
     ready_s = _ready_s(setting, pools)
-    prefill_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.prefills], axis=0)
+    computing = [pool for pool in pools if pool.attention is not None]
+    prefills_s = [pool.prefill_s(prefixes.cached, prompts) for pool in computing]
+    prefill_s = np.min([own_s for pool, own_s in zip(computing, prefills_s, strict=True) if pool.prefills], axis=0)
     again_s = np.full(len(workload), np.inf)
     recomputes = setting.recomputes
     if recomputes:  # After the first prefill a cache may save all but one token of a later one.
-        again_s = np.min([pool.prefill_s(prefixes.cached, prompts) for pool in pools if pool.attention], axis=0)
+        again_s = np.min(prefills_s, axis=0)
         if setting.caches:
             chunks = [pool.steps.chunks for pool in pools if pool.steps.chunks is not None]
             again_s = np.full(len(workload), min(float(one.step_s(np.ones(1))[0]) + one.ending_s for one in chunks))

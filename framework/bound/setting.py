@@ -25,18 +25,20 @@ class Setting(config.Setting):
     def caches(self) -> bool:
         return self.engine.shares_blocks or (self.engine.prefix_cache and self.workload.has_prefixes)
 
-    @property
+    @cached_property
     def recomputes(self) -> bool:
         """Whether a request may be preempted and get its next token from another prefill."""
         if self.engine.preemption != "recompute":
             return False
         pools = [pool for pool in self.cluster.pools if pool.role != "prefill"]
         seats = sum(pool.instances * self.engine.seats_of(pool) for pool in pools)
-        peaks = -np.sort(-self.peak_blocks)
         # A request with memory on a decode instance has a seat in its pool or, while it leaves, at its destination. On
         # a mixed instance a request may also wait for another instance to have room. Pulled KV comes before there is a
         # seat.
+        peaks = self.peak_blocks
         holders = [len(peaks) if pool.role == "mixed" or self.engine.pulls else seats for pool in pools]
+        if any(count < len(peaks) for count in holders):
+            peaks = -np.sort(-peaks)
         most = [int(peaks[:count].sum()) for count in holders]
         return any(blocks > self.kv_blocks(pool) for blocks, pool in zip(most, pools, strict=True))
 

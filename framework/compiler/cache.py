@@ -155,7 +155,7 @@ class FunctionCache(caching.FunctionCache):
 
 @functools.cache
 def _name_runtime() -> None:
-    """Tell the linker where numba's runtime is, as its own start does, which then compiles what no cached code calls."""
+    """Tell the linker where numba's runtime is. Its own start does so, and then compiles what no cached code calls."""
     for name, address in _nrt_python.c_helpers.items():
         binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 

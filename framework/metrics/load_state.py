@@ -64,13 +64,14 @@ def load_state(result: Result, clock: Clock) -> LoadState:
     if window is None or not clock.is_fixed:
         return LoadState(None, np.nan)
     sent = (window.start_s <= requests["arrival_s"]) & (requests["arrival_s"] <= window.end_s)  # false if never sent
-    own = requests[clock.counted & sent & (requests["state"] != STATES.index("rejected"))]
-    if len(own) < _LEAST_REQUESTS:
+    own = clock.counted & sent & (requests["state"] != STATES.index("rejected"))
+    arrival_s, start_s, end_s = (requests[name][own] for name in ("arrival_s", "start_s", "end_s"))
+    if len(arrival_s) < _LEAST_REQUESTS:
         return LoadState(None, np.nan)
-    spent_s = own["end_s"] - own["arrival_s"]
-    waited_s = np.where(np.isnan(own["start_s"]), spent_s, own["start_s"] - own["arrival_s"])
+    spent_s = end_s - arrival_s
+    waited_s = np.where(np.isnan(start_s), spent_s, start_s - arrival_s)
     width_s = window.length_s / _PARTS
-    part = np.clip(((own["arrival_s"] - window.start_s) / width_s).astype(np.int64), 0, _PARTS - 1)
+    part = np.clip(((arrival_s - window.start_s) / width_s).astype(np.int64), 0, _PARTS - 1)
     counts = np.bincount(part, minlength=_PARTS)
     there = counts > 0
     if np.count_nonzero(there) < _LEAST_PARTS:

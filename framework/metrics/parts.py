@@ -88,8 +88,9 @@ def statistics_ms(name: str, values_s: NDArray[np.float64]) -> dict[str, float |
     values_ms = values_s[~np.isnan(values_s)] * 1e3
     if len(values_ms) == 0:
         return named_ms(name, [np.nan] * len(STATISTICS))
-    centre = [values_ms.mean(), np.median(values_ms), values_ms.std()]
-    return named_ms(name, [*centre, *np.percentile(values_ms, [90, 95, 99])])
+    mean, std = values_ms.mean(), values_ms.std()
+    median = np.median(values_ms, overwrite_input=True)
+    return named_ms(name, [mean, median, std, *np.percentile(values_ms, [90, 95, 99], overwrite_input=True)])
 
 
 def named_ms(name: str, values: Sequence[float]) -> dict[str, float | None]:

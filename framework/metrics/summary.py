@@ -232,8 +232,8 @@ def git_revision(root: Path) -> str | None:
 
 def _duration_s(result: Result, clock: Clock) -> float:
     """Seconds from the first request sent to the last answer of any kind."""
-    counted = result.requests[clock.counted]
-    return float(np.nanmax(counted["end_s"]) - np.nanmin(counted["arrival_s"]))
+    end_s, arrival_s = (result.requests[name][clock.counted] for name in ("end_s", "arrival_s"))
+    return float(np.nanmax(end_s) - np.nanmin(arrival_s))
 
 
 def _gap_statistics_ms(name: str, gaps: Spread) -> dict[str, float | None]:

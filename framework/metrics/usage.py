@@ -180,8 +180,9 @@ def bubbles(result: Result) -> dict[str, float | None]:
 
 def prefill_batch_tokens(result: Result) -> float | None:
     """Prompt tokens in a step that computes any, on average; None if there is none, or if the step log was reduced."""
-    steps = result.step_log[result.step_log["prefill_tokens"] > 0]
-    return _share((steps["prefill_tokens"].astype(np.int64) * steps["steps"]).sum(), steps["steps"].sum())
+    computing = result.step_log["prefill_tokens"] > 0
+    tokens, steps = (result.step_log[name][computing].astype(np.int64) for name in ("prefill_tokens", "steps"))
+    return _share((tokens * steps).sum(), steps.sum())
 
 
 def drafted(result: Result) -> dict[str, float]:
