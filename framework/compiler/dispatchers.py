@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from numba.core import compiler, config, event, registry, types, typing
@@ -109,26 +110,54 @@ class Outermost(Function):
         raise TypeError(f"{self.py_func.__qualname__} is for Python alone; compiled code cannot call it")
 
 
-class Inner(CPUDispatcher):
+class Inner:
     """A function that only compiled code calls, compiled once: for the types of its annotations.
 
     `int`, `float` and `bool` are int64, float64 and boolean, whatever a caller has (a literal, a narrow integer). A
     parameter of another kind, such as the state of the engine, has the type that the caller passes. `plain`: what
-    Python gets when it calls this, None: an error.
+    Python gets when it calls this, None: an error. numba's own object is made for the first caller that is compiled,
+    since the cache has the machine code of most callers.
     """
 
     plain: Callable[..., Any] | None = None
 
-    def __init__(self, function: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
-        pipeline = linking.InnerCompiler if linking.SUPPORTED else compiler.Compiler
-        super().__init__(function, locals, targetoptions, pipeline)
-        self._declared = {name: _declared_kind(function, name) for name in _parameters(function)}
+    def __init__(self, function: Callable[..., Any], targetoptions: Mapping[str, Any]) -> None:
+        self.py_func = function
+        self._targetoptions = targetoptions
+        self._kinds = {name: _declared_kind(function, name) for name in _parameters(function)}
+
+    @property
+    def overloads(self) -> Mapping[Any, Any]:
+        """What it was compiled for: results by the types of the parameters."""
+        overloads: Mapping[Any, Any] = self._dispatcher.overloads
+        return overloads
+
+    @property
+    def _numba_type_(self) -> Any:
+        """What numba asks for where compiled code names this function."""
+        return self._dispatcher._numba_type_
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        made = _InnerDispatcher(self.py_func, targetoptions=dict(self._targetoptions))
+        made.kinds = self._kinds
+        return made
 
     def __call__(self, *args: Any, **kws: Any) -> Any:
         """Refuse the call: there is no machine code that Python could call."""
         if self.plain is not None:
             return self.plain(*args, **kws)
         raise TypeError(f"{self.py_func.__qualname__} is a part of its compiled callers; Python cannot call it")
+
+
+class _InnerDispatcher(CPUDispatcher):
+    """An inner function for numba."""
+
+    kinds: Mapping[str, Any]  # the type of each parameter, None: the caller's
+
+    def __init__(self, function: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
+        pipeline = linking.InnerCompiler if linking.SUPPORTED else compiler.Compiler
+        super().__init__(function, locals, targetoptions, pipeline)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """What a compiled caller calls."""
@@ -140,7 +169,7 @@ class Inner(CPUDispatcher):
 
     def _kind(self, parameter: str, passed: Any) -> Any:
         """The type of a parameter if a caller passes this one."""
-        kind, declared = _plain(passed), self._declared[parameter]
+        kind, declared = _plain(passed), self.kinds[parameter]
         if declared is None:
             return kind
         if _generality(kind) > _generality(declared):
