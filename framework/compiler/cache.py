@@ -25,7 +25,7 @@ import llvmlite
 import numba
 from llvmlite import binding
 from numba.core import caching
-from numba.core.runtime import _nrt_python
+from numba.core.runtime import nrt
 
 from framework.compiler.sources import import_closure, last_change_ns, place, source_hash
 from framework.compiler.telling import progress, tell_of_compiling, tell_of_waiting
@@ -156,7 +156,8 @@ class FunctionCache(caching.FunctionCache):
 @functools.cache
 def _name_runtime() -> None:
     """Tell the linker where numba's runtime is. Its own start does so, and then compiles what no cached code calls."""
-    for name, address in _nrt_python.c_helpers.items():
+    runtime: Any = nrt  # numba has no types
+    for name, address in runtime._nrt.c_helpers.items():
         binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 

@@ -173,7 +173,8 @@ def _gaps(tails: Tails, spread: Callable[[int], Spread], zeros: int) -> Gaps:
 def _spread(count: int, mean_s: float, variance: float, values_s: Floats) -> Spread:
     """The statistics of `count` gaps; `values_s` has those of `_ranks_around(count)`."""
     ranks = (count - 1) * np.array(_QUANTILES)
-    quantiles_s = _lerp(*np.split(values_s, 2), ranks - np.floor(ranks))
+    low_s, high_s = np.split(values_s, 2)
+    quantiles_s = _lerp(low_s, high_s, ranks - np.floor(ranks))
     return Spread(count, mean_s, variance**0.5, *(float(value) for value in quantiles_s))
 
 
