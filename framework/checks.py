@@ -175,14 +175,20 @@ def _bounds(declared: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _bounds_values(hint: Any) -> bool:
-    kind, inner = get_origin(hint), get_args(hint)
+    kind, inner = _parts(hint)
     if kind in (typing.Union, types.UnionType, tuple, Mapping):
         return any(map(_bounds_values, inner))
     return hint is bool or kind in (Annotated, Literal)
 
 
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """What an annotation is made of: its kind, and the annotations or values in it."""
+    return get_origin(hint), get_args(hint)
+
+
 def _check(name: str, value: Any, hint: Any) -> None:
-    kind, inner = get_origin(hint), get_args(hint)
+    kind, inner = _parts(hint)
     if hint is bool:
         require_flag(name, value)
     elif kind is Annotated:

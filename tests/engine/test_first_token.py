@@ -14,9 +14,9 @@ import pytest
 
 from framework.engine.durations.speculation import Speculation
 from framework.engine.setup.config import EngineConfig
-from framework.metrics.by_position import by_position
 from framework.metrics.invariants import check_result
 from framework.metrics.phases import phase_table
+from framework.metrics.service.by_position import by_position
 from framework.metrics.token_gaps import recover
 from framework.policy import Policy
 from framework.policy.view import Cluster, Request

@@ -12,7 +12,6 @@ import pytest
 
 from framework.errors import InputError
 from framework.metrics import series
-from framework.metrics.by_position import _edges, _with_gaps
 from framework.metrics.clock import _window
 from framework.metrics.figure import Better
 from framework.metrics.figures import METRICS, direction, metric
@@ -21,6 +20,7 @@ from framework.metrics.paper_scores import gaps_of
 from framework.metrics.phases import DecodeClock, _decoding
 from framework.metrics.request_table import _of_the_trace
 from framework.metrics.service import crashes, pacing
+from framework.metrics.service.by_position import _edges, _with_gaps
 from framework.metrics.service.cancellations import cancellations
 from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.service.tail import tail_figures

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from framework.metrics.by_position import by_position
 from framework.metrics.phases import DecodeClock
+from framework.metrics.service.by_position import by_position
 from framework.metrics.slo import Slo
 from framework.metrics.token_gaps import gap_shares
 from framework.report.page.carried import sample
