@@ -9,7 +9,7 @@ import pytest
 
 from framework.engine.durations.speculation import Speculation
 from framework.engine.setup.config import EngineConfig
-from framework.metrics import by_position as module
+from framework.metrics.service import by_position as module
 from framework.metrics.service.by_position import by_position
 from framework.metrics.service.static_batches import idle_seats
 from framework.metrics.summary import evaluate
