@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.codes import DECODING, PAUSED
 from framework.compiler.decorators import compiled, inner
 from framework.engine.durations.speculation import choose_depth, decode_step_s
 from framework.engine.kv.prefix_cache import matched_blocks
@@ -19,6 +18,7 @@ from framework.engine.setup.inspect_requests import (
     list_residents,
     list_waiting,
     write_generated,
+    write_kv,
     write_oldest_open_steps,
 )
 from framework.policy.inspection import View, require_decoding
@@ -95,10 +95,11 @@ class MemoryInspection:
         return tokens
 
     def kv_tokens(self, ids: Integers) -> Integers:
-        states = self.requests["state"][ids]
-        require_decoding(ids, (states == DECODING) | (states == PAUSED))
-        counted = self.requests["offset"][ids] + self.instances["decode_steps"][self.requests["instance"][ids]]
-        return np.where(states == PAUSED, self.requests["kv"][ids], counted)
+        tokens = np.empty(len(ids), np.int64)
+        wrong = write_kv(self._addresses, ids, tokens)
+        if wrong >= 0:
+            require_decoding(ids[wrong : wrong + 1], np.zeros(1, np.bool_))
+        return tokens
 
     def cached_tokens(self, ids: Integers, r: int) -> Integers:
         return _cached_tokens(self._addresses, ids, r)

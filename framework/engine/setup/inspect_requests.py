@@ -130,6 +130,23 @@ def write_generated(addresses: Any, ids: NDArray[np.int64], tokens: NDArray[np.i
 
 
 @compiled
+def write_kv(addresses: Any, ids: NDArray[np.int64], tokens: NDArray[np.int64]) -> int:
+    """Write the KV tokens of decoding requests. Returns the place of the first that does not decode, -1: all do."""
+    s = attach_at(addresses)
+    for k in range(len(ids)):
+        if ids[k] < 0 or ids[k] >= s.options.requests:
+            raise IndexError("no request has that number")
+        q = s.requests[ids[k]]
+        if q.state == DECODING:
+            tokens[k] = q.offset + s.instances[q.instance].decode_steps
+        elif q.state == PAUSED:
+            tokens[k] = q.kv
+        else:
+            return k
+    return -1
+
+
+@compiled
 def write_oldest_open_steps(addresses: Any, running: NDArray[np.int64], oldest: NDArray[np.int64]) -> None:
     """Write for each instance, into `oldest` (M,), the first decode step whose log a request that decodes there still
     needs.
