@@ -149,7 +149,13 @@ class Qlm(Aggregated):
             ahead[last] = False
         left = np.zeros(len(running) + len(queued))
         found = np.concatenate([np.ones(len(running), np.bool_), ahead])
-        left[found] = np.nan_to_num(cluster.remaining_tokens(np.concatenate([running, queued[ahead]])))
+        left[found] = self._expected(np.concatenate([running, queued[ahead]]), cluster)
+        return left
+
+    def _expected(self, ids: Integers, cluster: Cluster) -> Floats:
+        """Output tokens expected of these requests, 0 without a predictor."""
+        left = cluster.remaining_tokens(ids)
+        left[np.isnan(left)] = 0.0
         return left
 
     def _is_late(self, instance: int, r: int, cluster: Cluster) -> bool:
@@ -175,16 +181,30 @@ class Qlm(Aggregated):
     def _wait_s(self, instance: int, r: int, cluster: Cluster) -> float:
         """Seconds until the request would have room and a seat on the instance, by the tokens ahead of it."""
         there, queued = cluster.instances, cluster.queued(instance)
-        ahead = queued[(self._key_s[queued] <= self._key_s[r]) & (queued != r)]
+        ahead = np.empty(len(queued), np.int64)
+        count, tokens = _ahead_of(r, queued, self._key_s, cluster.requests.input_tokens, ahead)
+        ahead = ahead[:count]
         free, seats = self._room(instance, cluster)
-        prompts_s = self._prefill_s(instance, int(cluster.requests.input_tokens[ahead].sum()), cluster)
+        prompts_s = self._prefill_s(instance, tokens, cluster)
         if there.running[instance] == 0:
             return prompts_s
-        if seats > len(ahead) and free >= int(blocks_of(cluster, np.concatenate([ahead, [r]])).sum()):
+        if seats > count and free >= int(blocks_of(cluster, np.concatenate([ahead, [r]])).sum()):
             return prompts_s
         running = cluster.decoding(instance)
-        expected = np.nan_to_num(cluster.remaining_tokens(np.concatenate([running, ahead])))
+        expected = self._expected(np.concatenate([running, ahead]), cluster)
         return prompts_s + float(expected.sum() * there.step_s()[instance] / len(running))
+
+
+@compiled
+def _ahead_of(r: int, queued: Integers, keys_s: Floats, input_tokens: Integers, ahead: Integers) -> tuple[int, int]:
+    """Write the requests of a queue that are at least as urgent as r, without r; return how many, and their tokens."""
+    count, tokens = 0, 0
+    for other in queued:
+        if keys_s[other] <= keys_s[r] and other != r:
+            ahead[count] = other
+            tokens += input_tokens[other]
+            count += 1
+    return count, tokens
 
 
 @compiled
