@@ -47,17 +47,18 @@ def test_a_search_that_runs_out_of_requests_is_not_settled(tmp_path: Path) -> No
 
 
 def test_draws_race_the_defaults() -> None:
-    assert race_above(20.0) == ("objective.at_least=20.2", "objective.first_step=1.1")
-    assert race_above(0.0) == ()
+    assert race_above(20.0, 1.01) == ("objective.at_least=20.2", "objective.first_step=1.1")
+    assert race_above(0.0, 2.0) == ()
 
 
 def test_a_cell_below_the_share_is_marked() -> None:
     found = [Found("a", "x", 4.0, 10.0, ()), Found("a", "y", 10.0, 10.0, (), False), Found("b", "x", 0.0, 0.0, ())]
+    found.append(Found("b", "y", 10.0, 10.0, (), race_rps=20.0))
     assert table(found, 0.5).splitlines() == [
         "| policy | a | b |",
         "|---|---:|---:|",
         "| x | 4 / 10 (40 %) ! | 0 / 0 |",
-        "| y | 10 / 10 (100 %) ? | – |",
+        "| y | 10 / 10 (100 %) ? | 10 / < 20 |",
     ]
 
 

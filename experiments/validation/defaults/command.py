@@ -3,8 +3,8 @@
     python -m experiments.validation.defaults azure_code only=chunked,distserve
 
 study.yaml names policies, spaces and traces. A cell is `untuned / tuned` requests/s and their ratio; `!` marks less
-than half, `?` a search that ran out of requests before it had decided. All runs go through the results store, and
-stored ones are not run again.
+than half, `?` a search that ran out of requests before it had decided, `<` (with `race=2`) a rate that no trial
+sustained. All runs go through the results store, and stored ones are not run again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def main(arguments: Arguments) -> None:
     """Search cell by cell and print the table. Raises InputError for names that study.yaml lacks."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study, out = read_study(), arguments.path("out")
-    study = replace(study, trials=arguments.whole("trials", study.trials))
+    trials, race = arguments.whole("trials", study.trials), arguments.number("race", study.race)
+    study = replace(study, trials=trials, race=race)
     traces, policies = arguments.operands or list(study.traces), arguments.several("only") or list(study.policies)
     for name, known in (*((one, study.traces) for one in traces), *((one, study.policies) for one in policies)):
         if name not in known:

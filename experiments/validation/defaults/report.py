@@ -10,7 +10,7 @@ from experiments.validation.defaults.run import Found
 def table(found: Sequence[Found], least: float) -> str:
     """`untuned / tuned` requests/s, with `!` if the defaults reach less than the share `least`.
 
-    `?`: requests ran out before a search had decided.
+    `?`: requests ran out before a search had decided. `<`: a rate that no trial sustained.
     """
     traces = list(dict.fromkeys(one.trace for one in found))
     cells = {(one.policy, one.trace): _words(one, least) for one in found}
@@ -23,5 +23,7 @@ def table(found: Sequence[Found], least: float) -> str:
 def _words(one: Found, least: float) -> str:
     if one.share is None:
         return "0 / 0"
+    if one.race_rps:
+        return f"{one.untuned_rps:.3g} / < {one.race_rps:.3g}" + ("" if one.settled else " ?")
     words = f"{one.untuned_rps:.3g} / {one.tuned_rps:.3g} ({100 * one.share:.0f} %)"
     return words + (" !" if one.share < least else "") + ("" if one.settled else " ?")

@@ -15,11 +15,10 @@ from experiments.tune.sampler import DEFAULT, SamplerKind
 from experiments.tune.space_file import read_space
 from experiments.tune.storage import Presence
 from experiments.tune.study import SETTLED, Search
-from experiments.validation.defaults.study import Study
+from experiments.validation.defaults.study import BETTER, Study
 from framework.errors import InputError
 from framework.run.sweep import Sweep
 
-_BETTER = 1.01  # ratio to the untuned capacity that a draw has to sustain, or it is given up
 _STEP = 1.1  # ratio of the rates that a search tries first beyond that
 
 
@@ -28,6 +27,7 @@ class Found:
     """Capacities in requests/s: of the defaults, and of the best trial, whose settings are `best`.
 
     `settled`: both searches decided whether their last rates are sustained; otherwise requests ran out before.
+    `race_rps`: the rate that no draw sustained, if each was given up that did not sustain far more than the defaults.
     """
 
     trace: str
@@ -36,6 +36,7 @@ class Found:
     tuned_rps: float
     best: tuple[str, ...]
     settled: bool = True
+    race_rps: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -67,17 +68,19 @@ def search(study: Study, trace: str, policy: str, out: Path) -> Found:
     if not first.values:
         raise InputError(f"policy={policy} trace={trace}: its defaults do not run: {first.refusal}")
     untuned_rps = first.values[0]
-    run(study.trials, *race_above(untuned_rps))
+    run(study.trials, *race_above(untuned_rps, study.race))
     best = findings(trials, space, feasible, goals).ranked[0]
     settled = all(bool(row.figures.get(SETTLED, True)) for row in (first, best))
-    return Found(trace, policy, untuned_rps, best.values[0], changed(first, best), settled)
+    is_unbeaten = study.race > BETTER and best.values[0] == untuned_rps
+    race_rps = study.race * untuned_rps if is_unbeaten else None
+    return Found(trace, policy, untuned_rps, best.values[0], changed(first, best), settled, race_rps)
 
 
-def race_above(untuned_rps: float) -> tuple[str, ...]:
-    """The settings of a search for a capacity above that of the defaults; none if they sustain no rate."""
+def race_above(untuned_rps: float, ratio: float) -> tuple[str, ...]:
+    """The settings of a search for that ratio to the capacity of the defaults; none if they sustain no rate."""
     if untuned_rps <= 0:
         return ()
-    return f"objective.at_least={_BETTER * untuned_rps:.6g}", f"objective.first_step={_STEP}"
+    return f"objective.at_least={ratio * untuned_rps:.6g}", f"objective.first_step={_STEP}"
 
 
 def changed(first: Row, best: Row) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from experiments.declared import declared
 from experiments.league.study import read_study as league
 
 _FILE = Path(__file__).with_name("study.yaml")
+BETTER = 1.01  # ratio of a draw's capacity to that of the defaults from which on it is better
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,10 @@ class Coarse:
 
 @dataclass(frozen=True)
 class Study:
-    """`traces`: further settings by trace; `policies`: the space of conf/space by policy, each of `gpus` GPUs."""
+    """`traces`: further settings by trace; `policies`: the space of conf/space by policy, each of `gpus` GPUs.
+
+    `race`: ratio to the capacity of the defaults that a draw has to sustain, or it is given up.
+    """
 
     trials: int
     gpus: int
@@ -30,6 +34,7 @@ class Study:
     traces: Mapping[str, Sequence[str]]
     policies: Mapping[str, str]
     coarse: Coarse
+    race: float = BETTER
 
     def overrides(self, trace: str, policy: str) -> tuple[str, ...]:
         """The settings of all runs of a search, as for run.py."""
