@@ -28,6 +28,7 @@ from framework.run.sweep import Sweep
 _KEYS = {
     "only": "policies, joined by commas; all of study.yaml by default",
     "trials": "of each search, those of study.yaml by default",
+    "race": "ratio to the capacity of the defaults that a draw has to sustain, or it is given up",
     "out": "a file that the table is written to, too",
 }
 _RUNS = Path("outputs/defaults")
