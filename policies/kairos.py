@@ -70,8 +70,7 @@ class Kairos(Disaggregated):
         there = cluster.instances
         if not there.role[instance] & DECODE:
             return []
-        suspended = cluster.suspended
-        aside = suspended[cluster.requests.instance[suspended] == instance]
+        aside = cluster.suspended_on(instance)
         running = cluster.decoding(instance)
         if len(aside) == 0 and there.step_s()[instance] <= self.tpot_s:
             return []

@@ -73,7 +73,7 @@ class Seer(Aggregated):
         One that finds no room closes the instances on which it could be for those behind it.
         """
         room, seats, over = self._room(cluster)
-        aside = np.union1d(cluster.suspended, new)
+        aside = np.union1d(cluster.suspended, new) if len(new) else cluster.suspended
         ids = np.concatenate([aside, np.array(list(over), np.int64)])
         ids = ids[np.lexsort([ids, *self._keys(ids, cluster)])]
         tokens = cluster.requests.input_tokens[ids] + cluster.requests.generated(ids) + self.chunk_tokens
@@ -124,8 +124,9 @@ class Seer(Aggregated):
         tokens = requests.generated(ids)
         is_over = (tokens >= self._goal[ids]) & ~cluster.migrating(ids)
         over = dict(zip(ids[is_over].tolist(), there.ids[owners[is_over]].tolist(), strict=True))
-        decoding = set(ids.tolist())
-        self._back = {r: i for r, i in self._back.items() if r not in decoding and there.swapped[i]}
+        if self._back:
+            decoding = set(ids.tolist())
+            self._back = {r: i for r, i in self._back.items() if r not in decoding and there.swapped[i]}
         held, where = [ids[~is_over], np.array(list(self._back), np.int64)], [owners[~is_over]]
         where.append(np.array(list(self._back.values()), np.int64))
         for i in np.flatnonzero(there.queued + there.prefilling).tolist():
