@@ -58,15 +58,16 @@ def fitted(table: Table, console: Console, options: ConsoleOptions) -> tuple[Tab
     def wanted(of: Sequence[Column]) -> int:
         return Measurement.get(console, endless, _part(table, of)).maximum
 
-    foldable = [column for column in naming if not column.no_wrap]
-    least = wanted([column for column in naming if column.no_wrap]) if len(foldable) < len(naming) else 0
-    least += sum(_longest_word(console, endless, column) for column in foldable)
-    if not rest or least + wanted(rest) <= width:
+    whole = [column for column in naming if column.no_wrap]
+    needed = wanted([*whole, *rest])  # with the space between both
+    needed += sum(_longest_word(console, endless, column) for column in naming if not column.no_wrap)
+    if not rest or needed <= width:
         return table, ""
+    least = needed - wanted(rest)
     folded = min(least, width // 2)
     kept = next((end for end in range(len(rest), 1, -1) if wanted(rest[:end]) <= width - folded), 1)
     part = _part(table, [*(_folding(column) for column in naming), *rest[:kept]])
-    return part, _missing(rest, kept, least + wanted(rest))
+    return part, _missing(rest, kept, needed)
 
 
 def _missing(columns: Sequence[Column], kept: int, width: int) -> str:
