@@ -112,13 +112,13 @@ def _check(replayed: Replayed) -> Table:
 
 
 def _terms(fitted: Fitted) -> Table:
-    table = _table("term", "fitted", "±", "of", left=("of",))
+    table = _table("term", "of", "fitted", "±", left=("of",))
     for name, value in fitted.values.items():
         factor, unit = _UNITS.get(name, (1.0, "×"))
         known = fitted.known[name]
         style = None if known else "dim"
-        text = f"{value * factor:.3f} {unit}", f"{fitted.errors[name] * factor:.3f}", _MEANINGS.get(name, "")
-        table.add_row(name, *text, style=style)
+        text = f"{value * factor:.3f} {unit}", f"{fitted.errors[name] * factor:.3f}"
+        table.add_row(name, _MEANINGS.get(name, ""), *text, style=style)
     return table
 
 
