@@ -12,8 +12,8 @@ import numpy as np
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.load import Open
-from framework.workload import Workload, consecutive
-from framework.workload.programs import kept_links
+from framework.workload import Workload
+from framework.workload.requests import chosen
 from tests.helpers.rulers import Rules
 from tests.helpers.scenarios import Scenario
 
@@ -59,10 +59,11 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     for size in (count // 2, count // 4, 1):
         for start in range(0, count, size or 1):
             if 0 < size < count:
-                kept = np.setdiff1d(np.arange(count), np.arange(start, start + size))
-                yield replace(scenario, workload=_only(scenario.workload, kept))
+                kept = np.ones(count, np.bool_)
+                kept[start : start + size] = False
+                yield replace(scenario, workload=chosen(scenario.workload, kept))
     if scenario.workload.previous is not None:
-        yield replace(scenario, workload=replace(scenario.workload, previous=None, joins=None, think_s=None))
+        yield replace(scenario, workload=replace(scenario.workload, previous=None, joins=None, think_s=None, turn=None, trigger=None))
     if scenario.workload.joins is not None:
         yield replace(scenario, workload=replace(scenario.workload, joins=None))
     yield from (replace(scenario, engine=engine) for engine in _nearer_to_default(scenario.engine, EngineConfig()))
@@ -87,20 +88,3 @@ def _nearer_to_default(part: Any, usual: Any) -> Iterator[Any]:
                 yield replace(part, **{one.name: value})
             except (InputError, ValueError):  # two options that need each other
                 continue
-
-
-def _only(workload: Workload, kept: np.ndarray[Any, Any]) -> Workload:
-    """These requests; a turn whose turn before is gone comes by itself."""
-    columns: dict[str, Any] = {name: getattr(workload, name) for name in ("think_s", "priority", "session_id")}
-    columns = {name: None if column is None else column[kept] for name, column in columns.items()}
-    if workload.previous is not None:
-        chosen = np.isin(np.arange(len(workload)), kept)
-        columns["previous"], columns["joins"] = kept_links(workload.previous, workload.joins, chosen)
-    if workload.slo_class is not None:
-        columns["slo_class"] = tuple(workload.slo_class[request] for request in kept)
-    if workload.hash_spans is not None:
-        spans = [workload.hash_ids_of(r) for r in kept]
-        columns["hash_ids"] = np.concatenate(spans)
-        columns["hash_spans"] = consecutive([len(own) for own in spans])
-    rows = {name: getattr(workload, name)[kept] for name in ("arrival_s", "input_tokens", "output_tokens")}
-    return replace(workload, **rows, **columns)

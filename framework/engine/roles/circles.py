@@ -15,6 +15,7 @@ from framework.codes import (
     STUCK,
     SUSPENDED,
     SUSPENDED_HERE,
+    SUSPENDED_OUT,
     UNSENT,
 )
 from framework.compiler.decorators import inner
@@ -185,17 +186,29 @@ def fail_rest(s: State) -> None:
         if FUTURE < q.state < SUSPENDED and not s.instances[place].marked:
             s.error.status = STUCK
             return
+    for r in range(s.options.requests):
+        q = s.requests[r]
+        if SUSPENDED <= q.state <= SUSPENDED_OUT:  # a crash would take more from it
+            if q.state == SUSPENDED_HERE:
+                free_kv(s, q.instance, r)
+            _stall(s, r)
     for i in range(s.options.instances):
         s.instances[i].marked = True
     drop_marked(s)
     for r in range(s.options.requests):
-        q = s.requests[r]
-        if q.state < FINISHED:
-            is_sent = q.taken_in or s.options.horizon_s == np.inf
-            q.state = FAILED if is_sent else UNSENT
-            q.reason = REASON_STALLED if is_sent else 0
-            q.end_s = s.sim.now_s
-            s.sim.remaining -= 1
+        if s.requests[r].state < FINISHED:
+            _stall(s, r)
+
+
+@inner
+def _stall(s: State, r: int) -> None:
+    """End r, which holds nothing any more, as stalled, or as not sent at all."""
+    q = s.requests[r]
+    is_sent = q.taken_in or s.options.horizon_s == np.inf
+    q.state = FAILED if is_sent else UNSENT
+    q.reason = REASON_STALLED if is_sent else 0
+    q.end_s = s.sim.now_s
+    s.sim.remaining -= 1
 
 
 @inner

@@ -49,7 +49,7 @@ def finish_step(s: Simulation, i: Instance) -> None:
         if r in i.leaving:
             frees_memory = i.changed = True
             decode_elsewhere(s, i, r)
-    computed = [r for r, _, _ in step.chunks if r.state == PENDING and r.prefilled == r.prefill_until]
+    computed = [r for r, _, _ in step.chunks if r in i.prefilling and r.prefilled == r.prefill_until]
     frees_memory = complete_prefills(s, i, computed, start_decoding) or frees_memory
     if s.options.asynchronous:
         i.late_blocks = max(0, i.cache.available - free_blocks)
