@@ -63,7 +63,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
                 kept[start : start + size] = False
                 yield replace(scenario, workload=chosen(scenario.workload, kept))
     if scenario.workload.previous is not None:
-        yield replace(scenario, workload=replace(scenario.workload, previous=None, joins=None, think_s=None, turn=None, trigger=None))
+        alone: dict[str, Any] = dict.fromkeys(("previous", "joins", "think_s", "turn", "trigger"))
+        yield replace(scenario, workload=replace(scenario.workload, **alone))
     if scenario.workload.joins is not None:
         yield replace(scenario, workload=replace(scenario.workload, joins=None))
     yield from (replace(scenario, engine=engine) for engine in _nearer_to_default(scenario.engine, EngineConfig()))
