@@ -102,6 +102,9 @@ def test_near_and_within_the_interval() -> None:
     assert RULES["p99_ttft_s"].is_near(Pair(2.0, [2.39], []))
     assert not RULES["capacity"].is_near(Pair(2.0, [1.89], []))
     assert RULES["capacity"].is_near(Pair(0.0, [0.0], []))
+    chance = [rule.scores([Pair(0.5, [0.5], resampled)]).held_of_resamples for resampled in ([0.4, 0.7, 0.5, 0.42], [])]
+    assert chance[0] == 0.5  # the lowest and the highest lie outside of what the others leave
+    assert math.isnan(chance[1])
     assert math.isinf(RULES["capacity"].scores([Pair(0.0, [1.0], [])]).worst)
 
 
@@ -114,8 +117,8 @@ def test_tables_mark_what_is_off_and_keep_cells_apart(tmp_path: Path) -> None:
         found.capacity[Cell(policy, "small", None, "whole")] = Pair(2.0, [3.0], [])
     study = made_study(tmp_path)
     rows = summary(study, [found]).splitlines()[2:]
-    assert rows[0] == "| made | of the fitting | attainment | 4 | 10.0 points | 10.0 points | 0 | 4 |"
-    assert rows[4] == "| made | kept out | P99 TTFT | 4 | 10.0 % | 10.0 % | 4 | 4 |"
+    assert rows[0] == "| made | of the fitting | attainment | 4 | 10.0 points | 10.0 points | 0 | 4 | 0.0 |"
+    assert rows[4] == "| made | kept out | P99 TTFT | 4 | 10.0 % | 10.0 % | 4 | 4 |  |"
     found.attainment[Cell("chunked", "small", 2.0, SPANS[0])] = Pair(0.5, [0.6, 0.5, 0.8], [0.4, 0.7])
     found.attainment[Cell("continuous", "small", 2.0, SPANS[0])] = Pair(0.5, [0.5, 0.9, 0.9], [])
     found.p99_ttft_s.update({cell: Pair(1.0, [1.1] * 3, []) for cell in found.p99_ttft_s})

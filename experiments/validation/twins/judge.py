@@ -1,4 +1,8 @@
-"""The tests of a fitted trace, figure by figure: near enough, or within the recording's own variation."""
+"""The tests of a fitted trace, figure by figure: near enough, or within the recording's own variation.
+
+The recording's resamples are judged likewise, each in the place of the fitted trace by all others: what they leave
+outside is chance.
+"""
 
 from __future__ import annotations
 
@@ -54,13 +58,22 @@ class Rule:
             near=sum(map(self.is_near, known)),
             held=sum(map(self.holds, known)),
             mean_of_samples=float(errors.mean()),
+            held_of_resamples=sum(map(self._held_of_resamples, known)),
         )
+
+    def _held_of_resamples(self, pair: Pair) -> float:
+        """The share of resamples that would hold in the place of the fitted trace, each judged by all others."""
+        held = [
+            self.holds(Pair(pair.recorded, (resample,), [*pair.resampled[:place], *pair.resampled[place + 1 :]]))
+            for place, resample in enumerate(pair.resampled)
+        ]
+        return sum(held) / len(held) if held else float("nan")
 
 
 @dataclass(frozen=True)
 class Scores:
     """Errors over `cells`: for seed 0 the mean and the largest, how many are near and how many hold; the mean over all
-    seeds.
+    seeds; how many hold of a resample of the recording on average, NaN without any.
     """
 
     cells: int
@@ -69,6 +82,7 @@ class Scores:
     near: int
     held: int
     mean_of_samples: float
+    held_of_resamples: float
 
 
 RULES = {

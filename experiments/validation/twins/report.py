@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from experiments.validation.twins.judge import RULES, Rule, outside
@@ -15,10 +16,12 @@ _SHORT_SPANS = ("whole", "1st third", "2nd third", "3rd third")
 
 
 def summary(study: Study, found: Sequence[Found]) -> str:
-    """A row for each trace and figure, with cells that were kept out of the fitting in separate columns."""
+    """A row for each trace and figure, cells that were kept out of the fitting apart; `by chance`: how many are
+    near or in the interval if a resample of the recording takes the place of the fitted trace, on average.
+    """
     lines = [
-        "| fitted trace | cells | figure | number | off by, on average | at most | near | near or in interval |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
+        "| fitted trace | cells | figure | number | off by, on average | at most | near | or in interval | by chance |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for one in found:
         for is_out, texts in ((False, "of the fitting"), (True, "kept out")):
@@ -29,7 +32,8 @@ def summary(study: Study, found: Sequence[Found]) -> str:
                 scores = rule.scores(pairs)
                 lines.append(
                     f"| {one.trace} | {texts} | {_FIGURES[figure]} | {scores.cells} | {_off(figure, scores.mean)} | "
-                    f"{_off(figure, scores.worst)} | {scores.near} | {scores.held} |"
+                    f"{_off(figure, scores.worst)} | {scores.near} | {scores.held} | "
+                    f"{_count(scores.held_of_resamples)} |"
                 )
     return "\n".join(lines) + "\n"
 
@@ -71,6 +75,10 @@ def _rows(found: Found) -> Iterable[Cell]:
 def _words(pair: Pair, rule: Rule, factor: float, digits: int) -> str:
     mark = "" if rule.is_near(pair) else f" {ONLY_WITHIN}" if rule.holds(pair) else f" {OUTSIDE}"
     return f"{factor * pair.recorded:.{digits}f} / {factor * pair.fitted[0]:.{digits}f}{mark}"
+
+
+def _count(held: float) -> str:
+    return "" if math.isnan(held) else f"{held:.1f}"
 
 
 def _off(figure: str, error: float) -> str:
