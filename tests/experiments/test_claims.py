@@ -16,7 +16,7 @@ from experiments.table.formats import as_latex, as_markdown
 from experiments.tune import base
 from experiments.tune.base import Configuration
 from experiments.validation.claims import run as running
-from experiments.validation.claims.file import Claim, Common, claim_names, read_claims, read_common
+from experiments.validation.claims.file import Claim, Trial, claim_names, read_claims
 from experiments.validation.claims.pages import system_pages
 from experiments.validation.claims.rule import can_pass, has_sign, off_by, verdict
 from experiments.validation.claims.run import put_to_test
@@ -40,15 +40,7 @@ CONTENT: dict[str, Any] = {
         "baseline": ["policy=chunked", "cluster.instances=1"],
     },
 }
-COMMON = Common(
-    metric="request_throughput",
-    settings=("timing=roofline",),
-    traces={"synthetic": ("trace=synthetic", "trace.requests=40", "trace.arrivals.rate=400")},
-    fast=(),
-    replicates=3,
-    fast_replicates=2,
-    passes_within=1.2,
-)
+TRIAL = Trial(replicates=3, fast_replicates=2, passes_within=1.2)
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +197,7 @@ def test_own_leaves_out_what_is_shown_beside_a_verdict(tmp_path: Path, monkeypat
     assert claims(["only=ares/tpot", out]) == claims(["own=true", "only=ares/tpot", out]) == 2
     whole, own = asked
     assert whole.sensitivity
-    assert whole.common_arms
     assert not own.sensitivity
-    assert not own.common_arms
     assert own.settings == whole.settings
 
 
@@ -223,23 +213,21 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     row = claim(
         published=False,
         sensitivity={"a slower load": ("trace.arrivals.rate=2",)},
-        common={"system": ("policy=chunked",), "baseline": ("policy=continuous",)},
         chosen=("the rate",),
     )
-    (tested,) = put_to_test([row], COMMON, tmp_path)
+    (tested,) = put_to_test([row], TRIAL, tmp_path)
     assert tested.effect.factor > 1
     assert tested.effect.low <= tested.effect.factor <= tested.effect.high
     assert tested.effect.replicates == 3
-    assert {one.replicates for one in (*tested.sensitivity.values(), *tested.common.values())} == {2}
+    assert {one.replicates for one in tested.sensitivity.values()} == {2}
     assert set(tested.sensitivity) == {"a slower load"}
-    assert set(tested.common) == {"synthetic"}
     records = sorted((tmp_path / "results").rglob("*.json"))
     written = [path.stat().st_mtime_ns for path in records]
-    (again,) = put_to_test([row], COMMON, tmp_path)
+    (again,) = put_to_test([row], TRIAL, tmp_path)
     assert again == tested
     assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "results").rglob("*.json"))] == written
 
-    sheet = lay_out([tested], COMMON.in_fast_mode())
+    sheet = lay_out([tested], TRIAL.in_fast_mode())
     markdown = as_markdown(sheet)
     assert "twice the goodput" in markdown
     assert "0 of 0 published rows pass" in markdown
@@ -249,42 +237,38 @@ def test_runs_become_a_table_and_are_not_repeated(tmp_path: Path, monkeypatch: p
     page = system_pages([tested])["quick"]
     assert "## What was chosen\n\n1. the rate\n" in page
     assert "| 1 | a slower load | × " in page
-    lines = as_csv([tested], COMMON).splitlines()
-    assert len(lines) == 1 + 3
-    assert [line.split(",")[2] for line in lines[1:]] == ['""', "a slower load", "synthetic"]
+    lines = as_csv([tested], TRIAL).splitlines()
+    assert len(lines) == 1 + 2
+    assert [line.split(",")[2] for line in lines[1:]] == ['""', "a slower load"]
 
 
 def test_a_row_that_draws_nothing_has_as_many_replicates_as_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tested,) = put_to_test([claim(replicates=1, common={})], COMMON, tmp_path)
+    (tested,) = put_to_test([claim(replicates=1)], TRIAL, tmp_path)
     assert tested.effect.replicates == 1
     assert math.isnan(tested.effect.low)
     assert len(list((tmp_path / "results").rglob("*.json"))) == 2
-    markdown = as_markdown(lay_out([tested], COMMON))
+    markdown = as_markdown(lay_out([tested], TRIAL))
     assert "Replicates: row 1: 1." in system_pages([tested])["quick"]
     assert f"| × {tested.effect.factor:.2f} |" in markdown  # no interval
 
 
 def test_a_run_that_is_refused_names_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    row = claim(common={}, arms={"system": ["policy=chunked", "cluster.instances=0"], "baseline": ["policy=chunked"]})
+    row = claim(arms={"system": ["policy=chunked", "cluster.instances=0"], "baseline": ["policy=chunked"]})
     with pytest.raises(InputError, match=r"quick, regime, system: .*cluster\.instances"):
-        put_to_test([row], COMMON.in_fast_mode(), tmp_path)
+        put_to_test([row], TRIAL.in_fast_mode(), tmp_path)
 
 
 @pytest.mark.parametrize("name", first_of_some_systems(claim_names()))
 def test_every_shipped_row_fits_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
-    (row,), common = read_claims([name]), read_common()
-    regimes = [(row.settings, row.arms), (("trace=synthetic",), row.common_arms)]
-    for settings, arms in regimes:
-        for arm in arms:  # none where a row says nothing of the common regime
-            shared = settings if settings is row.settings else (*common.settings, *settings)
-            config = Configuration((*shared, *arms[arm], "trace.seed=3", *row.fast)).config
-            parts = fitting_parts(config)
-            assert parts["policy"].name
+    (row,) = read_claims([name])
+    for arm in row.arms.values():
+        config = Configuration((*row.settings, *arm, "trace.seed=3", *row.fast)).config
+        assert fitting_parts(config)["policy"].name
     for further in row.sensitivity.values():
         trace = Configuration((*row.settings, *row.arms["system"], *further)).config.trace
         # A distribution that is changed keeps what is not set anew, which may not fit it.

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import pytest
 
-from experiments.validation.claims.file import Claim, read_claims, read_common
+from experiments.validation.claims.file import Claim, read_claims, read_trial
 from experiments.validation.claims.rule import NO_SIGN, PASS, SIGN, can_pass, has_sign, off_by, verdict
 from tests.conftest import ROOT
 from tests.helpers.readme import CLAIMS, README, SYSTEMS
 
 PAGE = CLAIMS.read_text()
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-COMMON = read_common()
+TRIAL = read_trial()
 ROWS = {(row.system, row.text): row for row in read_claims()}
 
 
@@ -75,7 +75,7 @@ def test_a_row_is_judged_by_the_rule(line: Shown) -> None:
     if abs(line.factor - 1) > 0.005:
         assert (line.verdict == NO_SIGN) == (not has_sign(line.row, line.factor))
     ends = [line.factor * (1 - 0.01), line.factor * (1 + 0.01)]
-    assert line.verdict in {verdict(line.row, end, COMMON.passes_within) for end in ends}
+    assert line.verdict in {verdict(line.row, end, TRIAL.passes_within) for end in ends}
 
 
 @pytest.mark.parametrize("line", TABLE, ids=[line.row.name for line in TABLE])
@@ -103,7 +103,7 @@ def test_each_system_has_a_page() -> None:
 
 
 def test_a_row_that_could_pass_and_does_not_says_what_was_found() -> None:
-    missed = [line.row for line in TABLE if line.verdict != PASS and can_pass(line.row, COMMON.passes_within)]
+    missed = [line.row for line in TABLE if line.verdict != PASS and can_pass(line.row, TRIAL.passes_within)]
     assert {row.name for row in missed if not row.found} == set()
 
 

@@ -1,4 +1,4 @@
-"""How much of each paper's headline the simulator shows, in the paper's regime and in a common one.
+"""How much of each paper's headline the simulator shows, in the paper's regime.
 
     python -m experiments.validation.claims only=ares,sarathi/yi own=true fast=true
 
@@ -19,7 +19,7 @@ from framework.cli.terminal import tell
 
 _KEYS = {
     "only": "systems (ares), rows (ares/tpot) or beginnings of rows, joined by commas",
-    "own": "true: each row's own regime alone, on which its verdict hangs, not the one that all have in common",
+    "own": "true: what decides the verdict alone, without what is chosen otherwise",
     "fast": "true: fewer replicates and shorter traces",
     "out": "directory of the results, one of its own in outputs/ by default",
 }
@@ -29,22 +29,22 @@ _KEYS = {
 def main(arguments: Arguments) -> None:
     """Test the claims that the command line names, print and write the table."""
     from experiments.table.formats import as_latex, as_markdown, print_table
-    from experiments.validation.claims.file import read_claims, read_common
+    from experiments.validation.claims.file import read_claims, read_trial
     from experiments.validation.claims.pages import system_pages
     from experiments.validation.claims.run import put_to_test
     from experiments.validation.claims.sheet import as_csv, lay_out
 
-    claims, common = read_claims(arguments.several("only")), read_common()
+    claims, trial = read_claims(arguments.several("only")), read_trial()
     if arguments.truth("fast"):
-        common = common.in_fast_mode()
+        trial = trial.in_fast_mode()
     if arguments.truth("own"):
-        claims = [replace(claim, sensitivity={}, common={}) for claim in claims]
+        claims = [replace(claim, sensitivity={}) for claim in claims]
     directory = arguments.path("out") or Path(f"outputs/{datetime.now():%Y-%m-%d/%H-%M-%S}-claims-{os.getpid()}")
     require_writable(directory)
-    rows = put_to_test(claims, common, directory)
-    sheet = lay_out(rows, common)
+    rows = put_to_test(claims, trial, directory)
+    sheet = lay_out(rows, trial)
     print_table(sheet)
-    tables = {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, common)}
+    tables = {"md": as_markdown(sheet), "tex": as_latex(sheet), "csv": as_csv(rows, trial)}
     files = {f"claims.{kind}": content for kind, content in tables.items()}
     files |= {f"claims/{name}.md": page for name, page in system_pages(rows).items()}
     for name, content in files.items():

@@ -16,7 +16,7 @@ from framework.cli.conf import CONF
 from framework.errors import InputError
 
 FOLDER = CONF / "experiment"
-_COMMON = "_common"
+_RULE = "_rule"
 ARMS = ("system", "baseline")
 
 
@@ -28,10 +28,10 @@ class Claim:
     of a range. `published`: the regime is the paper's by the rule of `rule.py`, and `class_reason` says why it is or is
     not; `chosen` says what had to be chosen. `settings` are of both `arms`, lists of overrides. `lengths`: the figures
     of prompts and outputs that the source quotes and the distributions in `settings` meet. `sensitivity`: overrides for
-    both arms, by what they change. `common`: arms of the comparison in the common regime, by default those in `arms`,
-    none if empty. `found`: findings. `rests_on_mistake`: the claimed figure comes from a mistake of the paper's own
-    simulator, which `found` names. `fast`: further overrides of the fast mode. `replicates`: their number in place of
-    that of all rows, if the trace leaves almost nothing to draw. Raises InputError for inconsistent contents.
+    both arms, by what they change. `found`: findings. `rests_on_mistake`: the claimed figure comes from a mistake of
+    the paper's own simulator, which `found` names. `fast`: further overrides of the fast mode. `replicates`: their
+    number in place of that of all rows, if the trace leaves almost nothing to draw. Raises InputError for inconsistent
+    contents.
     """
 
     system: str
@@ -44,7 +44,6 @@ class Claim:
     settings: Sequence[str]
     arms: Mapping[str, Sequence[str]]
     sensitivity: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    common: Mapping[str, Sequence[str]] | None = None
     chosen: Sequence[str] = ()
     found: Sequence[str] = ()
     rests_on_mistake: bool = False
@@ -58,10 +57,8 @@ class Claim:
         for name in ("chosen", "found"):
             if not all(isinstance(one, str) for one in getattr(self, name)):
                 raise InputError(f"{where}: {name} must be a list of texts; one with a colon in it needs quotes")
-        for name in ("arms", "common"):
-            arms = getattr(self, name)
-            if arms and set(arms) != set(ARMS):
-                raise InputError(f"{where}: {name} must be {' and '.join(ARMS)}, got {', '.join(arms)}")
+        if set(self.arms) != set(ARMS):
+            raise InputError(f"{where}: arms must be {' and '.join(ARMS)}, got {', '.join(self.arms)}")
         if self.rests_on_mistake and not self.found:
             raise InputError(f"{where}: found must name the mistake that the row rests on")
         if self.replicates is not None:
@@ -76,30 +73,23 @@ class Claim:
         ends = [self.claimed] if isinstance(self.claimed, (int, float)) else list(self.claimed)
         return float(min(ends)), float(max(ends))
 
-    @property
-    def common_arms(self) -> Mapping[str, Sequence[str]]:
-        return self.arms if self.common is None else self.common
-
 
 @dataclass(frozen=True)
-class Common:
-    """conf/experiment/_common.yaml: one regime for all systems, `metric` in it, and `traces`, overrides by name.
+class Trial:
+    """conf/experiment/_rule.yaml: how every row is tried.
 
     `replicates` are those that decide a row; what is shown next to it, and the whole fast mode, has `fast_replicates`.
-    `passes_within` is the factor by which a row may differ and still pass. `is_fast`: runs have the `fast` settings.
+    `passes_within` is the factor by which a row may differ and still pass. `is_fast`: runs have the `fast` settings of
+    their rows.
     """
 
-    metric: str
-    settings: Sequence[str]
-    traces: Mapping[str, Sequence[str]]
-    fast: Sequence[str]
     replicates: int
     fast_replicates: int
     passes_within: float
     is_fast: bool = False
 
-    def in_fast_mode(self) -> Common:
-        """The regime with fewer replicates and shorter traces."""
+    def in_fast_mode(self) -> Trial:
+        """The same rule with fewer replicates and shorter traces."""
         return replace(self, replicates=self.fast_replicates, is_fast=True)
 
 
@@ -121,9 +111,9 @@ def claim_names(folder: Path = FOLDER) -> list[str]:
     return sorted(found, key=lambda name: name.replace("/", "_"))
 
 
-def read_common(folder: Path = FOLDER) -> Common:
-    """The regime that all systems have in common."""
-    return _read(folder / f"{_COMMON}.yaml", Common)
+def read_trial(folder: Path = FOLDER) -> Trial:
+    """The rule that all rows have in common."""
+    return _read(folder / f"{_RULE}.yaml", Trial)
 
 
 def _known_word(word: str, names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.validation.claims.file import ARMS, Claim, Common
+from experiments.validation.claims.file import ARMS, Claim, Trial
 from framework.errors import InputError
 from framework.metrics.statistics import Floats, estimate
 from framework.run.sweep import Outcome, Sweep
@@ -33,19 +33,17 @@ class Effect:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim and its result: in its regime, with other choices, or in the common regime."""
+    """A claim and its result, in its regime and with other choices."""
 
     claim: Claim
     effect: Effect
     sensitivity: Mapping[str, Effect]
-    common: Mapping[str, Effect]
 
 
 @dataclass(frozen=True)
 class _Comparison:
     claim: Claim
-    kind: str  # _MAIN, or a key of its sensitivity, or a trace of the common regime
-    metric: str
+    kind: str  # _MAIN, or a key of its sensitivity
     overrides: Mapping[str, tuple[str, ...]]  # overrides of each arm
     replicates: int
 
@@ -53,12 +51,12 @@ class _Comparison:
         return (*self.overrides[arm], f"trace.seed={replicate}")
 
 
-def put_to_test(claims: Sequence[Claim], common: Common, directory: Path) -> list[Finding]:
+def put_to_test(claims: Sequence[Claim], trial: Trial, directory: Path) -> list[Finding]:
     """Run what is not in the store, on all cores, and compare.
 
     Raises InputError, naming the row, for a run that is refused and for a metric that summaries lack.
     """
-    comparisons = [one for claim in claims for one in _comparisons(claim, common)]
+    comparisons = [one for claim in claims for one in _comparisons(claim, trial)]
     jobs = dict.fromkeys(one.job(arm, k) for one in comparisons for arm in ARMS for k in range(one.replicates))
     launched = Sweep(["hydra/launcher=joblib"], directory).shown(list(jobs))
     outcomes = {outcome.overrides: outcome for outcome in launched}
@@ -70,23 +68,17 @@ def put_to_test(claims: Sequence[Claim], common: Common, directory: Path) -> lis
             claim,
             effects[claim.name][_MAIN],
             {name: effects[claim.name][name] for name in claim.sensitivity},
-            {name: effects[claim.name][name] for name in common.traces if name in effects[claim.name]},
         )
         for claim in claims
     ]
 
 
-def _comparisons(claim: Claim, common: Common) -> Iterator[_Comparison]:
-    fast = tuple(claim.fast) if common.is_fast else ()
+def _comparisons(claim: Claim, trial: Trial) -> Iterator[_Comparison]:
+    fast = tuple(claim.fast) if trial.is_fast else ()
     for kind, further in {_MAIN: (), **claim.sensitivity}.items():
         arms = {arm: (*claim.settings, *claim.arms[arm], *further, *fast) for arm in ARMS}
-        most = common.replicates if kind == _MAIN else common.fast_replicates
-        yield _Comparison(claim, kind, claim.metric, arms, min(most, claim.replicates or most))
-    if claim.common_arms:
-        for trace, own in common.traces.items():
-            shared = (*common.settings, *own, *(common.fast if common.is_fast else ()))
-            arms = {arm: (*shared, *claim.common_arms[arm]) for arm in ARMS}
-            yield _Comparison(claim, trace, common.metric, arms, common.fast_replicates)
+        most = trial.replicates if kind == _MAIN else trial.fast_replicates
+        yield _Comparison(claim, kind, arms, min(most, claim.replicates or most))
 
 
 def _effect(one: _Comparison, outcomes: Mapping[tuple[str, ...], Outcome]) -> Effect:
@@ -106,8 +98,8 @@ def _values(one: _Comparison, arm: str, outcomes: Mapping[tuple[str, ...], Outco
         where = f"{one.claim.name}, {one.kind}, {arm}"
         if outcome.record is None:
             raise InputError(f"{where}: {outcome.refusal}")
-        value = outcome.record.summary.get(one.metric)
+        value = outcome.record.summary.get(one.claim.metric)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InputError(f"{where}: its summary has no figure {one.metric}")
+            raise InputError(f"{where}: its summary has no figure {one.claim.metric}")
         values.append(value)
     return np.array(values, np.float64)

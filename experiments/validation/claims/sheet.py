@@ -8,52 +8,45 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from experiments.table.sheet import Section, Sheet, Text
-from experiments.validation.claims.file import Claim, Common
+from experiments.validation.claims.file import Claim, Trial
 from experiments.validation.claims.rule import NO_SIGN, PASS, SIGN, off_by, verdict
 from experiments.validation.claims.run import Effect, Finding
 
 _NONE = "–"
 
 
-def verdict_of(tested: Finding, common: Common) -> str:
+def verdict_of(tested: Finding, trial: Trial) -> str:
     """The verdict of the row in its own regime."""
-    return verdict(tested.claim, tested.effect.factor, common.passes_within)
+    return verdict(tested.claim, tested.effect.factor, trial.passes_within)
 
 
-def lay_out(rows: Sequence[Finding], common: Common) -> Sheet:
+def lay_out(rows: Sequence[Finding], trial: Trial) -> Sheet:
     """One row for each claim; published regimes first."""
-    traces = _traces(rows, common)
     parts = [("regime published", True), ("regime chosen: sign and sensitivity", False)]
     sections = []
     for heading, published in parts:
-        own = tuple(_row(one, common, traces) for one in rows if one.claim.published == published)
+        own = tuple(_row(one, trial) for one in rows if one.claim.published == published)
         if own:
             sections.append(Section(heading, own))
     return Sheet(
-        title="What papers claim, and what the simulator shows" + (" (fast mode)" if common.is_fast else ""),
+        title="What papers claim, and what the simulator shows" + (" (fast mode)" if trial.is_fast else ""),
         row_headings=("system", "claim"),
-        columns=("claimed", "simulated", "off by", "verdict", *traces),
+        columns=("claimed", "simulated", "off by", "verdict"),
         sections=tuple(sections),
         best="",
-        notes=tuple(_notes(rows, common)),
+        notes=tuple(_notes(rows, trial)),
         is_fitted=bool(rows) and all(one.effect.source == "twin" for one in rows),
     )
 
 
-def _traces(rows: Sequence[Finding], common: Common) -> list[str]:
-    """The traces of the common regime in which something was compared."""
-    return [trace for trace in common.traces if any(trace in one.common for one in rows)]
-
-
-def _row(one: Finding, common: Common, traces: Sequence[str]) -> tuple[tuple[str, ...], tuple[Text, ...]]:
+def _row(one: Finding, trial: Trial) -> tuple[tuple[str, ...], tuple[Text, ...]]:
     claim, factor = one.claim, one.effect.factor
-    said, off = verdict_of(one, common), off_by(claim, factor)
+    said, off = verdict_of(one, trial), off_by(claim, factor)
     cells = (
         Text(_claimed(claim)),
         Text(shown_effect(one.effect), marks="†" if one.effect.source == "twin" else ""),
         Text(f"{off:.2f}" if math.isfinite(off) else _NONE),
         Text(said, is_bold=said == PASS or (said == SIGN and not claim.published)),
-        *(Text(shown_effect(one.common[trace]) if trace in one.common else _NONE) for trace in traces),
     )
     return (claim.system, claim.text), cells
 
@@ -76,33 +69,30 @@ def _factor(value: float) -> str:
     return f"× {value:.2f}" if value < 9.995 else f"× {value:.3g}"
 
 
-def _notes(rows: Sequence[Finding], common: Common) -> Iterator[str]:
+def _notes(rows: Sequence[Finding], trial: Trial) -> Iterator[str]:
     yield (
-        f"× f: the system's figure is f times the baseline's, the geometric mean over {common.replicates} replicates"
+        f"× f: the system's figure is f times the baseline's, the geometric mean over {trial.replicates} replicates"
         " and its 95 % interval. Off by: the factor between that and what is claimed, or the nearer end of the range."
     )
     yield (
         "A regime counts as published where model, GPUs, lengths and limit stand in the paper or its artifact and are"
-        f" played. Such a row passes where f is off by at most {common.passes_within:g} and is nearer, in logarithm, to"
-        f" the claim than to 1. None passes that claims less than × {common.passes_within:g}, for any right sign would"
+        f" played. Such a row passes where f is off by at most {trial.passes_within:g} and is nearer, in logarithm, to"
+        f" the claim than to 1. None passes that claims less than × {trial.passes_within:g}, for any right sign would"
         " do, or whose figure rests on a mistake of the paper's simulator. Of other rows only the side of 1, the sign,"
         " counts."
     )
-    yield f"By this rule {_count(rows, common)}"
-    if _traces(rows, common):
-        regime = f"{common.metric} of the same systems with {' '.join(common.settings)}"
-        yield f"Right of the verdicts: {regime}; {common.fast_replicates} replicates."
+    yield f"By this rule {_count(rows, trial)}"
     if any(one.sensitivity for one in rows):
-        yield f"Where something is chosen otherwise there are {common.fast_replicates} replicates."
+        yield f"Where something is chosen otherwise there are {trial.fast_replicates} replicates."
     if any(one.effect.source == "twin" for one in rows):
         yield "† on a fitted synthetic trace, not the recording."
-    if common.is_fast:
+    if trial.is_fast:
         yield "Fast mode: fewer replicates, shorter traces."
 
 
-def _count(rows: Sequence[Finding], common: Common) -> str:
-    published = [verdict_of(one, common) for one in rows if one.claim.published]
-    others = [verdict_of(one, common) for one in rows if not one.claim.published]
+def _count(rows: Sequence[Finding], trial: Trial) -> str:
+    published = [verdict_of(one, trial) for one in rows if one.claim.published]
+    others = [verdict_of(one, trial) for one in rows if not one.claim.published]
     neither = published.count(NO_SIGN)
     have = "has" if neither == 1 else "have"
     return (
@@ -111,11 +101,11 @@ def _count(rows: Sequence[Finding], common: Common) -> str:
     )
 
 
-def as_csv(rows: Sequence[Finding], common: Common) -> str:
-    """One line for each claim and regime; `regime`: empty for the own one, else the changed choice, or a trace."""
+def as_csv(rows: Sequence[Finding], trial: Trial) -> str:
+    """One line for each claim and regime; `regime`: empty for the paper's, else the changed choice."""
     lines = []
     for one in rows:
-        found = {"": one.effect, **one.sensitivity, **one.common}
+        found = {"": one.effect, **one.sensitivity}
         for regime, effect in found.items():
             is_own = regime == ""
             lines.append(
@@ -124,7 +114,7 @@ def as_csv(rows: Sequence[Finding], common: Common) -> str:
                     "system": one.claim.system,
                     "regime": regime,
                     "published": one.claim.published,
-                    "metric": common.metric if regime in one.common else one.claim.metric,
+                    "metric": one.claim.metric,
                     "claimed_low": one.claim.range[0],
                     "claimed_high": one.claim.range[1],
                     "simulated": effect.factor,
@@ -133,7 +123,7 @@ def as_csv(rows: Sequence[Finding], common: Common) -> str:
                     "replicates": effect.replicates,
                     "trace_source": effect.source,
                     "off_by": off_by(one.claim, effect.factor) if is_own else None,
-                    "verdict": verdict_of(one, common) if is_own else None,
+                    "verdict": verdict_of(one, trial) if is_own else None,
                 }
             )
     return pl.DataFrame(lines, infer_schema_length=None).write_csv()
