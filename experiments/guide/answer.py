@@ -11,10 +11,12 @@ from hydra.utils import instantiate
 from experiments.guide.axes import Value, all_hits, axis
 from experiments.guide.families import chosen
 from experiments.guide.flips import Bests, Line, lines
+from experiments.guide.judged import Judged, judged
 from experiments.guide.knobs import BATCHES, Around, Knob, against_hits, of_batch, of_space
 from experiments.guide.limits import SHARE, Front, fronts
 from experiments.guide.plan import Plan
 from experiments.guide.ranking import Ranking, entered
+from experiments.guide.rules import Load, link_share
 from experiments.guide.runs import Progress, Runs
 from experiments.guide.samples import Samples
 from experiments.guide.tuning import Task, Tuned, all_tuned, good_rps, value
@@ -31,8 +33,8 @@ _COMPARED = 2  # families compared in each cell on fresh samples: those that tun
 class Answer:
     """The results. Parts that were not requested are empty; rates are requests/s of all GPUs together.
 
-    `batches`: the most sequences in a batch. `hits`: the P:D ratios at each share of cached prompts. `fronts` are at
-    `front_rate_rps`.
+    `rules`: those of thumb on the families. `batches`: the most sequences in a batch. `hits`: the P:D ratios at each
+    share of cached prompts. `fronts` are at `front_rate_rps`.
     """
 
     plan: Plan
@@ -41,6 +43,7 @@ class Answer:
     source: str
     tuned: tuple[Tuned, ...]
     ranking: Ranking
+    rules: tuple[Judged, ...]
     knobs: tuple[Knob, ...]
     batches: tuple[Knob, ...]
     lines: tuple[Line, ...]
@@ -57,7 +60,8 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     """Run what the plan describes. Raises InputError if no family serves the load at any rate."""
     families = chosen(plan.families, plan.decode_gpu)
     runs = Runs(plan, families, progress, expected_runs(plan))
-    task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(_workload(runs)))
+    workload = instantiate(runs.base.config.trace, _convert_="all")
+    task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(workload))
     tuned = all_tuned(runs, families, task)
     if all(one.best is None or one.best.worth <= 0 for one in tuned):
         raise InputError(f"no architecture sustains any rate within the SLO; {_reasons(tuned)}")
@@ -91,6 +95,7 @@ def answered(plan: Plan, progress: Progress | None = None) -> Answer:
         source=str(summary.get("trace_source")),
         tuned=tuple(tuned),
         ranking=ranking,
+        rules=tuple(judged(ranking, tuned, _load(runs, workload, ranking))),
         knobs=tuple(of_space(runs, one) for one in around) if "knobs" in plan.parts else (),
         batches=tuple(of_batch(runs, one) for one in batched) if "batch" in plan.parts else (),
         lines=tuple(lines(axes, cell, _bests(tuned))),
@@ -119,10 +124,23 @@ def _bests(tuned: Sequence[Tuned]) -> Bests:
     return {one.family.name: one.best for one in tuned if one.best is not None}
 
 
-def _workload(runs: Runs) -> Workload:
-    found = instantiate(runs.base.config.trace, _convert_="all")
-    assert isinstance(found, Workload)
-    return found
+def _load(runs: Runs, workload: Workload, ranking: Ranking) -> Load:
+    settings, config = runs.base.settings, runs.base.config
+    split = next((one.point.settings for one in ranking.entrants if one.family.name == "disaggregated"), {})
+    model, gpu = (instantiate(part, _convert_="all") for part in (config.model, config.gpu))
+    outputs = workload.output_tokens
+    return Load(
+        gpus=runs.plan.gpus,
+        prompt_tokens=float(workload.input_tokens.mean()),
+        output_tokens=float(outputs.mean()),
+        output_cv=float(outputs.std() / outputs.mean()),
+        ttft_s=settings["slo.ttft_s"],
+        tpot_s=settings["slo.tpot_s"],
+        link_share=link_share(
+            model, gpu, settings.get("cluster.link_bandwidth_bytes_s"), split.get("cluster.prefill_tp", 1)
+        ),
+        bandwidth_gain=runs.bandwidth_gain,
+    )
 
 
 def _reasons(tuned: Sequence[Tuned]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from experiments.guide.answer import Answer
 from experiments.guide.families import described, short
 from experiments.guide.flips import Line
+from experiments.guide.judged import Judged
 from experiments.guide.knobs import Knob
 from experiments.guide.limits import Front
 from experiments.guide.ranking import Difference, Entrant, Ranking
@@ -33,6 +34,7 @@ def content(answer: Answer) -> dict[str, Any]:
         "trace_source": answer.source,
         "tuned": [_tuned(one, gpus) for one in answer.tuned],
         "ranking": _ranking(answer.ranking, gpus),
+        "rules": [_rule(one) for one in answer.rules],
         "knobs": [_knob(one, gpus) for one in answer.knobs],
         "batch": [_knob(one, gpus) for one in answer.batches],
         "map": [_line(one, gpus) for one in answer.lines],
@@ -94,6 +96,18 @@ def _difference(one: Difference, gpus: int) -> dict[str, Any]:
         "half_width": half_width,
         "p": _number(one.p),
         "is_told": one.is_distinguished,
+    }
+
+
+def _rule(one: Judged) -> dict[str, Any]:
+    return {
+        "family": one.family.name,
+        "over": one.other.name,
+        "recommended_for": one.rule.text,
+        "applies": one.applies,
+        "gain": _number(one.gain),
+        "half_width": _number(one.half_width),
+        "holds": one.holds,
     }
 
 

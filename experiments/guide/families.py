@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from experiments.guide import rules
+from experiments.guide.rules import Rule
+
 _ROUTER = "policy.routing=least_queued"  # router of prompts, the same for all families
 _SEQUENCES = "engine.max_batch=1024"  # seats of an instance: enough that memory and limits decide
 _BETWEEN = "engine.asynchronous=false"
@@ -17,6 +20,7 @@ class Family:
     """One architecture: `fixed` are its settings in addition to those that `space` (conf/space) searches.
 
     `knob`: the family's particular dimension of the space, a name in conf/space; `knob_label`: its name for readers.
+    `rule`: the field's rule of thumb on it; `caveat`: what its rates leave out.
     """
 
     name: str
@@ -26,6 +30,8 @@ class Family:
     knob: str
     knob_label: str
     unmoved_by: str = "cluster.link"  # settings with this prefix change nothing here: no KV is copied
+    rule: Rule | None = None
+    caveat: str = ""
 
     def arguments(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """Its own settings, then those of `overrides` that affect it."""
@@ -37,7 +43,7 @@ class Family:
         return tuple(word.partition("=")[0] for word in self.fixed)
 
 
-DECODE_GPU = "a100"  # on which `unlike` decodes, unless the user names another
+DECODE_GPU, OTHER_DECODE_GPU = "a100", "h100"  # where `unlike` decodes; the latter if all others have the former
 _DECODE_GPU = "+gpu@cluster.decode_gpu="
 _DISAGGREGATED = (_ROUTER, "policy.placement=least_kv", _SEQUENCES, _PROMPTS)
 FAMILIES = (
@@ -48,6 +54,7 @@ FAMILIES = (
         "whole",
         "engine.token_budget",
         "tokens of a step",
+        rule=rules.WHOLE,
     ),
     Family(
         "chunked",
@@ -56,6 +63,7 @@ FAMILIES = (
         "chunked",
         "engine.token_budget",
         "tokens of a step (chunk size)",
+        rule=rules.CHUNKED,
     ),
     Family(
         "disaggregated",
@@ -64,6 +72,7 @@ FAMILIES = (
         "pd",
         "prefill_gpus",
         "P:D (instances)",
+        rule=rules.DISAGGREGATED,
         unmoved_by="",
     ),
     Family(
@@ -75,6 +84,7 @@ FAMILIES = (
         "shared",
         "policy.prefill_percent",
         "SMs that prefill (%)",
+        rule=rules.SHARED,
     ),
     Family(
         "pod",
@@ -83,6 +93,7 @@ FAMILIES = (
         "chunked",
         "engine.token_budget",
         "tokens of a step (chunk size)",
+        rule=rules.POD,
     ),
     Family(
         "ares",
@@ -91,6 +102,7 @@ FAMILIES = (
         "pd",
         "prefill_gpus",
         "P:D (instances)",
+        rule=rules.ARES,
         unmoved_by="",
     ),
     Family(
@@ -100,7 +112,9 @@ FAMILIES = (
         "pd",
         "prefill_gpus",
         "P:D (instances)",
+        rule=rules.HACK,
         unmoved_by="",
+        caveat="rates leave out what KV of 2 bits costs in quality",
     ),
     Family(
         "unlike",
@@ -109,10 +123,10 @@ FAMILIES = (
         "pd",
         "prefill_gpus",
         "P:D (instances)",
+        rule=rules.UNLIKE,
         unmoved_by="",
     ),
 )
-USUAL = tuple(family.name for family in FAMILIES[:4])  # compared unless the user names others
 
 
 def chosen(names: Sequence[str], decode_gpu: str = DECODE_GPU) -> tuple[Family, ...]:

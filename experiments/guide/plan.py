@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.guide.families import DECODE_GPU, FAMILIES, USUAL
+from experiments.guide.families import DECODE_GPU, FAMILIES, OTHER_DECODE_GPU
 from framework.checks import require_choice
 from framework.cli.arguments import split_arguments, whole
 from framework.cli.conf import CONF
@@ -22,9 +22,9 @@ OWN = {
     "replicates": "fresh samples on which the best of each family are compared, 6 by default; at least 4",
     "cell_replicates": "the same of each cell of the map, 4 by default; at least 4",
     "seed": "of the first sample and of the searches, 0 by default",
-    "families": f"those compared, of {','.join(one.name for one in FAMILIES)}; by default {','.join(USUAL)}",
+    "families": f"those compared, of {','.join(one.name for one in FAMILIES)}, all by default",
     "decode_gpu": f"GPU on which families=unlike decodes, {DECODE_GPU} by default; gpu= is that of all others",
-    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, all by default, or none",
+    "parts": f"of the answer in addition to the ranking: {','.join(PARTS)}, none by default, or all",
     "axes": f"of the map: {','.join(AXES)}, all by default",
     "out": "directory of the results, outputs/guide/NAME by default",
 }
@@ -81,7 +81,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
     if "objective" in chosen:
         raise InputError("objective= is the guide's own: rates are searched, and runs at one rate with them")
     server = () if "server" in chosen else _SERVER
-    families = _several(own, "families", tuple(one.name for one in FAMILIES), USUAL)
+    families = _several(own, "families", tuple(one.name for one in FAMILIES))
     preset = (f"+guide={own['preset']}",) if "preset" in own else ()
     return Plan(
         load=load,
@@ -93,7 +93,7 @@ def read_plan(arguments: Sequence[str]) -> Plan:
         seed=0 if own.get("seed", "0") == "0" else whole("seed", own["seed"]),
         families=families,
         decode_gpu=_decode_gpu(own, families, chosen.get("gpu", "h100")),
-        parts=() if own.get("parts") == "none" else _several(own, "parts", PARTS),
+        parts=_parts(own),
         axes=_several(own, "axes", AXES),
         shared=(*server, *preset, *(word for word in overrides if not word.startswith("objective."))),
         capacity=(*_CAPACITY, *(word for word in overrides if word.startswith("objective."))),
@@ -111,8 +111,14 @@ def _load(own: Mapping[str, str], chosen: Mapping[str, str]) -> str:
     return chosen["trace"]
 
 
+def _parts(own: Mapping[str, str]) -> tuple[str, ...]:
+    words: dict[str, tuple[str, ...]] = {"none": (), "all": PARTS}
+    named = own.get("parts", "none")
+    return words[named] if named in words else _several(own, "parts", PARTS)
+
+
 def _decode_gpu(own: Mapping[str, str], families: Sequence[str], gpu: str) -> str:
-    found = own.get("decode_gpu", DECODE_GPU)
+    found = own.get("decode_gpu", OTHER_DECODE_GPU if gpu == DECODE_GPU else DECODE_GPU)
     if "unlike" not in families:
         if "decode_gpu" in own:
             raise InputError(f"decode_gpu={found} is of families=unlike, which is not compared; name it too")
@@ -138,10 +144,8 @@ def _replicates(own: Mapping[str, str], key: str, default: int) -> int:
     return found
 
 
-def _several(
-    own: Mapping[str, str], key: str, known: tuple[str, ...], default: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    named = own[key].split(",") if key in own else list(default or known)
+def _several(own: Mapping[str, str], key: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    named = own[key].split(",") if key in own else list(known)
     for one in named:
         require_choice(key, one, known)
     return tuple(one for one in known if one in named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -12,8 +12,9 @@ from rich.text import Text
 from experiments.curve.table import number
 from experiments.guide.answer import Answer
 from experiments.guide.axes import TITLES
-from experiments.guide.families import described, short
+from experiments.guide.families import Family, described, short
 from experiments.guide.flips import Cell, Line
+from experiments.guide.judged import Judged
 from experiments.guide.knobs import Knob
 from experiments.guide.limits import Front
 from experiments.guide.ranking import Difference, Entrant
@@ -105,9 +106,39 @@ def _verdict(answer: Answer) -> Iterator[Text]:
     for one in answer.tuned:
         if one.refusal:
             yield Text(f"{one.family.label}: {one.refusal}")
+    yield from (Text(f"{one.label}: {one.caveat}.") for one in _ranked_families(answer) if one.caveat)
+    yield from (Text(line) for line in thumbs(answer.rules))
     yield from (Text(line) for line in prices(answer))
     if (line := families_unlike(answer)) is not None:
         yield Text(line)
+
+
+def _ranked_families(answer: Answer) -> list[Family]:
+    return [one.family for one in answer.ranking.entrants]
+
+
+def thumbs(rules: Sequence[Judged]) -> Iterator[str]:
+    """Where the ranking bears rules of thumb out, in one line, and where it contradicts them, in another."""
+    pairs = {frozenset((one.family.name, one.other.name)) for one in rules if one.applies}
+    told = [one for one in rules if one.applies or frozenset((one.family.name, one.other.name)) not in pairs]
+    for heading, found in (
+        ("As rules of thumb say", [one for one in told if one.holds and (one.applies or one.is_below)]),
+        ("Against rules of thumb", [one for one in told if not one.holds]),
+    ):
+        if found:
+            yield f"{heading}: {'; '.join(_thumb(one) for one in found)}."
+
+
+def _thumb(one: Judged) -> str:
+    other = one.other.label
+    if math.isnan(one.gain):
+        measured = f"serves this load, and {other} does not" if one.is_above else f"does not serve it, and {other} does"
+    elif one.is_above or one.is_below:
+        measured = f"is {abs(100 * one.gain):.1f} % {'above' if one.is_above else 'below'} {other}"
+    else:
+        measured = f"cannot be distinguished from {other}"
+    here = "as here" if one.applies else "not for this load"
+    return f"{one.family.label}, recommended for {one.rule.text}, {here}, {measured}"
 
 
 def prices(answer: Answer) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from experiments.guide.families import Family
@@ -27,6 +28,7 @@ class Runs:
         self._progress, self._expected, self._done = progress, expected, 0
         self._records: list[Record] = []
         self._decode_usd: dict[str, float] = {}  # per hour and GPU, of families whose decode GPUs are of another kind
+        self.bandwidth_gain = math.nan  # memory bandwidth for a dollar on that kind, over the same on the first
         self._spaces = {family.name: self._space(family, plan.gpus) for family in families}
 
     def space(self, family: Family) -> Space:
@@ -63,12 +65,23 @@ class Runs:
     def _space(self, family: Family, gpus: int) -> tuple[Space, Feasibility]:
         base = self.base.with_overrides(family.fixed)
         settings = {**base.choices, **base.settings}
+        space = read_space(family.space, settings, family.given, {"gpus": str(gpus)})
         if (usd := base.settings.get("cluster.decode_gpu.usd_per_hour")) is not None:
             if min(usd, base.settings["gpu.usd_per_hour"]) <= 0:
-                raise InputError(f"families={family.name} compares by price: set usd_per_hour of both kinds of GPU")
+                return space, _Unpriced(space, base)
             self._decode_usd[family.name] = float(usd)
-        space = read_space(family.space, settings, family.given, {"gpus": str(gpus)})
+            gain = base.settings["cluster.decode_gpu.bandwidth_bytes_s"] / base.settings["gpu.bandwidth_bytes_s"]
+            self.bandwidth_gain = gain * base.settings["gpu.usd_per_hour"] / usd
         return space, Feasibility(space, base)
+
+
+class _Unpriced(Feasibility):
+    """That of a family which compares by price, where a kind of GPU has none: no point is feasible."""
+
+    pool = ()  # type: ignore[assignment]
+
+    def nearest_miss(self) -> str:
+        return "compared by price; set usd_per_hour of both kinds of GPU (gpu.usd_per_hour, cluster.decode_gpu's)"
 
 
 def at_price(overrides: Sequence[str], rate_worth: float) -> tuple[str, ...]:
