@@ -17,12 +17,14 @@ from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.data import text_of
 from experiments.guide.families import FAMILIES, Family, described, short
 from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
+from experiments.guide.judged import judged
 from experiments.guide.knobs import Knob, Setting
 from experiments.guide.limits import Front, Hold
-from experiments.guide.plan import presets, read_plan
+from experiments.guide.plan import PARTS, presets, read_plan
 from experiments.guide.plots import draw
 from experiments.guide.ranking import Entrant, Ranking, ranked
-from experiments.guide.report import families_unlike, report, unsettled, verdict
+from experiments.guide.report import families_unlike, report, thumbs, unsettled, verdict
+from experiments.guide.rules import Load, link_share
 from experiments.guide.tuning import Task, Trial, Tuned, tuned, value
 from experiments.tune.base import Configuration
 from experiments.tune.space import Point, Space
@@ -32,6 +34,7 @@ from framework.metrics.statistics import Estimate
 from framework.run.store import Record
 from framework.run.sweep import Outcome
 from tests.conftest import ROOT
+from tests.helpers.composing import configured
 from tests.helpers.launcher import typed
 from tests.helpers.quick import every_second
 
@@ -92,9 +95,12 @@ def test_all_families_have_one_router_one_queue_and_one_batch() -> None:
         assert {"policy.order=fcfs", "policy.queue=fcfs", "policy=ares"} & set(family.fixed)  # ares has no order
 
 
-def test_the_families_of_the_page_are_compared_unless_others_are_named() -> None:
-    assert read_plan(("preset=chat",)).families == ("whole", "chunked", "disaggregated", "shared")
-    assert read_plan(("preset=chat", "families=hack,pod")).families == ("pod", "hack")
+def test_all_families_are_ranked_and_no_other_part_is_made_unless_it_is_asked_for() -> None:
+    plan = read_plan(("preset=chat",))
+    assert (plan.families, plan.parts, plan.decode_gpu) == (tuple(BY_NAME), (), "a100")
+    assert read_plan(("preset=chat", "gpu=a100")).decode_gpu == "h100"
+    asked = read_plan(("preset=chat", "families=hack,pod", "parts=all"))
+    assert (asked.families, asked.parts) == (("pod", "hack"), PARTS)
 
 
 def test_settings_are_reported() -> None:
@@ -314,6 +320,64 @@ def test_each_setting_of_the_map_is_ranked_once_from_its_neighbour() -> None:
     assert found[1].cells[0].ranking is NEAR
 
 
+# --- rules of thumb ---------------------------------------------------------------------------------------------------
+
+CHAT = Load(8, 1155.0, 211.0, 0.8, 1.0, 0.05, 10.9, 1.02)
+LONG = Load(2, 9000.0, 1200.0, 1.2, 10.0, 0.05, 0.3)
+OFFLINE = Load(8, 1000.0, 500.0, 0.8, 120.0, None, 10.9, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("load", "recommended"),
+    [
+        (CHAT, {"chunked", "unlike"}),
+        (LONG, {"chunked", "shared", "pod", "ares", "hack"}),
+        (replace(LONG, link_share=1.5), {"chunked", "disaggregated", "shared", "pod", "ares"}),
+        (OFFLINE, {"whole"}),
+    ],
+)
+def test_a_rule_recommends_families_for_its_loads(load: Load, recommended: set[str]) -> None:
+    assert {name for name, one in BY_NAME.items() if one.rule is not None and one.rule.applies(load)} == recommended
+
+
+def test_a_link_is_compared_with_the_kv_that_prefill_makes() -> None:
+    """8B on an H100: half of 989 TFLOP/s are 33,000 tokens/s of 131,072 bytes."""
+    parts = configured("model=llama3_8b", "gpu=h100")
+    model, gpu = instantiate(parts.model, _convert_="all"), instantiate(parts.gpu, _convert_="all")
+    assert link_share(model, gpu, 1.25e9, 1) == pytest.approx(1.25 / 4.6, rel=0.02)
+    assert link_share(model, gpu, 1.25e9, 2) == link_share(model, gpu, 1.25e9, 1) / 2
+    assert link_share(model, gpu, None, 2) == link_share(model, gpu, 50e9, 1)
+
+
+def test_rules_are_judged_by_the_paired_samples_of_both_families() -> None:
+    tried = [Tuned(BY_NAME[name], 1, (), "") for name in ("whole", "chunked", "disaggregated", "ares", "hack")]
+    rates = (10.0, 11.0, 12.0, 10.0, 11.0, 13.0)
+    ranking = ranked(
+        [
+            entrant("chunked", *rates),
+            entrant("whole", *(0.9 * rate for rate in rates)),
+            entrant("disaggregated", *(1.2 * rate for rate in rates)),
+            entrant("ares", *(rate + 0.1 * (-1) ** n for n, rate in enumerate(1.2 * rate for rate in rates))),
+        ]
+    )
+    found = {one.family.name: one for one in judged(ranking, tried, replace(CHAT, output_tokens=2000, output_cv=1))}
+    assert found["chunked"].holds
+    assert found["chunked"].gain == pytest.approx(1 / 0.9 - 1)
+    assert found["disaggregated"].is_above
+    assert not found["disaggregated"].holds
+    assert not found["ares"].holds  # recommended, and as good as the other
+    assert found["hack"].is_below
+    assert found["hack"].holds  # it serves nothing, and is not recommended
+    agrees, contradicts = thumbs(tuple(found.values()))
+    assert agrees == (
+        "As rules of thumb say: chunked prefill, recommended for loads with a limit on TPOT, as here, is 11.1 % above "
+        "whole prompts; disaggregated, HACK, recommended for links slower than prefill makes KV, not for this load, "
+        "does not serve it, and disaggregated does."
+    )
+    assert contradicts.startswith("Against rules of thumb: disaggregated, recommended for TPOT limits under 1/60")
+    assert contradicts.endswith("as here, cannot be distinguished from disaggregated.")
+
+
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -390,13 +454,15 @@ def test_pictures_and_words_of_all_parts(here: Path, monkeypatch: pytest.MonkeyP
         Cell(Value("slo", "× 3", ()), None),
     )
     lost = Trial(Point({}, CHUNKED, 0.0), 0.0, Record("", {}, {}, {"capacity_settled": False}, 0.0), "", 5.0)
+    tried = tuple(Tuned(family, 0, (lost,) if family.name == "chunked" else (), "") for family in FAMILIES)
     whole = answering.Answer(
         plan=plan,
         settings={**SETTINGS, "model.name": "m", "gpu.name": "g", "slo.tpot_s": 0.05},
         timing="affine",
         source="synthetic",
-        tuned=tuple(Tuned(family, 0, (lost,) if family.name == "chunked" else (), "") for family in FAMILIES),
+        tuned=tried,
         ranking=FAR,
+        rules=tuple(judged(FAR, tried, CHAT)),
         knobs=(knob, split),
         batches=(knob,),
         lines=(Line(Axis("slo", tuple(cell.value for cell in cells)), cells),),
@@ -442,7 +508,7 @@ def setting(value: float) -> Setting:
         (("preset=chat", "parts=nonesuch"), "parts must be one of knobs, batch, map, hits, limits"),
         (("preset=chat", "axes=load,nonesuch"), "axes must be one of load"),
         (("preset=chat", "families=nonesuch"), "families must be one of whole, chunked"),
-        (("preset=chat", "decode_gpu=l40s"), "decode_gpu=l40s is of families=unlike, which is not compared"),
+        (("preset=chat", "families=pod", "decode_gpu=l40s"), "decode_gpu=l40s is of families=unlike, which is not"),
         (("preset=chat", "families=unlike", "decode_gpu=h1"), "decode_gpu must be one of a100, a100_pcie"),
         (("preset=chat", "families=unlike", "decode_gpu=h100"), "gpu and decode_gpu are both h100"),
         (("preset=chat", "trials=0"), "trials must be a whole number"),
