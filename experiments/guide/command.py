@@ -1,11 +1,12 @@
 """Which architecture serves a load best: each family tuned equally, compared on fresh samples, and where that flips.
 
     python -m experiments.guide preset=chat model=llama3_8b gpu=h100
-    python -m experiments.guide trace=azure_conv slo.ttft_s=1 gpus=16 model=llama3_70b axes=slo,link
-    python -m experiments.guide preset=agents parts=none trials=20
+    python -m experiments.guide trace=azure_conv slo.ttft_s=1 gpus=16 model=llama3_70b parts=map axes=slo,link
+    python -m experiments.guide preset=agents families=chunked,disaggregated trials=20
 
-It compares aggregated instances with whole prompts or with chunks, disaggregated ones, and both phases on shared GPUs,
-by the highest rate per GPU at which 90 % of the requests keep the SLO. Arguments are KEY=VALUE.
+It ranks aggregated instances with whole prompts or with chunks, disaggregated ones, and both phases on shared GPUs,
+by the highest rate per GPU at which 90 % of the requests keep the SLO, and says which rules of thumb hold for the load.
+Arguments are KEY=VALUE.
 """
 
 from __future__ import annotations

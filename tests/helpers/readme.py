@@ -57,6 +57,7 @@ SHOWN = {
     "capacity": "python run.py policy=chunked objective=capacity | tail -17",
     "show": "python -m framework.report.show_step model=llama3_70b gpu=h100 tp=4 decode=64x4096",
     "textbook": "python -m servelab textbook",
+    "guide": "python -m servelab guide preset=chat",
 }
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _WIDTH = 97

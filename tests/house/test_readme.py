@@ -139,7 +139,8 @@ def shortened(line: str) -> str:
         return f"{line.replace('rates=10:100:10', 'rates=10:100:2')} trace.limit=50"
     if "experiments.guide" in line:
         asked = re.sub(r" (axes|parts|gpus|trials)=[^ ]*", "", line)
-        return f"{asked} gpus=2 parts=none trials=1 replicates=4 trace.limit=30 {_COARSE}"
+        asked = asked if "families=" in asked else f"{asked.replace(' decode_gpu=h200', '')} families=chunked,shared"
+        return f"{asked} gpus=2 trials=1 replicates=4 trace.limit=30 {_COARSE}"
     if "experiments.ablation" in line:
         return f"{line} replicates=2 trace.requests=50"
     if "seed=range" in line:
@@ -218,7 +219,9 @@ def test_the_example_admits_and_rejects(shell: Callable[[str], Finished]) -> Non
     assert re.search(r"rejected +[1-9].*too busy", finished.stdout), finished.stdout + finished.stderr
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "guide" else name for name in SHOWN]
+)
 def test_the_output_shown_is_that_of_today(name: str) -> None:
     """Arguments are equal; numbers within 10 %, for another machine's arithmetic may round another way."""
     shown, found = (re.findall(r"[\d.,]*\d|[^\d\s]+", text) for text in (shown_output(name), printed(name, **warmed())))
