@@ -48,9 +48,14 @@ def last_change_ns(sources: Iterable[Path]) -> int:
 def _imported(stamp: Stamp, root: str) -> list[str]:
     here = _listed(stamp_of(root))
     names = (name for name in facts(stamp).names if name.partition(".")[0] in here)
-    bases = (os.path.join(root, *name.split(".")) for name in names)
-    candidates = (candidate for base in bases for candidate in (f"{base}.py", os.path.join(base, "__init__.py")))
-    return [candidate for candidate in candidates if os.path.isfile(candidate)]
+    return [file for name in names for file in _files_of(name, root)]
+
+
+@functools.cache
+def _files_of(name: str, root: str) -> list[str]:
+    """The file of a module or package, none if it is neither; most names are imported by many files."""
+    base = os.path.join(root, *name.split("."))
+    return [file for file in (f"{base}.py", os.path.join(base, "__init__.py")) if os.path.isfile(file)]
 
 
 @functools.cache
