@@ -76,12 +76,22 @@ def watch(file: Path, reached: Callable[[int], object]) -> None:
 
 
 def run_as_python(file: Path) -> None:
-    """Put plain functions in place of the compiled ones of a module, wherever a module has them."""
+    """Put plain functions in place of the compiled ones of a module, wherever a module has them.
+
+    Inner functions of other modules can be called from then on.
+    """
     own = vars(sys.modules[module_name(file)])
+    for inner in {value for module in list(sys.modules.values()) for value in _inner_functions(module)}:
+        inner.plain = inner.plain or inner.py_func
     plain = {id(one): one.py_func for one in own.values() if isinstance(one, Function | Inner) and _is_of(one, file)}
     for module in list(sys.modules.values()) if plain else ():
         names: dict[str, Any] = vars(module) if type(module) is ModuleType else {}
         names.update({name: plain[id(value)] for name, value in list(names.items()) if id(value) in plain})
+
+
+def _inner_functions(module: ModuleType) -> list[Inner]:
+    names: dict[str, Any] = vars(module) if type(module) is ModuleType else {}
+    return [value for value in list(names.values()) if isinstance(value, Inner)]
 
 
 def _is_of(dispatcher: Any, file: Path) -> bool:
