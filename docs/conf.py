@@ -13,6 +13,7 @@ sys.path.append(sysconfig.get_path("purelib", vars={"base": str(_INSTALLED), "pl
 
 project = "servelab"
 author = "the servelab authors"
+copyright = author
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = "servelab"

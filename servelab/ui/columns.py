@@ -99,8 +99,9 @@ class Columns:
         several = [name for name, column in self.settings.items() if len(column.values) > 1]
         kept: list[str] = []
         for name in several:
-            group = name.partition(".")[0]
-            above = [one for one in kept if one in (group, *_ABOVE.get(group, ())) or one.startswith(f"{group}.")]
+            groups = name.split(".")[:-1] or [name]  # `cluster.gpu.pcie_bytes_s` is of the group `gpu`, too
+            own = (*groups, *_ABOVE.get(groups[0], ()))
+            above = [one for one in kept if one in own or one.startswith(f"{groups[0]}.")]
             rivals = [one for one in kept if one != STATE]
             if not any(self._decides(one, name) for one in above) and not any(
                 self._decides(one, name) and self._decides(name, one) for one in rivals

@@ -95,6 +95,7 @@ def test_columns_of_numbers_have_their_points_below_each_other() -> None:
 def test_settings_are_in_words() -> None:
     assert axis_words("trace.rate") == "request rate (requests/s)"
     assert axis_words("policy.period_s") == "policy period (s)"
+    assert axis_words("cluster.link_bandwidth_bytes_s") == "cluster link bandwidth (bytes/s)"
     assert axis_words("cluster.ep") == "cluster ep"
     settings = {"policy._target_": "policies.chunked.Chunked", "policy.order": "fcfs", "gpu._convert_": "all"}
     assert in_words(settings) == {"policy": "Chunked", "policy.order": "fcfs"}

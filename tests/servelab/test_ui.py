@@ -132,6 +132,14 @@ def test_what_a_policy_brings_along_is_no_setting_of_its_own() -> None:
     assert columns.varying() == ["policy", "engine.token_budget"]
 
 
+def test_what_a_gpu_brings_along_is_no_setting_of_its_own() -> None:
+    columns = Columns()
+    for number, (gpu, speed) in enumerate([("h100", 64e9), ("a100", 32e9), ("b200", 64e9)]):
+        run = record(number, 1.0, cluster__gpu__pcie_bytes_s=speed)
+        columns.add(replace(run, choices={**run.choices, "gpu": gpu}))
+    assert columns.varying() == ["gpu"]
+
+
 def test_runs_that_end_are_seen_and_nothing_is_written(shown: tuple[int, Path, list[Record]]) -> None:
     port, store, _ = shown
     before = read(port, "/live")

@@ -30,6 +30,7 @@ _UNITS = {  # last word of a setting's name, and the unit that it stands for
     "ms": "ms",
     "tokens": "tokens",
     "bytes": "bytes",
+    "bytes/s": "bytes/s",
     "w": "W",
     "percent": "%",
     "usd": "USD",
@@ -53,7 +54,7 @@ def axis_words(setting: str) -> str:
     """A setting as the name of an axis, with its unit if it has one."""
     if setting in _KNOWN:
         return _KNOWN[setting]
-    words = setting.replace(".", " ").replace("_", " ").split()
+    words = setting.replace("_bytes_s", " bytes/s").replace(".", " ").replace("_", " ").split()
     if len(words) > 1 and words[-1] in _UNITS:
         return f"{' '.join(words[:-1])} ({_UNITS[words[-1]]})"
     return " ".join(words) or setting
