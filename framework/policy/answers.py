@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from framework.compiler.decorators import compiled
 from framework.errors import PolicyError, shown
 from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
-from framework.policy.hooks import FRONT_END, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
 from framework.policy.retention import retention_of
 from framework.policy.spans import SpanRow, span_row
 from framework.policy.values import as_floats, index
@@ -41,18 +41,18 @@ def unusable_key(keys: Floats) -> int:
 class Answers:
     """Asks the Python hooks of one policy, and refuses invalid answers with a PolicyError.
 
-    `front`: the cluster as its front end sees it, if that is not `cluster`.
+    `fronts`: the cluster as some hooks see it, if that is not `cluster`.
     `reasons`: those of rejections and cancellations, in the order of first use. `actions`: those of the last
     answer with actions.
     """
 
-    def __init__(self, policy: Policy, cluster: Cluster, front: Cluster | None = None) -> None:
+    def __init__(self, policy: Policy, cluster: Cluster, fronts: Mapping[str, Cluster] | None = None) -> None:
         self.reasons = list(REASONS)
         self.actions: list[ActionRow] = []
         self._plans: dict[int, tuple[Any, int]] = {}  # plans seen so far, with their numbers
         self._policy = policy
         self._cluster = cluster
-        self._front = cluster if front is None else front
+        self._fronts = fronts or {}
         self._instances = len(cluster.instances)
         self._rows = ActionRows(policy, cluster, self.reasons)
 
@@ -75,7 +75,7 @@ class Answers:
             "span": self._span,
         }
         check, name = kinds[hook.answer], hook.name
-        cluster = self._front if name in FRONT_END else self._cluster
+        cluster = self._fronts.get(name, self._cluster)
         own = getattr(self._policy, name)
         if hook.argument == "tick":
             return lambda tick: check(name, own(cluster), tick)

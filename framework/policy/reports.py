@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import NotNegative, check_fields
 from framework.errors import InputError
+from framework.policy.hooks import FRONT_END
 from framework.policy.inspection import Floats, Inspection, Integers
 from framework.timing.table import StepTables
 
@@ -21,12 +22,14 @@ _KNOWN_AT_ONCE = ("role", "draining_role", "next_role")  # columns that the fron
 class Views:
     """How old the columns of instances are that a front end sees: each instance reports every `every_s`, and a report
     arrives `delay_s` later. Both 0: they are current. Only `every_s` 0: a report follows the last one's arrival.
+    `hooks`: all of a front end go by reports, or `on_tick` alone, like an autoscaler of scraped metrics.
 
     Raises InputError for a value out of range.
     """
 
     every_s: NotNegative = 0.0
     delay_s: NotNegative = 0.0
+    hooks: Literal["front_end", "on_tick"] = "front_end"
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.views.")
@@ -45,9 +48,15 @@ class Views:
         """Seconds between two reports, 0: there are none."""
         return self.every_s or self.delay_s
 
+    @property
+    def readers(self) -> frozenset[str]:
+        """The hooks that see columns as reported."""
+        return FRONT_END if self.hooks == "front_end" else frozenset({self.hooks})
+
     def engine_options(self) -> dict[str, float]:
         """Those of `framework.engine.memory.options`."""
-        return {"report_every_s": self.period_s, "report_delay_s": self.delay_s}
+        routes = self.hooks == "front_end"
+        return {"report_every_s": self.period_s, "report_delay_s": self.delay_s, "goes_by_reports": routes}
 
 
 CURRENT = Views()

@@ -121,8 +121,8 @@ class CompiledEngine:
         """The policy, bound to the memory; the schedulers of instances see them as they are."""
         if self._reports is None:
             return Binding(policy, cluster, self._memory)
-        front = Front(cluster, self._reports)
-        return Binding(policy, cluster.seen_by(self._present), self._memory, front)
+        fronts = dict.fromkeys(self._reports.hooks, Front(cluster, self._reports))
+        return Binding(policy, cluster.seen_by(self._present), self._memory, fronts)
 
     def _replayed(
         self, binding: Binding, progress: Progress, marks_s: Sequence[float]

@@ -187,6 +187,7 @@ def test_the_gateway_sees_instances_as_they_last_reported(engine: str) -> None:
     wait; the next is taken at 4 s, when one waits, and that of 6 s is the first to tell of none."""
     rows = [(0, 2, 3), (0.25, 2, 2), (0.5, 2, 2), (2.75, 2, 2)]
     assert waits(play(engine, rows, views=Views(2.0, 0.5))) == [0, 0, 0, 3.75]
+    assert waits(play(engine, rows, views=Views(2.0, 0.5, "on_tick"))) == waits(play(engine, rows))
 
 
 class Holding(Aggregated):

@@ -96,6 +96,35 @@ def test_a_report_without_a_period_follows_the_one_before(engine: str) -> None:
     assert policy.seen == list(zip(TIMES_S, loads, strict=True))
 
 
+class Scraping(Least):
+    """Also notes what it sees at ticks."""
+
+    tick_s = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scraped: list[list[int]] = []
+
+    def on_tick(self, cluster: Cluster) -> tuple[()]:
+        self.scraped.append(self.loads(cluster).tolist())
+        return ()
+
+
+@ENGINES
+def test_ticks_alone_may_go_by_reports(engine: str) -> None:
+    """A router sees both instances as they are. Reports of 2, 4 and 6 s come in time for ticks at 3, 5 and 7 s."""
+    policy = Scraping()
+    play(engine, Views(2.0, 0.5, hooks="on_tick"), policy)
+    assert [loads for _, loads in policy.seen] == [[0, 0], [1, 0], [1, 1], [2, 1], [2, 2], [3, 2], [3, 3], [4, 3]]
+    assert policy.scraped[:8] == [[0, 0], [0, 0], [1, 1], [1, 1], [3, 2], [3, 2], [4, 3], [4, 3]]
+
+
+@ENGINES
+def test_compiled_rules_see_the_present_where_ticks_go_by_reports(engine: str) -> None:
+    current, scraped = (play(engine, views, Policy()) for views in (Views(), Views(100.0, hooks="on_tick")))
+    assert scraped.requests["prefill_instance"].tolist() == current.requests["prefill_instance"].tolist()
+
+
 class Placing(Least):
     """Notes what it sees when a prefill has ended."""
 

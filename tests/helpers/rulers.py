@@ -571,12 +571,14 @@ class RuledHooks(Hooks):
     def _look(self, s: Simulation) -> Look:
         return look_at_simulation(s, len(self.ruler.notes))
 
-    def _front_look(self, s: Simulation) -> Look:
-        return self._look(s) if self.reports is None else reported_look(s, self.reports.arrived(s.now_s))
+    def _front_look(self, s: Simulation, hook: str = "") -> Look:
+        reports = self.reports if s.options.engine.views.hooks in ("front_end", hook) else None
+        return self._look(s) if reports is None else reported_look(s, reports.arrived(s.now_s))
 
     def _columns(self, s: Simulation) -> Reported:
         """The columns that compiled rules see."""
-        return reported_columns(s) if self.reports is None else self.reports.arrived(s.now_s)
+        reports = self.reports if s.options.engine.views.hooks == "front_end" else None
+        return reported_columns(s) if reports is None else reports.arrived(s.now_s)
 
     def admit(self, s: Simulation, r: Request) -> str | None:
         look = self._front_look(s)
@@ -637,7 +639,7 @@ class RuledHooks(Hooks):
         return self.ruler.decide(self._look(s), i.id)
 
     def on_tick(self, s: Simulation, tick: int) -> Sequence[tuple[Any, ...]]:
-        return self.ruler.on_tick(self._front_look(s))
+        return self.ruler.on_tick(self._front_look(s, "on_tick"))
 
     def select(self, s: Simulation, i: Instance) -> Sequence[int]:
         return self.ruler.select(self._look(s), i.id, [r.id for r in i.running])

@@ -28,10 +28,12 @@ _OTHERS = (*_BROAD, *_MORE, *3 * _SELDOM)
 
 
 def stale(draw: Draw) -> Scenario:
-    """What another family draws, with reports that are rare, that arrive late, or both."""
+    """What another family draws, with reports that are rare, that arrive late, or both; some are for ticks alone."""
     scenario = draw.one(_OTHERS)(draw)
     every_s = draw.dyadic(3, 24, draw.one([-7, -5, -4]))
     views = draw.one(
         [Views(every_s), Views(delay_s=every_s), Views(every_s, draw.integer(1, 4) * every_s), Views(every_s, 0.125)]
     )
+    if draw.apart().chance(0.3):
+        views = replace(views, hooks="on_tick")
     return replace(scenario, engine=replace(scenario.engine, views=views))

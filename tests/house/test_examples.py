@@ -44,6 +44,7 @@ def test_each_file_is_tried_here() -> None:
         "herding.py",
         "diurnal.py",
         "evolve.py",
+        "flash_crowd.py",
         "failover.py",
         "learn_router.py",
         "first_look.ipynb",
@@ -282,6 +283,22 @@ def test_retries_keep_a_fleet_overloaded_that_sheds_no_load(
     served = ("clients give up after 4 s", "the same, load is shed", "the same, by a gateway")
     assert [late[name] for name in served] == [100.0] * 3
     assert late["and retry up to 5 times"] == 0.0
+
+
+@pytest.mark.slow
+def test_old_metrics_make_an_autoscaler_late(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / "flash_crowd.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    attained = {line[:23].strip(): float(line[23:30].rstrip("%")) for line in lines}
+    assert attained == {
+        "current": 92.1,
+        "every 30 s, 15 s late": 86.5,
+        "every 60 s, 15 s late": 79.9,
+        "the router, too": 41.0,
+    }
 
 
 @pytest.mark.slow

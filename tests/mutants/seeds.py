@@ -2179,14 +2179,32 @@ MUTANTS = (
     Mutant(
         "an index that is current finds where decodes go",
         "setup/binding.py",
-        "        return self._front is None and isinstance(rule, Decision)",
+        "        return hook not in self._fronts and isinstance(rule, Decision)",
         "        return isinstance(rule, Decision)",
     ),
     Mutant(
         "compiled rules of the front end see the present",
         "setup/binding.py",
-        "        if isinstance(own, Decision) and self._front and hook.name in FRONT_END:",
-        "        if isinstance(own, Decision) and self._front and hook.name in ():",
+        "        if isinstance(own, Decision) and hook.name in self._fronts:",
+        "        if isinstance(own, Decision) and hook.name in ():",
+    ),
+    Mutant(
+        "a gateway goes by reports that are for ticks",
+        "setup/options.py",
+        '    options["goes_by_reports"] &= options',
+        '    options["goes_by_reports"] = options',
+    ),
+    Mutant(
+        "routers go by reports that are for ticks",
+        "setup/binding.py",
+        "        self._fronts = fronts or {}\n",
+        "        self._fronts = dict.fromkeys((hook.name for hook in HOOKS), *fronts.values()) if fronts else {}\n",
+    ),
+    Mutant(
+        "ticks that go by reports see the present",
+        "setup/binding.py",
+        "        if hook.name not in self._fronts:\n",
+        "        if hook.name not in self._fronts or len(self._fronts) == 1:\n",
     ),
     Mutant(
         "a detected instance still hangs", "roles/hangs.py", "        s.instances[j].hung = False\n", "        pass\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from framework.engine.setup.reports import Reports
 from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import FETCH_PREFIX, FRONT_END, HOOKS, NO_SPAN, ON_CALL_END, RAISED, Hook
+from framework.policy.hooks import FETCH_PREFIX, HOOKS, NO_SPAN, ON_CALL_END, RAISED, Hook
 from framework.policy.rules import rule_of
 from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
@@ -35,7 +35,7 @@ _ALWAYS_ASKED = ("route_prefill", "route_decode")  # hooks whose defaults also d
 
 
 class Front(NamedTuple):
-    """What front-end hooks see if instances report: the cluster, and the reports that it shows."""
+    """What hooks see that go by reports, if instances report: the cluster, and the reports that it shows."""
 
     cluster: Cluster
     reports: Reports
@@ -45,11 +45,13 @@ class Binding:
     """One policy bound to one run: addresses of its hooks, what compiled ones receive, errors that they raise.
 
     `hooks_s` is the time that Python hooks have taken, estimated from one call in 16 and every tick. Compiled hooks
-    receive `view`, `params` and `numbers` in addition to a request; those of a front end that instances report to are
-    called in Python, as its records have no address. `is_plain`: whether the run takes `loop.run_plain`.
+    receive `view`, `params` and `numbers` in addition to a request; those that go by reports, `fronts`, are called in
+    Python, as their records have no address. `is_plain`: whether the run takes `loop.run_plain`.
     """
 
-    def __init__(self, policy: Policy, cluster: Cluster, memory: Memory, front: Front | None = None) -> None:
+    def __init__(
+        self, policy: Policy, cluster: Cluster, memory: Memory, fronts: Mapping[str, Front] | None = None
+    ) -> None:
         self.raised: BaseException | None = None
         self.hooks_s = 0.0
         self.view = cluster.view
@@ -57,8 +59,8 @@ class Binding:
         self.numbers = np.zeros(_COMPILED_STATE)
         self._policy = policy
         self._cluster = cluster
-        self._front = front
-        self._answers = Answers(policy, cluster, front.cluster if front else None)
+        self._fronts = fronts or {}
+        self._answers = Answers(policy, cluster, {hook: front.cluster for hook, front in self._fronts.items()})
         self._kept_alive: list[Any] = []
         self.memory = memory
         for number, hook in enumerate(HOOKS):
@@ -102,15 +104,16 @@ class Binding:
 
     def _has_index(self, hook: str, index: str) -> bool:
         rule = rule_of(self._policy, hook, self._cluster.spec)
-        return self._front is None and isinstance(rule, Decision) and rule.index == index
+        return hook not in self._fronts and isinstance(rule, Decision) and rule.index == index
 
     def _connect(self, memory: Memory, number: int, hook: Hook) -> None:
         """Store the address of a hook in the engine's memory; 0 for a hook that is never called."""
         own, row = rule_of(self._policy, hook.name, self._cluster.spec), memory.hooks[number]
         if not overrides(self._policy, hook.name) and hook.name not in _ALWAYS_ASKED:
             return
-        if isinstance(own, Decision) and self._front and hook.name in FRONT_END:
-            row["address"] = self._callback(self._guarded(hook, self._interpreted(own, self._front.cluster)))
+        if isinstance(own, Decision) and hook.name in self._fronts:
+            seen = self._fronts[hook.name].cluster
+            row["address"] = self._callback(self._guarded(hook, self._interpreted(own, seen)))
         elif isinstance(own, Decision):
             row["looks"] = own.observes
             row["compiled"] = not numba_config.DISABLE_JIT
@@ -142,9 +145,9 @@ class Binding:
     def _follower(self, hook: Hook) -> Callable[[], None] | None:
         """What brings up to date what a hook sees, None: nothing need."""
         has_roles = self._policy.changes_roles or self.memory.options["faults"][0] > 0
-        if self._front is None or hook.name not in FRONT_END:
+        if hook.name not in self._fronts:
             return self._cluster.follow_roles if has_roles else None
-        cluster, reports = self._front
+        cluster, reports = self._fronts[hook.name]
 
         def follow() -> None:
             reports.follow()

@@ -84,7 +84,7 @@ def _set_parts(options: NDArray[np.void], setting: Setting) -> None:
             options[name] = value
     for name, value in gateway_options(setting.engine.gateway).items():
         options[name] = value
-    options["goes_by_reports"] = options["report_every_s"][0] > 0 and options["goes_by_utilization"][0]
+    options["goes_by_reports"] &= options["report_every_s"][0] > 0 and options["goes_by_utilization"][0]
     _set_speculation(options, setting)
 
 

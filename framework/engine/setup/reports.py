@@ -16,6 +16,7 @@ class Reports:
 
     def __init__(self, present: Inspection, views: Views) -> None:
         self.shown = Reported(present)
+        self.hooks = views.readers
         self._views = views
         self._under_way: deque[tuple[float, NDArray[np.void]]] = deque()  # when each arrives, and its columns
 

@@ -55,7 +55,7 @@ class Gate:
         self._numbers: dict[int, int] = {}
         self._entered = self._charged = 0
         self.look: tuple[float, int] | None = None  # when it looks next, and the serial number of that event
-        self.goes_by_reports = bool(views) and config.saturation == "utilization"
+        self.goes_by_reports = bool(views) and views.hooks == "front_end" and config.saturation == "utilization"
         self._reports: Reports[Signals] = Reports(views, [])
         self.arrives_s = self._reports.arrives_s
         self.taken = self.last_news = 0  # the last report, and the last one whose arrival it waits for

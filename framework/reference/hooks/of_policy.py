@@ -28,7 +28,7 @@ from framework.errors import InputError, instead_of, note_hook
 from framework.policy.action_rows import ActionRow
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import FRONT_END, HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.reports import Reported
 from framework.policy.rules import rule_of
 from framework.policy.spans import SpanRow
@@ -50,7 +50,7 @@ _KEPT_NAMES = {kept: name for name, kept in KEPT.items()}
 class PolicyHooks(Hooks):
     """One policy bound to one run. Before each call its view is written anew.
 
-    `shown`: what the front end sees, if that is not `inspection`; `cluster` is then a view of it.
+    `shown`: what hooks see that go by reports, if any do; `cluster` is then a view of it.
     """
 
     def __init__(
@@ -71,10 +71,11 @@ class PolicyHooks(Hooks):
         self._front = cluster
         self._cluster = cluster if shown is None else cluster.seen_by(inspection)
         self._shown = shown
+        self._readers = options.engine.views.readers if shown is not None else frozenset[str]()
         self._reports = Reports(options.engine.views, inspection.instances.copy())
         self._follows_roles = policy.changes_roles or bool(options.faults)
         self._admits_by_rule = isinstance(policy.admit, Decision)
-        self._answers = Answers(policy, self._cluster, cluster)
+        self._answers = Answers(policy, self._cluster, dict.fromkeys(self._readers, cluster))
         self._params = np.asarray(policy.compiled_params, np.float64)
         self._numbers = np.zeros(_NUMBERS_OF_RULES)
         self._askers = {hook.name: self._asker(hook, rule_of(policy, hook.name, cluster.spec)) for hook in HOOKS}
@@ -86,7 +87,7 @@ class PolicyHooks(Hooks):
 
     def _asker(self, hook: Hook, own: Any) -> Callable[[Any], Any]:
         if isinstance(own, Decision):
-            cluster = self._front if hook.name in FRONT_END else self._cluster
+            cluster = self._front if hook.name in self._readers else self._cluster
             view, params, numbers = cluster.view, self._params, self._numbers
             return lambda argument: int(own.function(argument, view, params, numbers))
         return self._answers.asker(hook)
@@ -95,7 +96,7 @@ class PolicyHooks(Hooks):
         self._inspection.refresh()
         if self._follows_roles:
             self._cluster.follow_roles()
-        if self._shown is not None and hook in FRONT_END:
+        if self._shown is not None and hook in self._readers:
             self._shown.show(self._reports.arrived(self._cluster.now_s))
             self._shown.follow_roles()
             self._front.follow_roles()
