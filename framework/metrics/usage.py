@@ -104,14 +104,16 @@ def _spent(result: Result, clock: Clock, chosen: NDArray[np.bool_] | slice) -> d
 
 
 def fleet(result: Result, clock: Clock) -> dict[str, Any]:
-    """How a fleet was scaled over the run, by the summary's names; none if no instance was switched on or off.
+    """How a fleet was scaled over the run, by the summary's names; none if no instance was switched on or off, and all
+    GPUs have one price.
 
     `starts`, `stops`: how often an instance was switched on, and went off. `mean_instances_on`: instances that were on,
     averaged over the run: from the order to start until they were off. `fleet`: the same of each pool, with
     its GPU-hours, energy and cost.
     """
     instances = result.instances
-    if instances["starts"].sum() + instances["stops"].sum() == 0:
+    prices = {pool.gpu.usd_per_hour for pool in result.cluster.pools}
+    if instances["starts"].sum() + instances["stops"].sum() == 0 and len(prices) == 1:
         return {}
     rows = []
     for index, pool in enumerate(result.cluster.pools):

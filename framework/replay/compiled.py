@@ -158,7 +158,8 @@ def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports 
         elif status == SPAN_DUE:
             status = pass_span(words)
         elif memory.sim["kind"][0] == GATEWAY:
-            status = pass_look(words, binding.view if reports is None else reports.latest())
+            seen = reports if memory.options["goes_by_reports"][0] else None
+            status = pass_look(words, binding.view if seen is None else seen.latest())
         elif reports is not None and memory.sim["kind"][0] == REPORT:
             status = pass_report(words)
             reports.take(int(memory.sim["id"][0]))

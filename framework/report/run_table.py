@@ -127,9 +127,8 @@ def _outcome(evaluation: Evaluation) -> Table:
     for name, (key, of) in _WAITS.items():
         if summary.get(key) is not None:
             grid.add_row(name, f"{percent(summary[key])} of the time {of}")
-    if "fleet" in summary:
-        on = f"{number(summary['mean_instances_on'])} of {sum(evaluation.pools['instances']):,} instances on average"
-        grid.add_row("fleet", f"{on}; {summary['starts']:,} starts, {summary['stops']:,} stops")
+    for name, said in _of_fleet(summary, sum(evaluation.pools["instances"])).items():
+        grid.add_row(name, said)
     if "crashes" in summary:
         grid.add_row("crashes", _crashes(summary))
     if "slowdowns" in summary:
@@ -172,6 +171,16 @@ def _gateway(summary: Summary) -> str:
         return refused
     waits = f"wait {number(summary['mean_gateway_ms'] / 1e3)} s, P99 {number(summary['p99_gateway_ms'] / 1e3)} s"
     return f"{waits}; {refused}"
+
+
+def _of_fleet(summary: Summary, instances: int) -> dict[str, str]:
+    """How many of the instances were on, and what each of several pools cost."""
+    if "fleet" not in summary:
+        return {}
+    on, pools = f"{number(summary['mean_instances_on'])} of {instances:,} instances on average", summary["fleet"]
+    costs = [f"{row['pool']} {number(row['gpu_hours'])} GPU-hours, ${number(row['cost_usd'])}" for row in pools]
+    scaled = {"fleet": f"{on}; {summary['starts']:,} starts, {summary['stops']:,} stops"}
+    return scaled | ({"by pool": "; ".join(costs)} if len(costs) > 1 else {})
 
 
 def _crashes(summary: Summary) -> str:

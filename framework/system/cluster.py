@@ -57,7 +57,8 @@ class PoolSpec:
     each in turn; `even`: ranks are not distinguished, all have an equal share; `routed`: as the policy says, since each
     rank is an instance of its own. Then `instances` counts ranks, `parallelism` is that of the dp ranks in lockstep, a
     *group* of consecutive instances, and all options are those of one rank. `on_at_start`: the first so many instances
-    are on when the run begins, and a policy may switch on the others; None: all are on.
+    are on when the run begins, and a policy may switch on the others; None: all are on. `provisioning_s`: of its
+    machines, in place of that of `engine.start`; None: that.
     """
 
     name: str
@@ -73,6 +74,7 @@ class PoolSpec:
     chunk_schedule: ChunkSchedule | None = None
     rank_choice: RankChoice = "even"
     on_at_start: Spare | None = None
+    provisioning_s: NotNegative | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.gpu, Gpu):
@@ -235,8 +237,8 @@ def mixed(
     parallelism = Parallelism(tp, pp, ep, dp)
     pool = PoolSpec("mixed", "mixed", instances, gpu, parallelism, on_at_start=on_at_start)
     pools = (pool, *_spare(spare, gpu, parallelism))
-    link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
-    return _linked(_ranked(pools, rank_choice), link)
+    link = Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
+    return linked(_ranked(pools, rank_choice), link)
 
 
 @checked("cluster.")
@@ -284,8 +286,8 @@ def disaggregated(
         PoolSpec("decode", "decode", counts.decode, decode_gpu or gpu, decoding, on_at_start=decode_on_at_start),
         *_spare(spare, gpu, Parallelism(tp, pp, ep, dp)),
     )
-    link = _Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
-    return replace(_linked(_ranked(pools, rank_choice), link), auto=counts.is_auto)
+    link = Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s)
+    return replace(linked(_ranked(pools, rank_choice), link), auto=counts.is_auto)
 
 
 def _ranked(pools: tuple[PoolSpec, ...], rank_choice: RankChoice) -> tuple[PoolSpec, ...]:
@@ -304,7 +306,7 @@ def _own(size: int | None, shared: int) -> int:
     return shared if size is None else size
 
 
-class _Network(NamedTuple):
+class Network(NamedTuple):
     """The options of a cluster's links; without a bandwidth each instance has the network of its GPUs."""
 
     bandwidth_bytes_s: float | None
@@ -316,7 +318,8 @@ class _Network(NamedTuple):
         return LinkSpec(bandwidth_bytes_s, self.latency_s, self.sharing, self.fabric_bytes_s)
 
 
-def _linked(pools: tuple[PoolSpec, ...], network: _Network) -> ClusterSpec:
+def linked(pools: tuple[PoolSpec, ...], network: Network) -> ClusterSpec:
+    """The cluster of these pools; each instance has the network of its GPUs, unless all have one bandwidth."""
     bandwidth_bytes_s = network.bandwidth_bytes_s
     if bandwidth_bytes_s is not None:
         shares = [bandwidth_bytes_s / pool.group if pool.group > 1 else None for pool in pools]

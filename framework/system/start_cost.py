@@ -27,7 +27,8 @@ class StartCost:
 
     def seconds(self, model: Model, pool: PoolSpec) -> float:
         """Seconds for an instance of the pool."""
-        return self.provisioning_s + self._load_s(model, pool) + self.warm_up_s
+        provisioning_s = self.provisioning_s if pool.provisioning_s is None else pool.provisioning_s
+        return provisioning_s + self._load_s(model, pool) + self.warm_up_s
 
     def _load_s(self, model: Model, pool: PoolSpec) -> float:
         if self.load_bytes_s is None:

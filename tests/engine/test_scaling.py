@@ -17,7 +17,7 @@ from framework.metrics.slo import Slo
 from framework.metrics.usage import fleet as fleet_figures
 from framework.policy import Action, Policy, Scale, SetRole
 from framework.policy.view import Cluster
-from framework.system.cluster import ClusterSpec, mixed
+from framework.system.cluster import ClusterSpec, PoolSpec, mixed
 from framework.system.faults import Crash, FaultSchedule
 from framework.system.model import gpu_weight_bytes
 from framework.system.parallelism import Parallelism
@@ -65,6 +65,26 @@ def test_a_start_takes_work_once_its_time_is_over(engine: Any) -> None:
     figures = fleet_figures(result, clock_of(result, Slo()))
     assert (figures["starts"], figures["stops"], figures["mean_instances_on"]) == (1, 0, 27 / 14)
     assert figures["fleet"][0]["gpu_hours"] == pytest.approx(27 / 3600)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_pools_have_their_own_prices_and_times_to_provision(engine: Any) -> None:
+    """Ordered at 1, `near` is ready at 1.5, `far` at 3; each is on for 9 of the 10 seconds, at 2 and 3 USD an hour."""
+    near = PoolSpec("near", "mixed", 1, replace(GPU, usd_per_hour=2.0), on_at_start=0, provisioning_s=0.5)
+    far = replace(near, name="far", gpu=replace(GPU, usd_per_hour=3.0), provisioning_s=None)
+    spec = fleet(mixed=1)
+    policy = Script({1.0: [Scale("near", 1), Scale("far", 1)]})
+    result = play(
+        policy, [(0, 1, 10)], replace(spec, pools=(*spec.pools, near, far)), start=START_2_S, implementation=engine
+    )
+    assert [policy.seen[at_s] for at_s in (1.0, 1.5, 2.5, 3.0)] == [
+        [MIXED, OFF, OFF],
+        [MIXED, MIXED, OFF],
+        [MIXED, MIXED, OFF],
+        [MIXED, MIXED, MIXED],
+    ]
+    rows = fleet_figures(result, clock_of(result, Slo()))["fleet"]
+    assert [row["cost_usd"] * 3600 for row in rows[1:]] == pytest.approx([2 * 9, 3 * 9])
 
 
 def test_the_one_with_the_fewest_requests_drains_and_goes() -> None:

@@ -221,6 +221,11 @@ _POLICIES = {
 }
 
 _MECHANISMS = {
+    "node_pools": Golden(
+        "policy=chunked cluster=node_pools cluster.pools.on_demand.on_at_start=null "
+        "cluster.pools.on_demand.instances=1 cluster.pools.reserved.usd_per_hour=1.5 output.steps=true " + _REQUESTS,
+        steps=("instance = 2",),
+    ),
     "recompute": Golden(_TIGHT, positive=("preemptions",)),
     "swap": Golden(_TIGHT + "engine.preemption=swap", positive=("preemptions",), unlike="recompute"),
     "preempted_decodes": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.preemption=swap", positive=("preemptions",)),

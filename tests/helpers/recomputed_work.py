@@ -212,8 +212,9 @@ def _spent(run: Run, instance: int, work: Work) -> _Spent:
 
 
 def fleet(run: Run, works: list[Work]) -> Summary:
-    """Nothing where no instance is switched on or goes off."""
-    if not any(sum(counts) for counts in run.unreported.switched):
+    """Nothing where no instance is switched on or goes off, and all cost the same."""
+    prices = {pool.gpu.usd_per_hour for pool in run.pools}
+    if len(prices) == 1 and not any(sum(counts) for counts in run.unreported.switched):
         return {}
     rows, begin = [], 0
     for pool in run.scenario.cluster.pools:

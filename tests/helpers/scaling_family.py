@@ -44,7 +44,9 @@ def scaling(draw: Draw) -> Scenario:
     scenario = draw.one(_OTHERS)(draw)
     pools: list[PoolSpec] = []
     for pool in scenario.cluster.pools:
-        pools.append(_larger(draw, pool, 0 if pool.role in {other.role for other in pools} else 1))
+        own_s = draw.apart().some(True, 1, 40, -7) if draw.apart().chance(0.3) else None
+        larger = _larger(draw, pool, 0 if pool.role in {other.role for other in pools} else 1)
+        pools.append(replace(larger, provisioning_s=own_s))
     start = StartCost(
         draw.some(True, 1, 40, -7), draw.one([None, 2.0 ** draw.integer(14, 18)]), draw.some(True, 1, 40, -7)
     )

@@ -38,6 +38,7 @@ def test_each_file_is_tried_here() -> None:
     }
     assert files == policies | {
         "running_mean.py",
+        "cheapest_first.py",
         "compare.py",
         "retry_storm.py",
         "batch_and_chat.py",
@@ -299,6 +300,20 @@ def test_old_metrics_make_an_autoscaler_late(
         "every 60 s, 15 s late": 79.9,
         "the router, too": 41.0,
     }
+
+
+@pytest.mark.slow
+def test_as_many_are_reserved_as_the_day_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of seven cost the least and keep all limits; one is late and costs more."""
+    monkeypatch.syspath_prepend(EXAMPLES)
+    run = runpy.run_path(str(EXAMPLES / "cheapest_first.py"))["run"]
+    found = {count: run(count) for count in (1, 3, 6)}
+    assert {count: (round(cells[0], 3), round(cells[1], 2)) for count, cells in found.items()} == {
+        1: (0.897, 6.51),
+        3: (1.0, 5.75),
+        6: (1.0, 6.39),
+    }
+    assert [row["pool"] for row in found[3][2]] == ["reserved", "on_demand"]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, disaggregated, mixed
 from framework.system.gpu import Gpu
+from framework.system.node_pools import node_pools
 from tests.helpers.composing import configured as composed
 
 GPU = Gpu("g", {"bf16": 1e12}, 80e9, 2e12, 3e11, 3e10, 5e10, 400.0, 50.0, 2.0)
@@ -52,6 +53,42 @@ def test_disaggregated_numbers_instances_pool_after_pool() -> None:
 def test_given_bandwidth_holds_for_every_instance() -> None:
     cluster = disaggregated(1, 2, GPU, decode_tp=4, link_bandwidth_bytes_s=7e9)
     assert cluster.link_bytes_s.tolist() == [7e9] * 3
+
+
+def test_node_pools_are_configured_by_name() -> None:
+    """One pool at a price and with a time of its own, one of another GPU."""
+    cluster = configured(
+        *("cluster=node_pools", "cluster.pools.reserved.usd_per_hour=1.5", "cluster.pools.reserved.provisioning_s=0"),
+        "+gpu@cluster.pools.on_demand.gpu=a100",
+    )
+    found = [(pool.name, pool.gpu.name, pool.gpu.usd_per_hour, pool.provisioning_s) for pool in cluster.pools]
+    assert found == [("reserved", "h100", 1.5, 0), ("on_demand", "a100", 1.79, None)]
+    assert [(pool.instances, pool.begins_on) for pool in cluster.pools] == [(2, 2), (4, 0)]
+    assert cluster.link_bytes_s.tolist() == [
+        pool.gpu.nic_bytes_s for pool in cluster.pools for _ in range(pool.instances)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pools", "message"),
+    [
+        (3, "cluster.pools must map names to pools, got 3"),
+        ({}, "cluster.pools must map names to pools, got {}"),
+        ({"spot": {"usd_per_hour": 1.2}}, r"cluster\.pools\.spot: a pool is written \{instances: 2"),
+        (
+            {"spot": {"instances": 2, "usd": 1.2}},
+            r"cluster\.pools\.spot: .* may have role, on_at_start, provisioning_s, gpu;",
+        ),
+        ({"spot": {"instances": 2, "usd_per_hour": -1}}, r"cluster\.pools\.spot\.usd_per_hour must be a finite number"),
+        (
+            {"spot": {"instances": 1, "role": "off"}},
+            r"cluster\.pools\.spot\.role must be one of mixed, prefill, decode",
+        ),
+    ],
+)
+def test_node_pools_that_are_none_are_refused(pools: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        node_pools(pools, GPU)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "four", None, float("nan")])
