@@ -58,7 +58,7 @@ class Answer:
 
 def answered(plan: Plan, progress: Progress | None = None) -> Answer:
     """Run what the plan describes. Raises InputError if no family serves the load at any rate."""
-    families = chosen(plan.families, plan.decode_gpu)
+    families = chosen(plan.families, plan.decode_gpu, plan.gpus)
     runs = Runs(plan, families, progress, expected_runs(plan))
     workload = instantiate(runs.base.config.trace, _convert_="all")
     task = Task(plan.capacity, value, plan.trials, plan.seed, rate_rps(workload))

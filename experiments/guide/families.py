@@ -8,6 +8,7 @@ from typing import Any
 
 from experiments.guide import rules
 from experiments.guide.rules import Rule
+from framework.errors import InputError
 
 _ROUTER = "policy.routing=least_queued"  # router of prompts, the same for all families
 _SEQUENCES = "engine.max_batch=1024"  # seats of an instance: enough that memory and limits decide
@@ -129,9 +130,15 @@ FAMILIES = (
 )
 
 
-def chosen(names: Sequence[str], decode_gpu: str = DECODE_GPU) -> tuple[Family, ...]:
-    """The families of these names; `decode_gpu`: the second kind of GPU, of the family that has two."""
-    return tuple(_with_decode_gpu(family, decode_gpu) for family in FAMILIES if family.name in names)
+def chosen(names: Sequence[str], decode_gpu: str = DECODE_GPU, gpus: int = 2) -> tuple[Family, ...]:
+    """The families of these names that `gpus` are enough for: one GPU cannot be divided into prefill and decode.
+
+    `decode_gpu`: the second kind of GPU, of the family that has two. Raises InputError if none is left.
+    """
+    found = [family for family in FAMILIES if family.name in names and (gpus > 1 or family.space != "pd")]
+    if not found:
+        raise InputError(f"gpus={gpus}: {', '.join(names)} need two GPUs, one that prefills and one that decodes")
+    return tuple(_with_decode_gpu(family, decode_gpu) for family in found)
 
 
 def _with_decode_gpu(family: Family, name: str) -> Family:

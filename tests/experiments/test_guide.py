@@ -15,7 +15,7 @@ from hydra.utils import instantiate
 from experiments.guide import answer as answering
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.data import text_of
-from experiments.guide.families import FAMILIES, Family, described, short
+from experiments.guide.families import FAMILIES, Family, chosen, described, short
 from experiments.guide.flips import Bests, Cell, Line, is_flip, lines
 from experiments.guide.judged import judged
 from experiments.guide.knobs import Knob, Setting
@@ -30,6 +30,7 @@ from experiments.tune.base import Configuration
 from experiments.tune.space import Point, Space
 from experiments.tune.space_file import read_space
 from framework.cli.terminal import results_console
+from framework.errors import InputError
 from framework.metrics.statistics import Estimate
 from framework.run.store import Record
 from framework.run.sweep import Outcome
@@ -101,6 +102,12 @@ def test_all_families_are_ranked_and_no_other_part_is_made_unless_it_is_asked_fo
     assert read_plan(("preset=chat", "gpu=a100")).decode_gpu == "h100"
     asked = read_plan(("preset=chat", "families=hack,pod", "parts=all"))
     assert (asked.families, asked.parts) == (("pod", "hack"), PARTS)
+
+
+def test_one_gpu_is_not_divided() -> None:
+    assert [one.name for one in chosen(tuple(BY_NAME), gpus=1)] == ["whole", "chunked", "shared", "pod"]
+    with pytest.raises(InputError, match="gpus=1: ares need two GPUs"):
+        chosen(("ares",), gpus=1)
 
 
 def test_settings_are_reported() -> None:
