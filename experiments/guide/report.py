@@ -143,7 +143,7 @@ def _thumb(one: Judged) -> str:
 
 def prices(answer: Answer) -> Iterator[str]:
     """For each family with a second kind of GPU, what its rates count."""
-    for one in answer.tuned:
+    for one in (each for each in answer.tuned if not each.refusal):
         own = Configuration((*answer.plan.shared, *one.family.fixed)).settings
         if (other_usd := own.get("cluster.decode_gpu.usd_per_hour")) is not None:
             gpu, usd, decode_gpu = own["gpu.name"], own["gpu.usd_per_hour"], own["cluster.decode_gpu.name"]
