@@ -62,8 +62,8 @@ def test_what_is_like_nothing_has_no_suggestion() -> None:
     ("arguments", "said"),
     [
         (
-            ["policy=distserve", "cluster.pools=3"],
-            "cluster.pools: there is no such setting; cluster=disaggregated has instances",
+            ["policy=distserve", "cluster.count=3"],
+            "cluster.count: there is no such setting; cluster=disaggregated has instances",
         ),
         (
             ["policy=chunked", "cluster.prefill=2"],
