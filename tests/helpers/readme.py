@@ -110,11 +110,11 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def printed(name: str = "run", **more: str) -> str:
-    """What a command of SHOWN prints on stdout, `more` in its environment."""
+    """What a command of SHOWN prints on stdout in the width of pages, `more` in its environment."""
     line = default_run() if name == "run" else SHOWN[name]
     line = line.replace(" run.py", f" {ROOT / 'run.py'}")
     with tempfile.TemporaryDirectory() as home:
-        variables = environment(Path(home)) | more
+        variables = environment(Path(home)) | {"COLUMNS": str(_WIDTH)} | more
         finished = subprocess.run(line, shell=True, cwd=home, env=variables, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in finished.stdout.splitlines())
 
@@ -131,7 +131,7 @@ def refresh(*names: str) -> None:
                 lessons.renew(name, environment(Path(home)))
             continue
         page = next(page for page in PAGES if f"<!-- {name} -->\n" in page.read_text())
-        _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name, COLUMNS=str(_WIDTH))}\n```\n")
+        _put(page, name, f"```text\n$ {SHOWN[name]}\n{printed(name)}\n```\n")
     if "run" in names:
         _draw()
 
@@ -166,7 +166,7 @@ def _put(page: Path, name: str, text: str) -> None:
 
 def _draw() -> None:
     console = Console(record=True, width=_WIDTH, file=io.StringIO())
-    console.print(Text.from_ansi("$ make run\n" + printed(FORCE_COLOR="1", COLUMNS=str(_WIDTH))))
+    console.print(Text.from_ansi("$ make run\n" + printed(FORCE_COLOR="1")))
     picture = console.export_svg(title="servelab", unique_id="run")
     _write(PICTURE, re.sub(r"@font-face \{.*?\}\n", "", picture, flags=re.DOTALL))  # fonts are the reader's own
 
