@@ -328,6 +328,20 @@ def _scale(s: Simulation, pool: int, count: int) -> Names:
         yield from ["scaled down with work on all"] * all(roles.requests_on(s, i) for i in on)
 
 
+def _proceed(s: Simulation, i: Instance) -> Names:
+    if i.spec.source_s and not i.draining_role:
+        yield "start that reads from a source"
+        if s.source_free_s > s.now_s + i.spec.provisioning_s:
+            yield "start that waits for its source"
+
+
+def _note_trend(s: Simulation, i: Instance, role: int) -> Names:
+    before = i.next_role
+    for phase in (PREFILL, DECODE):
+        if (bool(role & phase) - bool(before & phase)) * s.trends[phase] < 0:
+            yield "reversal"
+
+
 def _has_drained(s: Simulation, i: Instance) -> Names:
     again = [r for r in [*(r for _, _, r in i.waiting), *i.prefilling] if s.recomputes_here(r)]
     leaves = i.draining_role & ~i.next_role
@@ -972,6 +986,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "scale": _scale,
     "take_role": _take_role,
     "has_drained": _has_drained,
+    "proceed": _proceed,
+    "note_trend": _note_trend,
     "complete_prefill": _complete_prefill,
     "reroute": _always("queued elsewhere by a change of role"),
     "admit": _admit,

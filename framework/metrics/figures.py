@@ -195,10 +195,13 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("slowdowns", "a row for each slow-down that began before the last answer: time, instance, seconds, factor"),
     row("link_faults", "a row for each fault of a network that began before the last answer: time, instance, seconds, "
          "share of the bandwidth that is left"),
-    row("starts", "times that an instance was switched on; only if one was switched on or off, like the next three"),
+    row("starts", "times that an instance was switched on; only if one was switched on or off, or changed role and a "
+         "phase so grew and shrank, like the next four"),
     row("stops", "times that an instance went off"),
+    row("reversals", "changes after which a phase has fewer instances while their number last grew, or more while it "
+         "last shrank: how a fleet oscillates"),
     row("mean_instances_on", "mean over the run of the instances that are on: from the order to start until off"),
-    row("fleet", "a row for each pool: these three, gpu_hours, energy_j and cost_usd"),
+    row("fleet", "a row for each pool: these four, gpu_hours, energy_j and cost_usd"),
     row("energy_j", "J: energy of the GPUs", "energy", "J", _DOWN),
     row("energy_per_token_j", "J per output token of completed requests", "energy per token", "J", _DOWN),
     row("cost_usd", "USD: price of the GPUs for gpu_hours", "cost", "USD", _DOWN, heading="cost\n$"),

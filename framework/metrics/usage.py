@@ -22,6 +22,7 @@ from framework.system.model import Model
 
 Floats = NDArray[np.float64]
 _HOUR_S = 3600.0
+_TURNS = ("starts", "stops", "reversals")  # of a fleet
 
 
 def flops(model: Model, instances: NDArray[np.void]) -> Floats:
@@ -104,16 +105,17 @@ def _spent(result: Result, clock: Clock, chosen: NDArray[np.bool_] | slice) -> d
 
 
 def fleet(result: Result, clock: Clock) -> dict[str, Any]:
-    """How a fleet was scaled over the run, by the summary's names; none if no instance was switched on or off, and all
-    GPUs have one price.
+    """How a fleet was scaled over the run, by the summary's names; none if no instance was switched on or off, no
+    phase grew and shrank, and all GPUs have one price.
 
-    `starts`, `stops`: how often an instance was switched on, and went off. `mean_instances_on`: instances that were on,
-    averaged over the run: from the order to start until they were off. `fleet`: the same of each pool, with
-    its GPU-hours, energy and cost.
+    `starts`, `stops`: how often an instance was switched on, and went off. `reversals`: changes after which a phase,
+    whose number of instances last grew, has fewer, or the reverse. `mean_instances_on`: instances that were on,
+    averaged over the run: from the order to start until they were off. `fleet`: the same of each pool, with its
+    GPU-hours, energy and cost.
     """
     instances = result.instances
     prices = {pool.gpu.usd_per_hour for pool in result.cluster.pools}
-    if instances["starts"].sum() + instances["stops"].sum() == 0 and len(prices) == 1:
+    if not any(instances[name].any() for name in _TURNS) and len(prices) == 1:
         return {}
     rows = []
     for index, pool in enumerate(result.cluster.pools):
@@ -123,7 +125,7 @@ def fleet(result: Result, clock: Clock) -> dict[str, Any]:
 
 
 def _scaled(result: Result, clock: Clock, chosen: NDArray[np.bool_]) -> dict[str, float | None]:
-    counts = {name: int(result.instances[name][chosen].sum()) for name in ("starts", "stops")}
+    counts = {name: int(result.instances[name][chosen].sum()) for name in _TURNS}
     return counts | {"mean_instances_on": _share(float(_on_s(result, clock)[chosen].sum()), clock.run_s)}
 
 

@@ -78,6 +78,7 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("down", "b1", lambda i: i.down),
     ("starts", "i8", lambda i: i.starts),
     ("stops", "i8", lambda i: i.stops),
+    ("reversals", "i8", lambda i: i.reversals),
     ("pins_broken", "i8", lambda i: i.pins_broken),
     *((name, "i8" if name in _COUNTS else "f8", lambda i, name=name: i.totals[name]) for name in INSTANCE_TOTALS),
 )

@@ -69,6 +69,8 @@ class Spec:
     memory_bytes_s: float = math.inf  # inf: a concurrent prefill step does not slow decodes
     begins_on: bool = True
     start_s: float = 0.0  # seconds from switching it on until it takes work
+    provisioning_s: float = 0.0  # seconds of these before it reads its weights
+    source_s: float = 0.0  # seconds for which the source of weights serves it alone
 
 
 @dataclass(frozen=True)

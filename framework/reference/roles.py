@@ -26,6 +26,7 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
         i.next_role, i.next_plan = role, plan
         return
     s.role_changes += 1
+    note_trend(s, i, role)
     if i.change_event is not None:
         s.withdrawn.add(i.change_event)
     if i.off_since_s is not None:
@@ -44,6 +45,16 @@ def set_role(s: Simulation, i: Instance, role: int, plan: tuple[int, str, int] |
         i.waiting = [entry for entry in i.waiting if s.recomputes_here(entry[2])]
         for entry in leaving:
             reroute(s, entry)
+
+
+def note_trend(s: Simulation, i: Instance, role: int) -> None:
+    """Count a reversal of i if a phase's number of instances last grew and now shrinks, or the reverse."""
+    turned = False
+    for phase in (PREFILL, DECODE):
+        change = bool(role & phase) - bool(i.next_role & phase)
+        turned |= change * s.trends[phase] < 0
+        s.trends[phase] = change or s.trends[phase]
+    i.reversals += turned
 
 
 def may_go(s: Simulation, i: Instance) -> bool:
@@ -112,8 +123,14 @@ def proceed(s: Simulation, i: Instance) -> None:
     delay_s = s.options.role_change_s if i.draining_role else i.spec.start_s
     if not i.next_role & ~i.draining_role or delay_s == 0:
         take_role(s, i)
-    else:
-        i.change_event = s.push(s.now_s + delay_s, ROLE_CHANGE, i.id)
+        return
+    if not i.draining_role:
+        reads_s = s.now_s + i.spec.provisioning_s
+        turn_s = max(reads_s, s.source_free_s)
+        if i.spec.source_s:
+            s.source_free_s = turn_s + i.spec.source_s
+            delay_s += turn_s - reads_s
+    i.change_event = s.push(s.now_s + delay_s, ROLE_CHANGE, i.id)
 
 
 def take_role(s: Simulation, i: Instance) -> None:

@@ -183,6 +183,8 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         unpack_s=_token_s(setting, pool, engine.kv_compression.unpack_bytes_s),
         memory_bytes_s=memory_bytes_s if engine.sharing.contention else math.inf,
         start_s=setting.start_s(pool),
+        provisioning_s=engine.start.before_load_s(pool),
+        source_s=engine.start.source_s(setting.model, pool),
     )
 
 

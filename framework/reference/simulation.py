@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from framework.codes import (
     ARRIVAL,
     COPY_END,
+    DECODE,
     FAULT,
     GATEWAY,
     GIVE_UP,
     MIXED,
     OFF,
     PIN_END,
+    PREFILL,
     REPORT,
     ROLE_CHANGE,
     SCHEDULE,
@@ -69,13 +71,11 @@ class Simulation:
         self.followers = _followers(workload)
         self.awaits = Counter(itertools.chain.from_iterable(self.followers.values()))
         self.opener = workload.openers.tolist()
-        self.programs: dict[int, list[int]] = {}  # calls that have not ended, by the first of their program
-        for call, first in enumerate(self.opener):
-            self.programs.setdefault(first, []).append(call)
+        self.programs = _programs(self.opener)
         self.gate = gate_of(options.engine.gateway, workload, options.engine.views)
         self.channels: dict[tuple[int, int], Channel] = {}  # open channels by source and target
         self.links_changed = False  # a copy has ended
-        self.now_s = self.intake_free_s = 0.0
+        self.now_s = self.intake_free_s = self.source_free_s = 0.0  # source_free_s: of weights, for the next start
         self.heap: list[tuple[float, int, int, int]] = []  # time, kind, id, serial number
         self.withdrawn: set[int] = set()  # serial numbers
         self.outstanding = 0  # events in the heap that are not ticks, changes of role or withdrawn
@@ -90,7 +90,7 @@ class Simulation:
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance
         self.spans = Spans()
-        self.role_changes = 0  # how often the role of any instance has changed
+        self.trends = {PREFILL: 0, DECODE: 0}  # whether the number of a phase's instances last grew, 1, or shrank, -1
         self.postponed: list[Postponed] = []  # decisions that await the turn of an instance, in order
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
@@ -99,6 +99,7 @@ class Simulation:
         self.marks_s: Sequence[float] = ()  # times at which the totals of instances are recorded
         self.marks: list[list[dict[str, float]]] = []  # marks that have passed
         self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
+        self.role_changes = 0  # of any instance
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []
@@ -291,6 +292,14 @@ class Simulation:
     def finished(self) -> list[Request]:
         """Finished requests, in the order of their ends."""
         return [r for r in self.ended if r.state == FINISHED]
+
+
+def _programs(openers: Sequence[int]) -> dict[int, list[int]]:
+    """The calls of each program, by its first: those that have not ended."""
+    programs: dict[int, list[int]] = {}
+    for call, first in enumerate(openers):
+        programs.setdefault(first, []).append(call)
+    return programs
 
 
 def _followers(workload: Workload) -> dict[int, list[int]]:

@@ -167,6 +167,7 @@ class Instance:
     off_since_s: float | None = field(init=False)
     off_s: float = 0.0
     starts: int = 0  # how often it was switched on
+    reversals: int = 0  # its changes that turned the number of instances of a phase back
     stops: int = 0  # how often it went off
     slowness: float = 1.0  # factor by which its steps now take longer
     link_share: float = 1.0  # present share of its network's bandwidth

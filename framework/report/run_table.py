@@ -177,9 +177,10 @@ def _of_fleet(summary: Summary, instances: int) -> dict[str, str]:
     """How many of the instances were on, and what each of several pools cost."""
     if "fleet" not in summary:
         return {}
-    on, pools = f"{number(summary['mean_instances_on'])} of {instances:,} instances on average", summary["fleet"]
+    on, pools = f"{number(summary['mean_instances_on'])} of {instances:,} on", summary["fleet"]
     costs = [f"{row['pool']} {number(row['gpu_hours'])} GPU-hours, ${number(row['cost_usd'])}" for row in pools]
-    scaled = {"fleet": f"{on}; {summary['starts']:,} starts, {summary['stops']:,} stops"}
+    turns = ", ".join(f"{name} {summary[name]:,}" for name in ("starts", "stops", "reversals"))
+    scaled = {"fleet": f"{on}; {turns}"}
     return scaled | ({"by pool": "; ".join(costs)} if len(costs) > 1 else {})
 
 

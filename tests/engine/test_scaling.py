@@ -87,6 +87,28 @@ def test_pools_have_their_own_prices_and_times_to_provision(engine: Any) -> None
     assert [row["cost_usd"] * 3600 for row in rows[1:]] == pytest.approx([2 * 9, 3 * 9])
 
 
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_source_serves_one_start_after_the_other(engine: Any) -> None:
+    """Ordered at 1, all read from 1.5 on: for 2 s each, one after the other, and warm up for 0.5 s."""
+    start = replace(START_2_S, provisioning_s=0.5, warm_up_s=0.5)
+    start = replace(start, load_bytes_s=None, source_bytes_s=gpu_weight_bytes(MODEL, Parallelism()) / 2.0)
+    policy = Script({1.0: [Scale("mixed", 3)], 6.0: [Scale("mixed", 4)]})
+    result = play(policy, [(0, 1, 12)], partly_on(4, 1), start=start, implementation=engine)
+    on = [sum(role == MIXED for role in policy.seen[time_s]) for time_s in (3.5, 4.0, 5.5, 6.0, 8.5, 9.0)]
+    assert on == [1, 2, 2, 3, 3, 4]
+    assert result.instances["off_s"].tolist() == [0, 1, 1, 6]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_reversals_are_turns_of_the_number_of_instances(engine: Any) -> None:
+    """The fleet grows twice, shrinks twice, which is one turn, and grows again, another one."""
+    sizes = {1.0: 2, 1.5: 3, 2.0: 2, 2.5: 1, 3.0: 2}
+    policy = Script({time_s: [Scale("mixed", count)] for time_s, count in sizes.items()})
+    result = play(policy, [(0, 1, 6)], partly_on(3, 1), implementation=engine)
+    figures = fleet_figures(result, clock_of(result, Slo()))
+    assert (figures["starts"], figures["stops"], figures["reversals"]) == (3, 2, 2)
+
+
 def test_the_one_with_the_fewest_requests_drains_and_goes() -> None:
     """Requests 0 to 2 decode on instances 0, 1, 2, request 3 on 0. At 1.5 instance 2 is the last with one request: it
     gets no new one, and is off when that has ended, at 4.

@@ -36,7 +36,7 @@ class Records:
     down: list[list[tuple[float, float]]]
     cut: list[list[tuple[float, float]]]
     crashes: list[CrashNote]
-    switched: list[tuple[int, int]]
+    switched: list[tuple[int, int, int]]
 
 
 def records(scenario: Scenario) -> Records:
@@ -95,7 +95,7 @@ def records(scenario: Scenario) -> Records:
         loop.run(s)
     rows = [r for r in s.requests if r.state != UNSENT]
     off_s = [i.off_s_at(s.now_s) for i in s.instances]
-    switched = [(i.starts, i.stops) for i in s.instances]
+    switched = [(i.starts, i.stops, i.reversals) for i in s.instances]
     sent = [r.id for r in rows]
     noted = [
         CrashNote(at_s, noticed_s, back_s, i.id, len(i.group), {sent.index(r): tokens for r, tokens in lost.items()})

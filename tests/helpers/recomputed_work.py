@@ -212,7 +212,7 @@ def _spent(run: Run, instance: int, work: Work) -> _Spent:
 
 
 def fleet(run: Run, works: list[Work]) -> Summary:
-    """Nothing where no instance is switched on or goes off, and all cost the same."""
+    """Nothing where no instance is switched on or goes off, no phase grows and shrinks, and all cost the same."""
     prices = {pool.gpu.usd_per_hour for pool in run.pools}
     if len(prices) == 1 and not any(sum(counts) for counts in run.unreported.switched):
         return {}
@@ -228,9 +228,10 @@ def fleet(run: Run, works: list[Work]) -> Summary:
 
 
 def _scaled(run: Run, works: list[Work], chosen: Sequence[int]) -> Summary:
-    starts, stops = (sum(run.unreported.switched[i][k] for i in chosen) for k in (0, 1))
+    starts, stops, reversals = (sum(run.unreported.switched[i][k] for i in chosen) for k in range(3))
     on_s = sum(_spent(run, i, works[i]).on_s for i in chosen)
-    return {"starts": starts, "stops": stops, "mean_instances_on": share(on_s, run.run_s)}
+    counts = {"starts": starts, "stops": stops, "reversals": reversals}
+    return {**counts, "mean_instances_on": share(on_s, run.run_s)}
 
 
 def hardware(run: Run, works: list[Work], over: Clock) -> Summary:

@@ -77,7 +77,7 @@ class Unreported:
     crashes: list[CrashNote]
     down: list[list[tuple[float, float]]]
     cut: list[list[tuple[float, float]]]
-    switched: list[tuple[int, int]]
+    switched: list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ INSTANCE_FIELDS: Fields = {
     "off_s": ("f8", 0.0),
     "starts": ("i8", 0),
     "stops": ("i8", 0),
+    "reversals": ("i8", 0),
     "expert_reads": ("f8", 0.0),
     "extrapolated_s": ("f8", 0.0),
     "extrapolation": ("f8", 0.0),

@@ -48,7 +48,10 @@ def scaling(draw: Draw) -> Scenario:
         larger = _larger(draw, pool, 0 if pool.role in {other.role for other in pools} else 1)
         pools.append(replace(larger, provisioning_s=own_s))
     start = StartCost(
-        draw.some(True, 1, 40, -7), draw.one([None, 2.0 ** draw.integer(14, 18)]), draw.some(True, 1, 40, -7)
+        draw.some(True, 1, 40, -7),
+        draw.one([None, 2.0 ** draw.integer(14, 18)]),
+        draw.some(True, 1, 40, -7),
+        2.0 ** draw.apart().integer(14, 18) if draw.apart().chance(0.4) else None,
     )
     engine = replace(scenario.engine, start=start, start_s=0.0)
     rules = replace(

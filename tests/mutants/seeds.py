@@ -827,6 +827,25 @@ MUTANTS = (
         "s.instances[i].draining_role != OFF\n",
     ),
     Mutant("a plan of before comes with a start", "roles/scaling.py", "    s.instances[i].next_budget = 0", "    pass"),
+    Mutant("a start does not wait for the source", "roles/changes.py", "max(ready_s, sim.source_free_s)", "ready_s"),
+    Mutant(
+        "a source serves from the order on",
+        "roles/changes.py",
+        "ready_s = sim.now_s + inst.provisioning_s",
+        "ready_s = sim.now_s",
+    ),
+    Mutant("a source is free at once", "roles/changes.py", "sim.source_free_s = begin_s + inst.source_s", "pass"),
+    Mutant(
+        "a change of role waits for the source",
+        "roles/changes.py",
+        "if unlikely(inst.source_s > 0.0) and inst.draining_role == OFF:",
+        "if unlikely(inst.source_s > 0.0):",
+    ),
+    Mutant("each change of a fleet is a turn", "roles/changes.py", "prefill * sim.prefill_trend < 0", "prefill != 0"),
+    Mutant("decodes of a fleet never turn", "roles/changes.py", " or decode * sim.decode_trend < 0", ""),
+    Mutant(
+        "a fleet's first trend stays", "roles/changes.py", "    if prefill != 0:\n", "    if sim.prefill_trend == 0:\n"
+    ),
     Mutant(
         "an order to start counts as off",
         "roles/changes.py",

@@ -239,6 +239,10 @@ INSTANCE = record(
     ("ready", "b1"),  # 1: it stands ready for the step of a span
     ("guests", "i8"),  # KV tokens of requests that decode elsewhere, which steps of its decodes read
     ("lending", "i8"),  # running requests that have KV elsewhere
+    # Starts that share a source of weights, and turns of the fleet.
+    ("provisioning_s", "f8"),  # seconds of start_s before it reads its weights
+    ("source_s", "f8"),  # seconds for which the source of its weights then serves no other start, 0: it serves all
+    ("reversals", "i8"),  # its changes that turned the number of instances of a phase back
 )
 
 # A row of the step log: a leap that has ended.

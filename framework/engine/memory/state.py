@@ -183,6 +183,9 @@ SIM = record(
     ("claim_head", "i4"),  # requests that wait for the step that computes them, in order of admission
     ("claim_tail", "i4"),
     ("suspended", "i8"),  # requests in the list at `suspended_at`
+    ("source_free_s", "f8"),  # time at which the source of weights serves the next start
+    ("prefill_trend", "i8"),  # 1 if the number of instances that are to prefill grew last, -1 if it shrank, 0: neither
+    ("decode_trend", "i8"),  # the same of instances that are to decode
 )
 
 # The hook that stopped the loop, if one did.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from framework.codes import FAILED, FAULT, MIXED, OFF, PREFILL, REASON_KV, REPORT, ROLE_CHANGE, WAITING
+from framework.codes import DECODE, FAILED, FAULT, MIXED, OFF, PREFILL, REASON_KV, REPORT, ROLE_CHANGE, WAITING
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.durations.leap import catch_up_one
 from framework.engine.events.ask import ask_route
@@ -83,6 +83,7 @@ def note_phases(s: State) -> None:
 def _begin_change(s: State, i: int, role: int) -> None:
     inst, sim = s.instances[i], s.sim
     was_off = is_off(s, i)
+    _note_trend(s, i, role)
     inst.next_role = role
     inst.role = inst.draining_role & role
     if unlikely(inst.pinned_head >= 0) and role == OFF:
@@ -99,6 +100,19 @@ def _begin_change(s: State, i: int, role: int) -> None:
     elif is_off(s, i):  # it was starting
         inst.off_since_s = sim.now_s
         inst.stops += 1
+
+
+@inner
+def _note_trend(s: State, i: int, role: int) -> None:
+    """Count a reversal if a phase has fewer instances with the new role and their number last grew, or the reverse."""
+    inst, sim = s.instances[i], s.sim
+    prefill = (role & PREFILL) - (inst.next_role & PREFILL)
+    decode = ((role & DECODE) - (inst.next_role & DECODE)) // DECODE
+    inst.reversals += prefill * sim.prefill_trend < 0 or decode * sim.decode_trend < 0
+    if prefill != 0:
+        sim.prefill_trend = prefill
+    if decode != 0:
+        sim.decode_trend = decode
 
 
 @inner
@@ -211,7 +225,19 @@ def proceed(s: State, i: int) -> None:
     if inst.next_role & ~inst.draining_role == 0 or delay_s == 0.0:
         take_effect(s, i)
     else:
+        if unlikely(inst.source_s > 0.0) and inst.draining_role == OFF:
+            delay_s += _turn_s(s, i)
         announce(s, i, sim.now_s + delay_s)
+
+
+@inner
+def _turn_s(s: State, i: int) -> float:
+    """The seconds for which i, whose start begins, waits until the source of weights has served earlier starts."""
+    inst, sim = s.instances[i], s.sim
+    ready_s = sim.now_s + inst.provisioning_s
+    begin_s = max(ready_s, sim.source_free_s)
+    sim.source_free_s = begin_s + inst.source_s
+    return begin_s - ready_s
 
 
 @inner

@@ -49,6 +49,8 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     for name in ("role", "draining_role", "next_role"):
         mine[name][: pool.begins_on] = ROLES[pool.role]
     mine["start_s"] = setting.start_s(pool)
+    mine["provisioning_s"] = engine.start.before_load_s(pool)
+    mine["source_s"] = engine.start.source_s(model, pool)
     mine["mode"] = MODES[engine.batching_of(pool)]
     mine["token_budget"] = engine.budget_of(pool)
     mine["max_batch"] = engine.seats_of(pool)
