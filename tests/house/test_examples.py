@@ -46,6 +46,7 @@ def test_each_file_is_tried_here() -> None:
         "diurnal.py",
         "evolve.py",
         "flash_crowd.py",
+        "planner.py",
         "failover.py",
         "learn_router.py",
         "first_look.ipynb",
@@ -284,6 +285,23 @@ def test_retries_keep_a_fleet_overloaded_that_sheds_no_load(
     served = ("clients give up after 4 s", "the same, load is shed", "the same, by a gateway")
     assert [late[name] for name in served] == [100.0] * 3
     assert late["and retry up to 5 times"] == 0.0
+
+
+@pytest.mark.slow
+def test_a_planner_that_counts_completions_keeps_a_fleet_small(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / "planner.py"), run_name="__main__")
+    attained = {line[:20]: float(line[33:41].rstrip("%")) for line in capsys.readouterr().out.splitlines()}
+    assert attained == {
+        "ByCompletions  180 s": 3.2,
+        "ByArrivals     180 s": 12.8,
+        "ByArrivals      30 s": 30.9,
+        "ByQueue         30 s": 67.0,
+        "Ahead           30 s": 99.8,
+        "Ahead           15 s": 54.2,
+    }
 
 
 @pytest.mark.slow

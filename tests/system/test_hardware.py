@@ -34,6 +34,7 @@ PUBLISHED_BILLIONS = {
     "mixtral_8x7b": 46.7,
     "gpt_oss_120b": 116.8,
     "deepseek_v3": 671,
+    "qwen3_30b": 30.5,
     "qwen3_235b": 235,
     "minimax_m25": 229,
     "kimi_k25": 1026,
@@ -41,6 +42,7 @@ PUBLISHED_BILLIONS = {
 ACTIVE_BILLIONS = {  # embedding and output projection included, as their papers count
     "mixtral_8x7b": 12.9,
     "deepseek_v3": 37,
+    "qwen3_30b": 3.3,
     "qwen3_235b": 22,
     "kimi_k25": 32.6,
 }

@@ -73,6 +73,7 @@ PLANS: Mapping[str, tuple[tuple[Types, ...], tuple[Parallelism, ...]]] = {
     "opt_66b": (_PLAIN[:1], _DENSE + _STAGED),
     "mixtral_8x7b": (_PLAIN, _DENSE + _SPREAD),
     "gpt_oss_120b": (_OSS, _DENSE + _SPREAD + _GROUPED),
+    "qwen3_30b": (_PLAIN[:1] + _BLOCK[:1], _DENSE[:3] + _SPREAD[:2]),
     "qwen3_235b": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD + _GROUPED),
     "minimax_m25": (_BLOCK + _FOUR_BIT, _DENSE + _SPREAD),
     "deepseek_v3": (_BLOCK + _FOUR_BIT, _DENSE[2:] + _SPREAD[1:] + _GROUPED + _WIDE + _WIDEST),
