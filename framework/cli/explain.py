@@ -26,6 +26,7 @@ _NO_CLASS = re.compile(r"Expected a callable target, got '(.*)' of type ")
 _NO_HOME = "Could not determine home directory."  # message of Path.expanduser
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _VALUE = "quote a text with other than letters, digits and _-./:+@%, as in \"key='a text'\", and close each bracket"
+_NOT_MERGED = "Error merging override "
 
 
 def explain(error: BaseException) -> str | None:
@@ -122,6 +123,10 @@ def _not_composed(error: HydraException) -> str:
             names = _names([path.stem for path in sorted((CONF / group).glob("*.yaml"))])
             return f"{group} takes a name, one of {names}; a setting of it is written {group}.NAME=VALUE"
         return f"{group}: not every run has this setting; {program()} --cfg job shows those of one"
+    if text.startswith(_NOT_MERGED):
+        override = text.removeprefix(_NOT_MERGED)
+        key = override.partition("=")[0].lstrip("+")
+        return f"{override}: {key} holds settings by name; write {key}.NAME=VALUE, or {key}={{NAME: VALUE}}"
     return text
 
 

@@ -135,6 +135,15 @@ def test_how_a_setting_is_written_is_reported(word: str) -> None:
     assert explain(refused.value) == f"{word}: a setting is written key=value, without spaces"
 
 
+def test_a_list_in_place_of_settings_is_told_how_they_are_written() -> None:
+    with composing(), pytest.raises(HydraException) as refused:
+        compose("config", overrides=["cluster=node_pools", "cluster.pools=[]"])
+    assert explain(refused.value) == (
+        "cluster.pools=[]: cluster.pools holds settings by name; write cluster.pools.NAME=VALUE, or "
+        "cluster.pools={NAME: VALUE}"
+    )
+
+
 def test_an_interrupt_that_is_lost_in_a_callback_comes_again() -> None:
     finished = subprocess.run([sys.executable, "-c", INTERRUPTED_IN_C], capture_output=True, text=True, timeout=30)
     assert (finished.returncode, finished.stdout, finished.stderr) == (INTERRUPTED, "", "")
