@@ -297,63 +297,55 @@ def test_what_is_no_slow_down_is_refused_in_a_line(slowdowns: Any, message: str)
 # In plain Python, event by event: where each request is, and whether lists and counts agree.
 PLACES = """
 from collections import Counter
-from dataclasses import replace
 from framework.codes import *
 from framework.engine.events.agreement import require_agreement
-from framework.engine.roles.faults import pass_fault
-from framework.engine.loop import run
-from framework.engine.roles.decisions import decide
-from framework.engine.memory.attach import attach, handed
-from framework.engine.setup.allocate import allocate
-from framework.engine.setup.binding import Binding
-from framework.engine.setup.inspect import MemoryInspection
-from framework.policy import lay_out
-from framework.policy.predictor import Predictions
-from framework.policy.view import Cluster
-from framework.system.cluster import ClusterSpec
+from framework.engine.memory.attach import attach
+from framework.replay import compiled
 from tests.helpers.agreement import drawn
-from tests.helpers.rulers import RuledPredictor, Ruler, ruled_policy
+from tests.helpers.differences import run_engine
 
 HELD = ("queued", "prefilling", "running", "joining", "swapped")
 IN_TRANSIT = (FETCHING, PREFILLED, HANDING_OVER)
-seen = Counter()
+WAITING = (PARKED, SUSPENDED, SUSPENDED_HERE, SUSPENDED_OUT, GATED, SPANLESS)
+seen, memories = Counter(), []
+
+def check(memory, status):
+    require_agreement(attach(memory, 0))
+    requests, instances = memory.requests, memory.instances
+    states = Counter(requests["state"].tolist())
+    arrived = int((requests["taken_in"] & (requests["end_s"] != requests["end_s"])).sum())
+    reading = int(((requests["state"] == FUTURE) & requests["taken_in"]).sum())
+    listed = sum(int(instances[name].sum()) for name in HELD)
+    transit = sum(states[state] for state in IN_TRANSIT)
+    assert states[PARKED] == memory.sim["parked"][0] or status == DONE
+    if not instances["busy"].any() or status == FAULT_DUE:
+        waiting = sum(states[state] for state in WAITING)
+        assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit, states)
+    idle = (instances["draining_role"] == OFF) & ~instances["hung"]
+    down, without = instances[instances["down"]], instances[idle]
+    assert not any(without[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
+    assert (without["free_blocks"] == without["total_blocks"]).all()
+    starts = int((idle & (instances["next_role"] != OFF)).sum()) - len(down)
+    drains = int(((instances["draining_role"] != OFF) & (instances["next_role"] == OFF)).sum())
+    seen.update(down=len(down), hung=int(instances["hung"].sum()), parked=states[PARKED], gated=states[GATED])
+    seen.update(transit=transit if len(down) else 0, spanless=states[SPANLESS])
+    seen.update(off=len(without) - len(down), starts=max(starts, 0), drains=drains)
+
+def by_event(go_on):
+    def run(words, most):
+        status = go_on(words, 1)
+        check(memories[-1], status)
+        return status
+    return run
+
+def handed(memory, *others, handed=compiled.handed):
+    memories.append(memory)
+    return handed(memory, *others)
+
+compiled.handed, compiled.run, compiled.run_plain = handed, by_event(compiled.run), by_event(compiled.run_plain)
 for seed in range(*SEEDS):
-    scenario = drawn(FAMILY, seed)
-    policy = ruled_policy(Ruler(scenario.rules))
-    spec = lay_out(policy, scenario.cluster)
-    memory = allocate(replace(scenario.setting(), cluster=spec, seed=0))
-    inspection = MemoryInspection(memory)
-    predictor = RuledPredictor(scenario.rules) if scenario.rules.predicts else None
-    view = Cluster(inspection, spec, Predictions(predictor, scenario.workload, lambda: inspection.finished))
-    binding = Binding(policy, view, memory)
-    s, status = attach(memory, 0), YIELDED
-    words = handed(memory, binding.view, binding.params, binding.numbers)
-    while status in (YIELDED, FAULT_DUE, DECIDES):
-        status = run(words, 1)
-        if status in (FAULT_DUE, DECIDES):
-            assert (pass_fault if status == FAULT_DUE else decide)(words) == YIELDED
-        require_agreement(s)
-        requests, instances = memory.requests, memory.instances
-        states = Counter(requests["state"].tolist())
-        arrived = int((requests["taken_in"] & (requests["end_s"] != requests["end_s"])).sum())
-        reading = int(((requests["state"] == FUTURE) & requests["taken_in"]).sum())
-        listed = sum(int(instances[name].sum()) for name in HELD)
-        transit = sum(states[state] for state in IN_TRANSIT)
-        assert states[PARKED] == memory.sim["parked"][0] or status == DONE
-        if not instances["busy"].any() or status == FAULT_DUE:
-            waiting = sum(states[state] for state in (PARKED, SUSPENDED, SUSPENDED_HERE, SUSPENDED_OUT))
-            assert arrived == reading + listed + transit + waiting, (seed, arrived, reading, listed, transit)
-        idle = (instances["draining_role"] == OFF) & ~instances["hung"]
-        down, without = instances[instances["down"]], instances[idle]
-        assert not any(without[name].any() for name in (*HELD, "incoming", "reserved", "kv_tokens", "evictable_blocks"))
-        assert (without["free_blocks"] == without["total_blocks"]).all()
-        starts = int((idle & (instances["next_role"] != OFF)).sum()) - len(down)
-        drains = int(((instances["draining_role"] != OFF) & (instances["next_role"] == OFF)).sum())
-        hung = int(instances["hung"].sum())
-        seen += Counter(down=len(down), hung=hung, parked=states[PARKED], transit=transit if len(down) else 0)
-        seen += Counter(off=len(without) - len(down), starts=max(starts, 0), drains=drains)
-    assert status in (DONE, MARKED, STUCK) and (status != STUCK)
-print(all(seen[what] > 0 for what in SOUGHT))
+    run_engine(drawn(FAMILY, seed))
+print(sorted(set(SOUGHT) - set(+seen)))
 """
 
 
@@ -362,8 +354,16 @@ print(all(seen[what] > 0 for what in SOUGHT))
     [
         ("crashing", (6, 10), ("down", "hung", "parked", "transit")),
         ("scaling", (0, 3), ("off", "starts", "drains")),
+        ("gateway", (0, 3), ("gated",)),
         pytest.param(
             "scaling", (5, 60), ("down", "parked", "transit", "off", "starts", "drains"), marks=pytest.mark.slow
+        ),
+        *(
+            pytest.param(family, (0, 30), sought, marks=pytest.mark.slow)
+            for family, sought in (
+                *(("decided", ()), ("impatient", ()), ("pinned", ()), ("programs", ()), ("stateful", ())),
+                *(("gateway", ("gated", "down")), ("spanning", ("spanless",)), ("stale", ()), ("tiered", ())),
+            )
         ),
     ],
 )
@@ -371,4 +371,4 @@ def test_nothing_is_lost_or_counted_twice_at_any_event(
     family: str, seeds: tuple[int, int], sought: tuple[str, ...]
 ) -> None:
     code = f"FAMILY, SEEDS, SOUGHT = {family!r}, {seeds}, {sought}\n{PLACES}"
-    assert printed_interpreted(code) == "True\n"
+    assert printed_interpreted(code) == "[]\n"
