@@ -139,6 +139,7 @@ class Options:
     intake_s: float = 0.0  # seconds of the front end for each request, one after another
     intake_token_s: float = 0.0  # seconds of the front end for each token of the prompt
     late_s: Sequence[float] = ()  # by how much each request is late; empty: none is
+    start_draws: Sequence[tuple[float, float]] = ()  # by how much starts are longer, and how often each is tried
     asynchronous: bool = False  # a step is formed while the one before it runs
     admission_wait_steps: int = 0
     drafts: Drafts = field(default_factory=Drafts)

@@ -125,6 +125,9 @@ def proceed(s: Simulation, i: Instance) -> None:
         take_role(s, i)
         return
     if not i.draining_role:
+        if s.options.start_draws:
+            longer_s, tries = s.options.start_draws[s.timed_starts % len(s.options.start_draws)]
+            delay_s, s.timed_starts = max(delay_s + longer_s, 0.0) * tries, s.timed_starts + 1
         reads_s = s.now_s + i.spec.provisioning_s
         turn_s = max(reads_s, s.source_free_s)
         if i.spec.source_s:

@@ -127,6 +127,7 @@ def options(setting: Setting) -> Options:
         intake_s=entrance.intake_s,
         intake_token_s=entrance.intake_token_s,
         late_s=lateness_s(entrance, len(setting.workload), setting.seed).tolist(),
+        start_draws=engine.start.draws(setting.seed).tolist(),
         asynchronous=engine.asynchronous,
         clients=setting.load.clients,
         horizon_s=math.inf if setting.load.duration_s is None else setting.load.duration_s + entrance.request_s,

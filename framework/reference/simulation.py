@@ -99,7 +99,7 @@ class Simulation:
         self.marks_s: Sequence[float] = ()  # times at which the totals of instances are recorded
         self.marks: list[list[dict[str, float]]] = []  # marks that have passed
         self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0
-        self.role_changes = 0  # of any instance
+        self.role_changes = self.timed_starts = 0  # of any instance
 
     def _read_request(self, k: int) -> Request:
         w, tokens, ids = self.workload, int(self.workload.input_tokens[k]), []

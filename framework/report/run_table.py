@@ -137,7 +137,7 @@ def _outcome(evaluation: Evaluation) -> Table:
         )
         grid.add_row("slow-downs", slowed)
     if "link_faults" in summary:
-        grid.add_row("networks", f"failed {len(summary['link_faults']):,} times")
+        grid.add_row("networks", f"faults {len(summary['link_faults']):,}")
     if "tenants" in summary:
         grid.add_row("fairness", _fairness(summary))
     if summary["cache_hit_rate"]:

@@ -1,4 +1,4 @@
-"""Random faults: crashes and slow-downs of GPUs at exponential times."""
+"""Random faults: crashes and slow-downs of GPUs, and faults of networks, at exponential times."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ import numpy as np
 from framework.checks import NotNegative, Positive, Whole, at_least, between
 from framework.errors import InputError
 from framework.system.cluster import ClusterSpec
-from framework.system.faults import Crash, Faults, Schedule, Slowdown
+from framework.system.faults import Crash, Faults, LinkFault, Schedule, Slowdown
 
 MOST_FAULTS = 100_000  # most faults of one kind in a run
-_T = TypeVar("_T", Crash, Slowdown)
-_CRASHES, _SLOWDOWNS = range(2)  # streams of draws
+_T = TypeVar("_T", Crash, Slowdown, LinkFault)
+_CRASHES, _SLOWDOWNS, _LINKS = range(3)  # streams of draws
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomFaults(Faults):
-    """A GPU fails every `gpu_mtbf_s` seconds of its up time, and is slow every `gpu_slow_mtbf_s`, on average.
+    """A GPU fails every `gpu_mtbf_s` seconds of its up time, and is slow every `gpu_slow_mtbf_s`, and the network of an
+    instance has a fault every `link_mtbf_s`, on average.
 
     The instance of a failed GPU makes no progress, which is noticed after `detected_after_s`, and is then down for
     `down_s`. A restart fails with probability `start_fails`, at its end, and is tried again. The instance of a slow GPU
-    takes `slow_factor` times as long for its steps, for `slow_for_s`. None: that does not happen. Nothing begins later
-    than `until_s` after the start of the trace. Times between faults are exponential, so an instance of G GPUs crashes
-    every `gpu_mtbf_s` / G seconds. Ranks in lockstep crash as one instance, and are slow each on its own. The same
-    `seed` gives the same faults. Raises InputError for a value out of range.
+    takes `slow_factor` times as long for its steps, for `slow_for_s`. A network has `link_share` of its bandwidth for
+    `link_for_s`. None: that does not happen. Nothing begins later than `until_s` after the start of the trace. Times
+    between faults are exponential, so an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. Ranks in lockstep
+    crash as one instance, and are slow each on its own. The same `seed` gives the same faults.
+    Raises InputError for a value out of range.
     """
 
     gpu_mtbf_s: Positive | None
@@ -38,6 +40,9 @@ class RandomFaults(Faults):
     gpu_slow_mtbf_s: Positive | None = None
     slow_for_s: Positive = 600.0
     slow_factor: Annotated[float, at_least(1)] = 1.34
+    link_mtbf_s: Positive | None = None
+    link_for_s: Positive = 60.0
+    link_share: Annotated[float, between(0, 1)] = 0.0
     seed: Whole = 0
 
     def schedule(self, cluster: ClusterSpec) -> Schedule:
@@ -47,7 +52,8 @@ class RandomFaults(Faults):
         instances = dict(enumerate(gpus))
         crashes = self._drawn("gpu_mtbf_s", self.gpu_mtbf_s, self._crash, groups, _CRASHES)
         slowdowns = self._drawn("gpu_slow_mtbf_s", self.gpu_slow_mtbf_s, self._slowdown, instances, _SLOWDOWNS)
-        return Schedule(tuple(sorted(crashes)), tuple(sorted(slowdowns)))
+        links = self._drawn("link_mtbf_s", self.link_mtbf_s, self._link, dict.fromkeys(instances, 1), _LINKS)
+        return Schedule(tuple(sorted(crashes)), tuple(sorted(slowdowns)), tuple(sorted(links)))
 
     def _crash(self, at_s: float, instance: int, rng: np.random.Generator) -> Crash:
         starts = int(rng.geometric(1 - self.start_fails)) if self.start_fails > 0 else 1
@@ -55,6 +61,9 @@ class RandomFaults(Faults):
 
     def _slowdown(self, at_s: float, instance: int, rng: np.random.Generator) -> Slowdown:
         return Slowdown(at_s, instance, self.slow_for_s, self.slow_factor)
+
+    def _link(self, at_s: float, instance: int, rng: np.random.Generator) -> LinkFault:
+        return LinkFault(at_s, instance, self.link_for_s, self.link_share)
 
     def _drawn(
         self,

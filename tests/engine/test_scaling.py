@@ -100,6 +100,26 @@ def test_a_source_serves_one_start_after_the_other(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_starts_vary_and_fail_by_the_seed(engine: Any) -> None:
+    """Three starts of 2 s each, of which some are tried again; they come as the draws say."""
+    start = StartCost(provisioning_s=2.0, spread_s=0.25, fails=0.4)
+    longer_s, tries = start.draws(0)[:3].T
+    assert tries.max() > 1
+    policy = Script({1.0: [Scale("mixed", 2)], 1.5: [Scale("mixed", 3)], 2.0: [Scale("mixed", 4)]})
+    play(policy, [(0, 1, 12)], partly_on(4, 1), start=start, implementation=engine)
+    due_s = np.array([1.0, 1.5, 2.0]) + (2.0 + longer_s) * tries
+    seen = [min(at_s for at_s, roles in policy.seen.items() if roles[i] == MIXED) for i in (1, 2, 3)]
+    assert seen == (np.ceil(2 * due_s) / 2).tolist()
+
+
+def test_draws_of_starts_have_the_spread_and_the_failures_asked_for() -> None:
+    drawn = StartCost(provisioning_s=2.0, spread_s=30.0, fails=0.25).draws(3)
+    assert drawn[:, 0].std() == pytest.approx(30.0, rel=0.1)
+    assert drawn[:, 1].mean() == pytest.approx(4 / 3, rel=0.05)
+    assert StartCost(provisioning_s=2.0).draws(3).shape == (0, 2)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
 def test_reversals_are_turns_of_the_number_of_instances(engine: Any) -> None:
     """The fleet grows twice, shrinks twice, which is one turn, and grows again, another one."""
     sizes = {1.0: 2, 1.5: 3, 2.0: 2, 2.5: 1, 3.0: 2}

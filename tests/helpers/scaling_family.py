@@ -52,6 +52,8 @@ def scaling(draw: Draw) -> Scenario:
         draw.one([None, 2.0 ** draw.integer(14, 18)]),
         draw.some(True, 1, 40, -7),
         2.0 ** draw.apart().integer(14, 18) if draw.apart().chance(0.4) else None,
+        draw.apart().some(True, 1, 20, -8) if draw.apart().chance(0.3) else 0.0,
+        0.25 if draw.apart().chance(0.3) else 0.0,
     )
     engine = replace(scenario.engine, start=start, start_s=0.0)
     rules = replace(

@@ -113,6 +113,17 @@ def test_slow_downs_come_at_their_rate() -> None:
     assert {(one.for_s, one.factor) for one in found.slowdowns} == {(100.0, 1.34)}
 
 
+def test_faults_of_networks_come_at_their_rate() -> None:
+    """100 networks, whole for 900 s on average and with a quarter of their bandwidth for 100 s."""
+    faults = RandomFaults(
+        gpu_mtbf_s=None, down_s=1.0, until_s=1e5, link_mtbf_s=900.0, link_for_s=100.0, link_share=0.25, seed=3
+    )
+    found = faults.schedule(_cluster(100, tp=4))
+    assert found.crashes == found.slowdowns == ()
+    assert len(found.links) == pytest.approx(10_000, rel=0.03)
+    assert {(one.for_s, one.share) for one in found.links} == {(100.0, 0.25)}
+
+
 def test_restarts_fail_at_their_rate() -> None:
     """Half of the restarts fail: an instance is down for twice `down_s` on average, by whole ones."""
     faults = RandomFaults(gpu_mtbf_s=400.0, down_s=3.0, until_s=1e4, detected_after_s=2.0, start_fails=0.5, seed=1)

@@ -838,9 +838,11 @@ MUTANTS = (
     Mutant(
         "a change of role waits for the source",
         "roles/changes.py",
-        "if unlikely(inst.source_s > 0.0) and inst.draining_role == OFF:",
-        "if unlikely(inst.source_s > 0.0):",
+        "if inst.draining_role == OFF:\n            delay_s = _begin_start",
+        "if True:\n            delay_s = _begin_start",
     ),
+    Mutant("all starts have the same draw", "roles/changes.py", "        sim.timed_starts += 1\n", ""),
+    Mutant("a start is never too short", "roles/changes.py", "max(delay_s + s.times[drawn_at], 0.0)", "delay_s"),
     Mutant("each change of a fleet is a turn", "roles/changes.py", "prefill * sim.prefill_trend < 0", "prefill != 0"),
     Mutant("decodes of a fleet never turn", "roles/changes.py", " or decode * sim.decode_trend < 0", ""),
     Mutant(

@@ -176,4 +176,7 @@ OPTIONS = record(
     ("span_of_at", "i8"),  # for each request, 1 + its span; 0: it has never had one; -1: it has none now
     # Suspension.
     ("suspended_at", "i8"),  # requests that the policy has suspended, ascending
+    # Starts that vary.
+    ("start_draws", "i8"),  # starts of which there are draws, 0: they neither vary nor fail
+    ("start_draws_at", "i8"),  # offset into times: by how much each is longer, and how often it is tried
 )

@@ -186,6 +186,7 @@ SIM = record(
     ("source_free_s", "f8"),  # time at which the source of weights serves the next start
     ("prefill_trend", "i8"),  # 1 if the number of instances that are to prefill grew last, -1 if it shrank, 0: neither
     ("decode_trend", "i8"),  # the same of instances that are to decode
+    ("timed_starts", "i8"),  # starts that have been given a time
 )
 
 # The hook that stopped the loop, if one did.

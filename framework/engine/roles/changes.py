@@ -225,19 +225,26 @@ def proceed(s: State, i: int) -> None:
     if inst.next_role & ~inst.draining_role == 0 or delay_s == 0.0:
         take_effect(s, i)
     else:
-        if unlikely(inst.source_s > 0.0) and inst.draining_role == OFF:
-            delay_s += _turn_s(s, i)
+        if inst.draining_role == OFF:
+            delay_s = _begin_start(s, i)
         announce(s, i, sim.now_s + delay_s)
 
 
 @inner
-def _turn_s(s: State, i: int) -> float:
-    """The seconds for which i, whose start begins, waits until the source of weights has served earlier starts."""
+def _begin_start(s: State, i: int) -> float:
+    """The seconds that i's start, which begins, takes: its tries, and until the source has served earlier starts."""
     inst, sim = s.instances[i], s.sim
-    ready_s = sim.now_s + inst.provisioning_s
-    begin_s = max(ready_s, sim.source_free_s)
-    sim.source_free_s = begin_s + inst.source_s
-    return begin_s - ready_s
+    delay_s = inst.start_s
+    if unlikely(s.options.start_draws > 0):
+        drawn_at = s.options.start_draws_at + 2 * (sim.timed_starts % s.options.start_draws)
+        sim.timed_starts += 1
+        delay_s = max(delay_s + s.times[drawn_at], 0.0) * s.times[drawn_at + 1]
+    if unlikely(inst.source_s > 0.0):
+        ready_s = sim.now_s + inst.provisioning_s
+        begin_s = max(ready_s, sim.source_free_s)
+        sim.source_free_s = begin_s + inst.source_s
+        delay_s += begin_s - ready_s
+    return delay_s
 
 
 @inner

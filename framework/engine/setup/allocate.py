@@ -89,7 +89,10 @@ def allocate(setting: Setting) -> Memory:
         flows=flows,
         links=_links(cluster),
         channels=_channels(cluster, len(workload)),
-        times=_times(options, cluster, faults, lateness_s(steps[cluster.entrance], len(workload), setting.seed)),
+        times=_times(
+            *(options, cluster, faults, lateness_s(steps[cluster.entrance], len(workload), setting.seed)),
+            engine.start.draws(setting.seed),
+        ),
         lists=lists,
         names=read_only(names),
         step_log=step_log,
@@ -141,10 +144,15 @@ def _steps(size: int) -> dict[str, NDArray[np.void]]:
 
 
 def _times(
-    options: NDArray[np.void], cluster: ClusterSpec, faults: Sequence[FaultEvent], late_s: NDArray[np.float64]
+    options: NDArray[np.void],
+    cluster: ClusterSpec,
+    faults: Sequence[FaultEvent],
+    late_s: NDArray[np.float64],
+    starts: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """The times of each instance's events (none is due yet), those of faults with their values, room for those of
-    clients that give up and of requests at the gateway, and by how much each request is late (none: (0,)).
+    clients that give up and of requests at the gateway, by how much each request is late (none: (0,)), and draws of
+    starts (K, 2).
     """
     trees = np.full(_TREES * int(options["tree_leaves"][0]), np.inf)
     options["fault_times_at"], options["fault_values_at"] = len(trees), len(trees) + len(faults)
@@ -157,7 +165,8 @@ def _times(
     options["gated_since_at"] = options["patient_times_at"] + len(deadlines)
     options["gated_s_at"] = options["gated_since_at"] + len(gated) // 2
     options["some_late"], options["late_at"] = len(late_s) > 0, options["gated_since_at"] + len(gated)
-    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines, gated, late_s])
+    options["start_draws"], options["start_draws_at"] = len(starts), options["late_at"] + len(late_s)
+    return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines, gated, late_s, starts.ravel()])
 
 
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
