@@ -119,7 +119,7 @@ def test_faults_of_networks_come_at_their_rate() -> None:
         gpu_mtbf_s=None, down_s=1.0, until_s=1e5, link_mtbf_s=900.0, link_for_s=100.0, link_share=0.25, seed=3
     )
     found = faults.schedule(_cluster(100, tp=4))
-    assert found.crashes == found.slowdowns == ()
+    assert (found.crashes, found.slowdowns) == ((), ())
     assert len(found.links) == pytest.approx(10_000, rel=0.03)
     assert {(one.for_s, one.share) for one in found.links} == {(100.0, 0.25)}
 
