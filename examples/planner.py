@@ -18,7 +18,7 @@ PERIOD_S, LEAST_RPS, MOST_RPS, INPUT, OUTPUT, TTFT_S, TPOT_S = 900.0, 1.0, 24.0,
 
 
 class ByArrivals(Dynamo):
-    """The SLA planner as documented, with one queue of prompts for the fleet."""
+    """The SLA planner as documented; all prompts wait for a prefill worker."""
 
     def __init__(self, interval_s):
         limits = {"ttft_s": TTFT_S, "itl_s": TPOT_S}

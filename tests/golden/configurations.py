@@ -218,6 +218,13 @@ _POLICIES = {
         "cluster.spare=4",
         steps=("instance >= 2",),
     ),
+    "dynamo_both": Golden(
+        "policy=dynamo policy.planner=both policy.prefill_queue=fleet policy.local_tokens=128 policy.queue=16 "
+        "+policy.planning={ttft_s:0.25,itl_s:0.015625,throughput_interval_s:1.0,load_interval_s:0.125} "
+        "output.steps=true " + _APART + _REQUESTS + "trace.arrivals.rate=128 cluster.prefill=1 cluster.decode=1 "
+        "cluster.spare=4",
+        steps=("instance >= 2",),
+    ),
 }
 
 _MECHANISMS = {

@@ -103,12 +103,12 @@ def test_resize(wanted: tuple[int, int], stop: bool, roles: list[int]) -> None:
 
 
 def test_an_unknown_planner_is_refused() -> None:
-    with pytest.raises(InputError, match=r"policy.planner must be one of none, load, sla; got 'best'"):
+    with pytest.raises(InputError, match=r"policy.planner must be one of none, load, sla, both; got 'best'"):
         Dynamo(planner="best")
 
 
 def test_an_option_that_the_planner_does_not_have_is_refused() -> None:
-    with pytest.raises(InputError, match=r"policy.planning must be one of ttft_s, itl_s, window; got 'kv_high'"):
+    with pytest.raises(InputError, match=r"must be one of ttft_s, itl_s, window, predictor; got 'kv_high'"):
         Dynamo(planner="sla", planning={"kv_high": 0.8})
 
 
@@ -163,7 +163,19 @@ class TestQuickSlaPlanner(Quick):
     policy_factory = lambda: Dynamo(planner="sla", interval_s=0.5, local_tokens=40, overlap_weight=0.5)  # noqa: E731
 
 
-QUICK = [TestQuickArrow, TestQuickDopd, TestQuickLoadPlanner, TestQuickSlaPlanner]
+@pytest.mark.slow
+class TestQuickBoth(Quick):
+    __test__ = True
+    policy_factory = lambda: Dynamo(  # noqa: E731
+        planner="both",
+        prefill_queue="fleet",
+        queue=8,
+        local_tokens=40,
+        planning={"throughput_interval_s": 0.5, "load_interval_s": 0.125, "ttft_s": 0.02, "itl_s": 0.02},
+    )
+
+
+QUICK = [TestQuickArrow, TestQuickDopd, TestQuickLoadPlanner, TestQuickSlaPlanner, TestQuickBoth]
 
 
 @pytest.mark.parametrize("suite", QUICK)
