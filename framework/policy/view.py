@@ -114,9 +114,14 @@ class Instances:
             raise ValueError(f"prefill_s: chunk_tokens is {most}; a chunk has 1 token or more")
         return self._engine.prefill_times_s(self._ids, request.id, cached, most)
 
-    def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int) -> Floats:
-        """Seconds of one step on each: a whole prompt (0: none) and decodes that read `context_tokens` together."""
-        return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens)
+    def estimate_s(self, prompt_tokens: int, decodes: int, context_tokens: int, prefix_tokens: int = 0) -> Floats:
+        """Seconds of one step on each: a whole prompt (0: none) and decodes that read `context_tokens` together.
+
+        The prompt is `prompt_tokens` beyond the `prefix_tokens` that are cached.
+        """
+        if prefix_tokens == 0:
+            return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens)
+        return estimates_s(self.step_times, prompt_tokens, decodes, context_tokens, prefix_tokens)
 
     def changing(self) -> NDArray[np.bool_]:
         """Whether a change of role is under way, (len(self),)."""

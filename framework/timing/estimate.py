@@ -24,20 +24,24 @@ class StepTimes(NamedTuple):
 
 
 @compiled
-def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int) -> float:
+def estimate_s(times: StepTimes, i: int, prompt: int, decodes: int, context: int, prefix: int = 0) -> float:
     """Seconds of a step on instance i: one whole prompt and decodes that read `context` tokens together.
 
-    `prompt` is its length in tokens, 0 for a step without one; `decodes` is the number of decodes.
+    `prompt` is its length in tokens beyond `prefix` cached ones, 0 for a step without one; `decodes` is the number of
+    decodes.
     """
-    return step_alone_s(StepTables(times.rows, times.data), times.pools[i], times.stages[i], prompt, decodes, context)
+    tables = StepTables(times.rows, times.data)
+    return step_alone_s(tables, times.pools[i], times.stages[i], prompt, decodes, context, prefix)
 
 
 @compiled
-def step_alone_s(tables: StepTables, k: int, stages: int, prompt: int, decodes: int, context: int) -> float:
+def step_alone_s(
+    tables: StepTables, k: int, stages: int, prompt: int, decodes: int, context: int, prefix: int = 0
+) -> float:
     """The seconds by table k, for an instance of `stages` pipeline stages."""
     time_s = base_s(tables, k, stages * prompt, decodes, decodes + (stages if prompt > 0 else 0))
     if prompt > 0:
-        time_s += stages * chunk_s(tables, k, 0, prompt)
+        time_s += stages * chunk_s(tables, k, prefix, prompt)
     if decodes > 0:
         decoding_s = decode_s(tables, k, decodes, context)[0]
         time_s += decode_with_chunks_s(tables, k, decodes, context, decoding_s) if prompt > 0 else decoding_s
@@ -82,9 +86,9 @@ def prefill_alone_s(tables: StepTables, k: int, stages: int, cached: int, prompt
 
 
 @compiled
-def estimates_s(times: StepTimes, prompt: int, decodes: int, context: int) -> NDArray[np.float64]:
+def estimates_s(times: StepTimes, prompt: int, decodes: int, context: int, prefix: int = 0) -> NDArray[np.float64]:
     """Seconds of such a step on each of the instances, shape (M,)."""
     times_s = np.empty(len(times.pools))
     for i in range(len(times.pools)):
-        times_s[i] = estimate_s(times, i, prompt, decodes, context)
+        times_s[i] = estimate_s(times, i, prompt, decodes, context, prefix)
     return times_s

@@ -304,13 +304,14 @@ def test_estimates_are_those_of_the_step() -> None:
     class Estimating(Policy):
         def route_prefill(self, request: Any, view: Cluster) -> int:
             there = view.instances
-            sizes = (16, 0, 0), (0, 4, 64), (16, 4, 64)
+            sizes = (16, 0, 0), (0, 4, 64), (16, 4, 64), (16, 4, 64, 32)
             seen.append([float(there.estimate_s(*size)[1]) for size in sizes])
             assert seen[-1] == [estimate_s(there.step_times, 1, *size) for size in sizes]
             return 0
 
     simulate(trace((0, 10, 1)), cluster(("mixed", 2)), MODEL, timing, EngineConfig(kv_tokens=400), Estimating())
-    assert seen == [[0.5 + 1 + 0.25, 0.5 + 0.125 + 0.25, 0.5 + 1 + 0.25 + 0.125 + 0.25]]
+    both_s = 0.5 + 1 + 0.25 + 0.125 + 0.25
+    assert seen == [[0.5 + 1 + 0.25, 0.5 + 0.125 + 0.25, both_s, both_s - 0.25 + (48**2 - 32**2) / 2**10]]
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------

@@ -45,6 +45,12 @@ def test_a_prompt_and_decodes(prompt: int, decodes: int, context: int) -> None:
     assert found[2] == pytest.approx(two_s)
 
 
+def test_a_prompt_attends_to_what_is_cached_before_it() -> None:
+    whole_s = step_s(TABLES, 0, [7], [10], 3, 60)
+    assert estimate_s(TIMES, 1, 10, 3, 60, 7) == pytest.approx(whole_s)
+    assert estimates_s(TIMES, 10, 3, 60, 7)[1] == pytest.approx(whole_s)
+
+
 @pytest.mark.parametrize(
     ("tokens", "chunks"),
     [(1, [1]), (12, [12]), (13, [12, 1]), (30, [12, 18]), (33, [12, 20, 1]), (99, [12, 20, 8])],
