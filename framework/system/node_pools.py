@@ -19,8 +19,8 @@ class NodePool:
     """Equal instances at one price, which a policy scales by the pool's name.
 
     `usd_per_hour`: of a GPU, None: the price that its kind states. `provisioning_s`: until a machine of the pool and
-    its server run, in place of `engine.start.provisioning_s`, None: that. `gpu`: None: the cluster's. `on_at_start`: as
-    of `PoolSpec`. Raises InputError for a value out of range.
+    its server run, in place of `engine.start.provisioning_s`, None: that. `gpu`, `tp`: None: the cluster's.
+    `on_at_start`: as of `PoolSpec`. Raises InputError for a value out of range.
     """
 
     instances: Annotated[int, up_to(MOST_INSTANCES)]
@@ -29,13 +29,15 @@ class NodePool:
     usd_per_hour: NotNegative | None = None
     provisioning_s: NotNegative | None = None
     gpu: Gpu | None = None
+    tp: Gpus | None = None
 
     def spec(self, name: str, gpu: Gpu, parallelism: Parallelism) -> PoolSpec:
-        """The pool of that name; `gpu` is that of pools without their own."""
+        """The pool of that name; `gpu` and `parallelism` are those of pools without their own."""
         check_fields(self, f"cluster.pools.{name}.")
         own = self.gpu or gpu
         priced = own if self.usd_per_hour is None else replace(own, usd_per_hour=self.usd_per_hour)
         on_at_start, provisioning_s = self.on_at_start, self.provisioning_s
+        parallelism = replace(parallelism, tp=self.tp or parallelism.tp)
         return PoolSpec(
             *(name, self.role, self.instances, priced, parallelism),
             on_at_start=on_at_start,
@@ -56,14 +58,15 @@ def node_pools(
     link_sharing: LinkSharing = "fair",
     fabric_bandwidth_bytes_s: float | None = None,
 ) -> ClusterSpec:
-    """Pools by name, in order: each is a NodePool, or a mapping of its fields; the rest is as for `mixed`.
+    """Pools by name, in order: each is a NodePool, a mapping of its fields, or None, which is no pool; the rest is as
+    for `mixed`.
 
     Raises InputError for a pool that is neither, and for what a cluster refuses.
     """
-    if not isinstance(pools, Mapping) or not pools:
+    if not isinstance(pools, Mapping) or not any(given is not None for given in pools.values()):
         raise InputError(f"cluster.pools must map names to pools, got {shown(pools)}")
-    parallelism = Parallelism(tp, pp, ep, dp)
-    specs = tuple(_pool(str(name), given).spec(str(name), gpu, parallelism) for name, given in pools.items())
+    parallelism, named = Parallelism(tp, pp, ep, dp), {str(name): given for name, given in pools.items()}
+    specs = tuple(_pool(name, given).spec(name, gpu, parallelism) for name, given in named.items() if given is not None)
     return linked(specs, Network(link_bandwidth_bytes_s, link_latency_s, link_sharing, fabric_bandwidth_bytes_s))
 
 

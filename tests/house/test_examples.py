@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def test_each_file_is_tried_here() -> None:
         "evolve.py",
         "flash_crowd.py",
         "planner.py",
+        "switch_tp.py",
         "failover.py",
         "learn_router.py",
         "first_look.ipynb",
@@ -302,6 +304,18 @@ def test_a_planner_that_counts_completions_keeps_a_fleet_small(
         "Ahead           30 s": 99.8,
         "Ahead           15 s": 54.2,
     }
+
+
+@pytest.mark.slow
+def test_gpus_change_their_parallelism_at_a_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    runpy.run_path(str(EXAMPLES / "switch_tp.py"), run_name="__main__")
+    shares = [
+        [float(share) for share in re.findall(r"([0-9.]+)%", line)] for line in capsys.readouterr().out.splitlines()
+    ]
+    assert shares == [[99.1, 40.3, 99.2], [3.0, 92.7, 3.5], [98.8, 87.9, 85.0], [98.8, 69.4, 28.6]]
 
 
 @pytest.mark.slow

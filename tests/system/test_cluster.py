@@ -69,15 +69,21 @@ def test_node_pools_are_configured_by_name() -> None:
     ]
 
 
+def test_a_node_pool_has_its_own_parallelism_or_is_dropped() -> None:
+    spec = node_pools({"small": {"instances": 2}, "gone": None, "large": {"instances": 1, "tp": 4}}, GPU, tp=2)
+    assert [(pool.name, pool.parallelism.tp) for pool in spec.pools] == [("small", 2), ("large", 4)]
+
+
 @pytest.mark.parametrize(
     ("pools", "message"),
     [
+        ({"spot": None}, "cluster.pools must map names to pools, got"),
         (3, "cluster.pools must map names to pools, got 3"),
         ({}, "cluster.pools must map names to pools, got {}"),
         ({"spot": {"usd_per_hour": 1.2}}, r"cluster\.pools\.spot: a pool is written \{instances: 2"),
         (
             {"spot": {"instances": 2, "usd": 1.2}},
-            r"cluster\.pools\.spot: .* may have role, on_at_start, provisioning_s, gpu;",
+            r"cluster\.pools\.spot: .* may have role, on_at_start, provisioning_s, gpu, tp;",
         ),
         ({"spot": {"instances": 2, "usd_per_hour": -1}}, r"cluster\.pools\.spot\.usd_per_hour must be a finite number"),
         (
