@@ -15,8 +15,10 @@ import pytest
 import servelab
 from experiments.judge.source import checked_source
 from framework.cli.outside import class_of
+from framework.load import Open, Patience
 from policies.chunked import Chunked
 from tests.conftest import ROOT
+from tests.engine.test_patience import play as play_with_one_seat
 from tests.helpers.by_hand import play
 from tests.helpers.scenarios import prefixes
 
@@ -88,6 +90,25 @@ def test_the_policy_turns_away_what_would_wait() -> None:
     assert patient.summary["completed"] == 300
     assert 0 < hasty.summary["rejected"] < 300
     assert set(hasty.requests["reason"].drop_nulls()) == {"too busy"}
+
+
+@pytest.mark.parametrize("engine", ["compiled", "reference"])
+def test_a_burst_of_retries_ends_if_load_is_shed(engine: str) -> None:
+    """One seat, prompts of two steps of 1 s each, clients that give up after 3 s and come back 1 s, then 2 s later.
+
+    Of three at 0, one is served; two are given up at 3 s, one after half of its prompt. Both come back at 4 s, with a
+    fourth: one is served by 6 s, and of the others, given up at 7 s, one had half of its prompt again. So they are
+    served at 10 s and 12 s, and 20 of 100 tokens were computed for nobody. A policy that turns away what would wait
+    serves the first and the fourth within 2 s.
+    """
+    load = Open(patience=Patience(3.0, retries=2, retry_backoff_s=1.0))
+    rows = [(0, 20, 1), (0, 20, 1), (0, 20, 1), (4, 20, 1)]
+    storm = play_with_one_seat(engine, rows, load)
+    assert (storm.requests["end_s"].tolist(), storm.attempts.tolist()) == ([2, 6, 12, 10], [1, 2, 3, 2])
+    assert storm.instances["prefill_tokens"].tolist() == [100]
+    calm = play_with_one_seat(engine, rows, load, class_of(EXAMPLES / "least_work.py", "LeastWork")(patience_s=1.5))
+    assert calm.requests["end_s"].tolist() == [2, 0, 0, 6]
+    assert calm.instances["prefill_tokens"].tolist() == [40]
 
 
 def test_a_chat_request_does_not_wait_for_the_jobs_before_it() -> None:
