@@ -59,8 +59,15 @@ MODES = {
     SCHEDULE,
 ) = range(12)
 # What happens at a fault.
-CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
-WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
+CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN, REPAIR = range(6)
+WHAT_FAILS = {
+    "crash": CRASH,
+    "detection": DETECTION,
+    "hang": HANG,
+    "link": LINK_FAULT,
+    "slowdown": SLOWDOWN,
+    "repair": REPAIR,
+}
 # Live migration of a decoding request: the copy runs, or the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.

@@ -43,6 +43,7 @@ from framework.reference.gateway import look
 from framework.reference.gateway.gate import Flow
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
+from framework.reference.options import Spec
 from framework.reference.simulation import Simulation
 from framework.reference.spans import together as spans
 from framework.reference.spans.span import Span
@@ -754,6 +755,8 @@ def _resume(s: Simulation, i: Instance, r: Request) -> Names:
         yield "resumed without a seat" if i.seats >= i.max_batch else "resumed with its KV"
     elif r.swapped_out:
         yield "resumed from host memory"
+    elif r.suspended and i.role & PREFILL and not s.fits(i, r):
+        yield "resumed where it no longer fits"
     elif r.suspended:
         yield "resumed" if i.role & PREFILL or s.recomputes_here(r) else "resumed elsewhere"
 
@@ -899,6 +902,30 @@ def _crash_of(s: Simulation, i: Instance) -> Names:
     yield from (name for name, is_so in there.items() if is_so)
 
 
+def _lose_gpus(s: Simulation, i: Instance, this: Any) -> Names:
+    if this.gpus == 0:
+        return
+    yield "lost GPUs"
+    yield from ["lost GPUs that were back before"] * (i.spec is not i.whole)
+    if not s.options.narrow[i.spec.pool, this.gpus].total_blocks:
+        yield "too few GPUs left for the model"
+
+
+def _repair(s: Simulation, i: Instance, this: Any) -> Names:
+    if i.spec is i.whole:
+        return
+    yield "GPUs repaired of an instance that is off" if i.off_since_s is not None else "GPUs repaired"
+
+
+def _reconfigures(s: Simulation, i: Instance) -> Names:
+    yield from ["asked whether to reconfigure"] * ("reconfigure" in s.hooks.overrides)
+
+
+def _take_spec(s: Simulation, i: Instance, spec: Spec) -> Names:
+    if spec is not i.spec:
+        yield "goes on with fewer GPUs" if spec is not i.whole else "goes on with all GPUs again"
+
+
 def _settle(s: Simulation, r: Request) -> Names:
     yield "dropped by a crash"
     yield from ["dropped with tokens that it has emitted"] * (r.emitted > 0)
@@ -1037,6 +1064,10 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "fail": _fail,
     "hang": _hang,
     "crash": _crash,
+    "lose_gpus": _lose_gpus,
+    "repair": _repair,
+    "reconfigures": _reconfigures,
+    "take_spec": _take_spec,
     "settle": _settle,
     "come_back": _always("back after a crash"),
     "lose_kv": _always("prefilled where nobody decodes"),
@@ -1123,6 +1154,7 @@ MECHANISMS = {
     "suspension": "resumed",
     "cancellation": "cancelled",
     "crashes": "dropped by a crash",
+    "fewer GPUs": "goes on with fewer GPUs",
     "slow-downs": "step of a slow instance",
     "patience": "sent again",
     "reports": "asked by a report",
@@ -1144,6 +1176,7 @@ EXCLUDED |= {
         *("concurrent", "reserve", "asynchronous", "lockstep", "scaling", "states", "pins"),
     )
 }
+EXCLUDED |= {(other, "fewer GPUs") for other in ("ranks", "pipeline", "lockstep")} | {("fewer GPUs", "spans")}
 EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins")}
 
 
@@ -1167,6 +1200,7 @@ _SHARES |= {
     "stateful": 40,
     "pinned": 40,
     "spanning": 40,
+    "narrowed": 16,
 }
 _OFTEN = {
     "impatient": 160,
@@ -1179,6 +1213,7 @@ _OFTEN = {
     "tiered": 200,
     "late": 40,
     "spanning": 600,
+    "narrowed": 120,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
@@ -1192,6 +1227,7 @@ _BEGIN = {
     "gateway": 140,
     "programs": 34,
     "pinned": 75,
+    "narrowed": 40,
 }
 
 

@@ -73,6 +73,7 @@ class Answers:
             "skips": self._skips,
             "retention": self._retention,
             "span": self._span,
+            "choice": self._choice,
         }
         check, name = kinds[hook.answer], hook.name
         cluster = self._fronts.get(name, self._cluster)
@@ -97,6 +98,11 @@ class Answers:
         if not isinstance(answer, (bool, np.bool_)):
             raise self.error(hook, f"{shown(answer)}; return True, False or a reason")
         return 0 if answer else REASON_POLICY
+
+    def _choice(self, hook: str, answer: Any, i: int) -> int:
+        if not isinstance(answer, (bool, np.bool_)):
+            raise self.error(hook, f"{shown(answer)} for instance {i}; return True or False")
+        return int(answer)
 
     def number_of(self, reason: str) -> int:
         """The number of a reason, which is noted if it is new."""

@@ -275,6 +275,14 @@ class Policy:
         """
         return None
 
+    def reconfigure(self, instance: int, cluster: Cluster) -> bool:
+        """Whether an instance runs with the GPUs that work now, of which it has `cluster.instances.gpus`.
+
+        Asked when some of its GPUs have failed: False leaves it down until they are repaired. Asked again at their
+        repair: True takes it down, so that it comes back with all of them. By default `engine.faults.fewer` decides.
+        """
+        return False
+
 
 def overrides(policy: Policy, hook: str) -> bool:
     """Whether the policy has its own hook of that name."""

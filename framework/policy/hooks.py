@@ -46,6 +46,7 @@ HOOKS = (
     Hook(
         "span", "request", "span", "a request arrives, or is the first that waits for a span when one may begin", True
     ),
+    Hook("reconfigure", "instance", "choice", "GPUs of an instance have failed, or are repaired", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
 # What the front end of the fleet answers, by what instances report; an instance's own scheduler answers the others.
@@ -65,6 +66,7 @@ FRONT_END = frozenset({"admit", "route_prefill", "route_decode", "split_at", "fe
     ON_FINISH,
     ON_CALL_END,
     SPAN,
+    RECONFIGURE,
 ) = range(len(HOOKS))
 
 # The answer if the policy raised: the engine stops and the exception is raised again outside.

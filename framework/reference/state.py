@@ -173,6 +173,8 @@ class Instance:
     link_share: float = 1.0  # present share of its network's bandwidth
     hung: bool = False  # it hangs, and this is not detected yet
     down: bool = False  # it has crashed; the change under way brings it back
+    whole: Spec = field(init=False)  # its spec with all its GPUs
+    gpus: int = field(init=False)  # that work
     waiting: list[tuple[float, int, Request]] = field(default_factory=list)  # key, queue number
     # requests that came while a step ran, with asynchronous scheduling
     inbox: list[tuple[float, int, Request]] = field(default_factory=list)
@@ -232,7 +234,7 @@ class Instance:
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(INSTANCE_TOTALS, 0))
 
     def __post_init__(self) -> None:
-        self.group = [self]
+        self.group, self.whole, self.gpus = [self], self.spec, self.spec.gpus
         self.token_budget, self.max_batch, self.mode = self.spec.token_budget, self.spec.max_batch, self.spec.mode
         self.role = self.draining_role = self.next_role = ROLES[self.spec.role] if self.spec.begins_on else OFF
         self.off_since_s = None if self.next_role else self.begin_s

@@ -117,6 +117,8 @@ EVENTS = (
         "hung in a step of decodes",
         "crash that is noticed later",
     ),
+    *("lost GPUs", "goes on with fewer GPUs", "GPUs repaired", "goes on with all GPUs again"),
+    *("asked whether to reconfigure", "too few GPUs left for the model"),
     *("slowed down in a prefill step concurrent with decodes", "step of a slow instance"),
     *("sent again", "given up for good", "given up while it waits", "given up while it prefills"),
     *("patience that was rewarded", "patience that outlived its request"),
@@ -144,6 +146,7 @@ EVENTS = (
 
 
 RARE_EVENTS = (  # that few runs do not reach
+    *("lost GPUs that were back before", "GPUs repaired of an instance that is off"),
     *("given up before its copy", "given up during its copy"),
     *("given up while its prefix is fetched", "given up while it is parked"),
     *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
@@ -158,7 +161,9 @@ RARE_EVENTS = (  # that few runs do not reach
     *("reported between two steps", "look after a turn or a report"),
     *("preempted request that waits behind others", "suspended while it is swapped out"),
 )
-MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "spans", "states"})
+MEET_SELDOM = frozenset(
+    {"fewer GPUs", "gateway", "patience", "pins", "programs", "reports", "scaling", "spans", "states"}
+)
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

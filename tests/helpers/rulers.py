@@ -58,7 +58,7 @@ COLUMNS = (
 # The other columns of a view, as the reference engine's own view tells them.
 MORE_COLUMNS = (
     *("pool", "role", "next_role", "draining_role", "total_blocks", "max_batch", "bandwidth_bytes_s"),
-    "prefill_percent",
+    *("prefill_percent", "gpus"),
 )
 _ROLE_COLUMNS = ("role", "next_role", "draining_role")  # current even where instances report
 _REPORTED_COLUMNS = tuple(name for name in MORE_COLUMNS if name not in _ROLE_COLUMNS)
@@ -78,6 +78,7 @@ OPTIONAL_HOOKS = (
         "on_finish",
         "on_call_end",
         "span",
+        "reconfigure",
         "on_tick",
     ),
 )
@@ -111,6 +112,7 @@ class Rules:
     on_call_end: str = ""  # "any", or "all": each call that ends is pinned
     ttl_exponent: int = -5  # of the seconds of pins
     span: str = ""  # "some", "most" or "all" of the requests are computed by several instances
+    reconfigure: str = ""  # "hash": in three of four cases
 
     @property
     def predicts(self) -> bool:
@@ -327,6 +329,11 @@ class Ruler:
         chosen = chosen[: 2 if len(chosen) == 3 else 4]  # halves and quarters of times are exact
         parts = [(draw >> 12 + 4 * k) % 5 * tokens // 16 for k in range(len(chosen) - 1)]
         return Span(chosen, None if (draw >> 40) % 3 == 0 else parts, (draw >> 44) % 2 * (1 + (draw >> 48) % 24))
+
+    def reconfigure(self, look: Look, instance: int) -> bool:
+        """By a hash."""
+        self.note("reconfigure", instance, look)
+        return mix(self.rules.seed, 32, instance, len(self.notes)) % 4 > 0
 
     def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
         """A few decisions; once nothing runs or waits, all that it has taken off are resumed."""
@@ -655,6 +662,9 @@ class RuledHooks(Hooks):
         answer = self.ruler.span(self._look(s), r.id, tokens)
         return span_row(answer, tokens, s.options.block_tokens, lambda i: s.instances[i].role == MIXED, ValueError)
 
+    def reconfigure(self, s: Simulation, i: Instance) -> bool:
+        return self.ruler.reconfigure(self._look(s), i.id)
+
     def ask(self, hook: str, argument: int) -> Any:
         assert hook == "victim"
         i = self.simulation.instances[argument]
@@ -805,6 +815,10 @@ def _span(self: _Ruled, request: RequestView, cluster: Cluster) -> Span | None:
     return self.ruler.span(self.look(cluster), request.id, request.input_tokens + request.generated)
 
 
+def _reconfigure(self: _Ruled, instance: int, cluster: Cluster) -> bool:
+    return self.ruler.reconfigure(self.look(cluster), int(instance))
+
+
 _KINDS: dict[str, Any] = {
     "migrate": Migrate,
     "seats": SetMaxBatch,
@@ -850,6 +864,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "on_finish": _on_finish,
     "on_call_end": _on_call_end,
     "span": _span,
+    "reconfigure": _reconfigure,
     "on_tick": _on_tick,
 }
 

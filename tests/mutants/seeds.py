@@ -1449,8 +1449,8 @@ MUTANTS = (
     Mutant(
         "the next prefill begins its prompt anew",
         "setup/inspect.py",
-        "attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)",
-        "attention_s = chunk_s(tables, inst.pool, 0, chunk)",
+        "attention_s = chunk_s(tables, inst.row, q.prefilled, chunk)",
+        "attention_s = chunk_s(tables, inst.row, 0, chunk)",
     ),
     Mutant(
         "the last prompt token is sent although it is computed once more",
@@ -1655,7 +1655,7 @@ MUTANTS = (
     Mutant(
         "a prefill step concurrent with decodes has no host",
         "parallel/sm_sharing.py",
-        "max(alone_s, host_s(tables, inst.pool, tokens, 0))",
+        "max(alone_s, host_s(tables, inst.row, tokens, 0))",
         "alone_s",
     ),
     Mutant(
@@ -2304,6 +2304,108 @@ MUTANTS = (
         "roles/inventory.py",
         "        return here or q.state != PREFILLING\n",
         "        return True\n",
+    ),
+    # --- fewer GPUs ---
+    Mutant(
+        "an instance without GPUs steps as fast as a whole one",
+        "roles/crashes.py",
+        "    inst.row = width\n",
+        "",
+    ),
+    Mutant(
+        "an instance without GPUs has as much memory as a whole one",
+        "roles/crashes.py",
+        "inst.total_blocks = inst.free_blocks = s.lists[at + 1]",
+        "inst.total_blocks = inst.free_blocks = s.lists[s.options.widths_at + _COUNTS * inst.pool + 1]",
+    ),
+    Mutant("the watermark is that of all GPUs", "roles/crashes.py", "    inst.watermark = s.lists[at + 2]\n", ""),
+    Mutant("a reservation is that of all GPUs", "roles/crashes.py", "    inst.reserve_blocks = s.lists[at + 3]\n", ""),
+    Mutant(
+        "swaps go over the PCIe links of all GPUs",
+        "roles/crashes.py",
+        "    inst.host_bytes_s = s.times[values + _VALUES * width]\n",
+        "",
+    ),
+    Mutant(
+        "unpacking takes as long as on all GPUs",
+        "roles/crashes.py",
+        "    inst.unpack_s = s.times[values + _VALUES * width + 2]\n",
+        "",
+    ),
+    Mutant(
+        "tiers are read over the PCIe links of all GPUs",
+        "roles/crashes.py",
+        "        if s.tiers[tier].over_pcie:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "the bandwidth of a disk depends on the GPUs",
+        "roles/crashes.py",
+        "        if s.tiers[tier].over_pcie:\n",
+        "        if True:\n",
+    ),
+    Mutant(
+        "an instance reconfigures though its repair comes first",
+        "roles/crashes.py",
+        "ready_s < back_s and ",
+        "",
+    ),
+    Mutant("a model that does not fit goes on", "roles/crashes.py", "if blocks > 0 and ready_s", "if ready_s"),
+    Mutant(
+        "a crash that takes no GPU leaves an instance without some",
+        "roles/crashes.py",
+        "    take_width(s, i, s.instances[i].pool)\n    if width == 0:\n        return\n",
+        "    if width == 0:\n        return\n    take_width(s, i, s.instances[i].pool)\n",
+    ),
+    Mutant(
+        "GPUs that failed are counted as working",
+        "roles/crashes.py",
+        "    s.instances[i].gpus = s.lists[s.options.widths_at + _COUNTS * width]\n",
+        "",
+    ),
+    Mutant(
+        "repaired GPUs are not counted",
+        "roles/crashes.py",
+        "    inst.gpus = s.lists[s.options.widths_at + _COUNTS * inst.pool]\n",
+        "",
+    ),
+    Mutant(
+        "a repaired instance that is off stays without GPUs",
+        "roles/crashes.py",
+        "    if is_off(s, i):\n        take_width(s, i, inst.pool)\n    elif",
+        "    if",
+    ),
+    Mutant(
+        "an instance is asked about at each repair",
+        "roles/crashes.py",
+        "    if inst.row == inst.pool:\n        return\n    if is_off",
+        "    if is_off",
+    ),
+    Mutant(
+        "the policy is not asked about GPUs",
+        "roles/crashes.py",
+        "    if is_asked(s, RECONFIGURE):\n",
+        "    if False:\n",
+    ),
+    Mutant("every instance goes on", "roles/crashes.py", "bool(s.options.goes_on)", "True"),
+    Mutant(
+        "an instance grows as soon as it shrinks",
+        "roles/crashes.py",
+        "_VALUES * inst.row + 4]",
+        "_VALUES * inst.row + 3]",
+    ),
+    Mutant("a crash that ends sooner is told as before", "roles/crashes.py", "        s.sim.back_s = ready_s\n", ""),
+    Mutant(
+        "a loss that is noticed late takes all GPUs",
+        "roles/faults.py",
+        "what != REPAIR and sim.fell",
+        "what == CRASH and sim.fell",
+    ),
+    Mutant(
+        "what no longer fits is queued when it is resumed",
+        "roles/suspension.py",
+        "    if not fits(s, target, r):  # elsewhere",
+        "    if target != i and not fits(s, target, r):  # elsewhere",
     ),
     # --- programs ---
     Mutant(

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from framework.engine.memory.records import record
 
+# What an instance has by the number of its GPUs, as fields of its record (0 blocks: the model does not fit); and the
+# seconds of a reconfiguration to so many GPUs, and from there to all.
+WIDTH_COUNTS = ("gpus", "total_blocks", "watermark", "reserve_blocks")
+WIDTH_VALUES = ("host_bytes_s", "memory_bytes_s", "unpack_s", "shrink_s", "grow_s")
+
 # What holds for the whole run: sizes, options, and offsets of lists. The engine only reads it.
 OPTIONS = record(
     ("requests", "i8"),  # number of requests
@@ -179,4 +184,9 @@ OPTIONS = record(
     # Starts that vary.
     ("start_draws", "i8"),  # starts of which there are draws, 0: they neither vary nor fail
     ("start_draws_at", "i8"),  # offset into times: by how much each is longer, and how often it is tried
+    # Instances on fewer GPUs.
+    ("widths", "i8"),  # of an instance of each pool, then of those with fewer GPUs; 0: none loses any
+    ("widths_at", "i8"),  # offset into lists: WIDTH_COUNTS of each
+    ("width_values_at", "i8"),  # offset into times: WIDTH_VALUES of each
+    ("goes_on", "b1"),  # 1: an instance goes on with the GPUs that it has left, unless the policy says
 )

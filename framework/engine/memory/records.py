@@ -90,6 +90,7 @@ REQUEST = record(
 INSTANCE = record(
     # What it is.
     ("pool", "i4"),  # index of its pool
+    ("row", "i4"),  # row of its step times, which is that index unless it runs on fewer GPUs than it has
     ("max_batch", "i8"),  # requests that it may hold at once
     ("bandwidth_bytes_s", "f8"),  # bandwidth of its network in each direction
     ("host_bytes_s", "f8"),  # bandwidth between its GPUs and its host memory
@@ -224,6 +225,7 @@ INSTANCE = record(
     ("extrapolation", "f8"),  # the largest excess of these steps, as a ratio to a limit
     # What scaling needs.
     ("pool_role", "i1"),  # the role of its pool
+    ("gpus", "i4"),  # its GPUs that work
     ("start_s", "f8"),  # seconds from switching it on until it takes work
     ("starts", "i8"),  # how often it was switched on
     ("stops", "i8"),  # how often it went off

@@ -1,4 +1,4 @@
-"""Crashes: an instance loses everything that it holds, and later returns empty."""
+"""Crashes: an instance loses everything that it holds, and later returns empty, perhaps with fewer GPUs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from framework.codes import CANCEL, FAILED, OFF, REASON_CRASH
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.lockstep import group_of
+from framework.engine.events.ask import ask, is_asked
 from framework.engine.events.order import drop_turn, wake
 from framework.engine.kv.cached_blocks import forget_prefixes
 from framework.engine.kv.kv_cache import give_back
 from framework.engine.kv.pins import end_pins
 from framework.engine.kv.spans import COUNT, GIVEN_UP, PHASE, at_span, instance_of
+from framework.engine.memory.options import WIDTH_COUNTS, WIDTH_VALUES
 from framework.engine.memory.state import State
 from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.giving_up import end_cancelled
 from framework.engine.requests.lifecycle import end_request
 from framework.engine.requests.parking import park
-from framework.engine.roles.changes import announce, is_up, note_phases, take_effect
+from framework.engine.roles.changes import announce, is_off, is_up, note_phases, take_effect
 from framework.engine.roles.inventory import drop_marked
 from framework.engine.roles.lost_steps import lose_step, lose_steps_of_spans
 from framework.engine.roles.postponing import forget, place_of
+from framework.policy.hooks import RECONFIGURE
+
+_COUNTS, _VALUES = len(WIDTH_COUNTS), len(WIDTH_VALUES)
 
 
 @inner
@@ -44,6 +49,7 @@ def crash(s: State, i: int, back_s: float) -> None:
         _go_down(s, j)
     sim.awaited += count
     sim.fell = count
+    sim.back_s = back_s
     sim.dropped = dropped
     sim.role_changes += 1
     note_phases(s)
@@ -114,3 +120,60 @@ def come_back(s: State, i: int) -> None:
         take_effect(s, j)
         wake(s, j)
     s.sim.awaited -= count
+
+
+@inner
+def lose_gpus(s: State, i: int, width: int, back_s: float) -> None:
+    """Let i, which has just crashed and would come back whole at `back_s`, come back with the GPUs of `width` before
+    that, if it can and if that is chosen; 0: it has lost none.
+    """
+    take_width(s, i, s.instances[i].pool)
+    if width == 0:
+        return
+    s.instances[i].gpus = s.lists[s.options.widths_at + _COUNTS * width]
+    blocks = s.lists[s.options.widths_at + _COUNTS * width + 1]
+    ready_s = s.sim.now_s + s.times[s.options.width_values_at + _VALUES * width + 3]
+    if blocks > 0 and ready_s < back_s and _reconfigures(s, i):
+        take_width(s, i, width)
+        s.sim.back_s = ready_s
+        announce(s, i, ready_s)
+
+
+@inner
+def repair(s: State, i: int) -> None:
+    """Let all GPUs of i work again; if it runs on fewer, and that is chosen, it goes down to come back with all."""
+    inst = s.instances[i]
+    inst.gpus = s.lists[s.options.widths_at + _COUNTS * inst.pool]
+    if inst.row == inst.pool:
+        return
+    if is_off(s, i):
+        take_width(s, i, inst.pool)
+    elif _reconfigures(s, i):
+        grow_s = s.times[s.options.width_values_at + _VALUES * inst.row + 4]
+        crash(s, i, s.sim.now_s + grow_s)
+        take_width(s, i, inst.pool)
+
+
+@inner
+def _reconfigures(s: State, i: int) -> bool:
+    """Whether i is to run with the GPUs that work now."""
+    if is_asked(s, RECONFIGURE):
+        return bool(ask(s, RECONFIGURE, i) > 0)
+    return bool(s.options.goes_on)
+
+
+@inner
+def take_width(s: State, i: int, width: int) -> None:
+    """Let i, which holds nothing, have the GPUs, the memory and the step times of `width`."""
+    inst, at, values = s.instances[i], s.options.widths_at + _COUNTS * width, s.options.width_values_at
+    inst.row = width
+    inst.gpus = s.lists[at]
+    inst.total_blocks = inst.free_blocks = s.lists[at + 1]
+    inst.watermark = s.lists[at + 2]
+    inst.reserve_blocks = s.lists[at + 3]
+    inst.host_bytes_s = s.times[values + _VALUES * width]
+    inst.memory_bytes_s = s.times[values + _VALUES * width + 1]
+    inst.unpack_s = s.times[values + _VALUES * width + 2]
+    for tier in range(i * s.options.tiers, (i + 1) * s.options.tiers):
+        if s.tiers[tier].over_pcie:
+            s.tiers[tier].bandwidth_bytes_s = inst.host_bytes_s

@@ -102,7 +102,7 @@ def lay_out_tiers(
         own["write_after"], own["on_eviction"] = tier.write_after, tier.write == "back"
         own["takes_outputs"] = tier.outputs == "written"
         own["uses_at"] = space.reserve(names * lists if tier.write_after > 1 else 0) + names * number
-        own["bandwidth_bytes_s"] = instances["host_bytes_s"]
+        own["bandwidth_bytes_s"], own["over_pcie"] = instances["host_bytes_s"], tier.bandwidth_bytes_s is None
         if tier.bandwidth_bytes_s is not None:
             own["bandwidth_bytes_s"] = tier.bandwidth_bytes_s
         own["latency_s"] = tier.latency_s

@@ -76,6 +76,10 @@ class Hooks:
         """The instances that compute r together; None: one does all."""
         return None
 
+    def reconfigure(self, s: Simulation, i: Instance) -> bool:
+        """Whether i runs with the GPUs that work now."""
+        return False
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""
         return ()

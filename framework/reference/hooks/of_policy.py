@@ -162,6 +162,9 @@ class PolicyHooks(Hooks):
         answer: SpanRow | None = self.ask("span", r.id)
         return answer
 
+    def reconfigure(self, s: Simulation, i: Instance) -> bool:
+        return int(self.ask("reconfigure", i.id)) > 0
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         self.ask("on_finish", r.id)
         return [_action(action, self.reasons) for action in self._answers.actions]
