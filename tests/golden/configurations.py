@@ -188,6 +188,12 @@ _POLICIES = {
         "policy=taichi engine.kv_tokens=24576 policy.tpot_s=0.015625 policy.full=0.5 " + _APART + _REQUESTS,
         positive=("migrations",),
     ),
+    "taichi_context": Golden(
+        "policy=taichi engine.kv_tokens=24576 policy.tpot_s=0.015625 policy.full=0.5 policy.flow=change "
+        "policy.estimate=context " + _APART + _REQUESTS,
+        positive=("migrations",),
+        unlike="taichi",
+    ),
     "arrow": Golden(
         "policy=arrow policy.ttft_s=0.25 policy.donor=1.0 policy.period_s=0.25 policy.passes=1 policy.cooldown_s=1 "
         + _APART
