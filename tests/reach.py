@@ -180,7 +180,31 @@ def _release_pin(s: Simulation, r: Request) -> Names:
         yield "time of a pin that ended before"
 
 
+def _prefetch(s: Simulation, r: Request, ttl_s: float) -> Names:
+    yield "prefetch due"
+    i = s.instances[r.instance]
+    run = prefixes.known_prefix(s, i, r, s.hash_tokens * len(r.hash_ids) + 1)
+    yield from ["prefetch without room for all"] * (prefixes.loadable_run(s, i, r) != run)
+    yield from ["prefetch of what the cache has"] * bool(run and all(id in i.cache.references for id in run))
+
+
+def _pass_time(s: Simulation, r: Request) -> Names:
+    if r.prefetch_ttl_s is not None and r.has_next:
+        yield "prefetch whose next call has come"
+    if r.load_ttl_s and not r.loading and r not in s.instances[r.instance].pinned:
+        yield "prefetch that others broke, or TTL that had ended"
+
+
+def _finish_load(s: Simulation, i: Instance, r: Request) -> Names:
+    yield "prefetched"
+    yield from ["prefetched to another instance"] * (i.id not in (r.prefill_instance, r.decode_instance))
+    yield from ["prefetched blocks that are there by now"] * any(id in i.cache.references for id in r.loading)
+    yield from ["prefetched for one that waits"] * (bool(i.waiting) and pins.waits_for_load(s, i))
+    yield from ["prefetched in a step"] * i.busy
+
+
 def _break_pin(i: Instance) -> Names:
+    yield from ["load broken"] * bool(i.pinned[0].loading)
     yield "pin broken" if i.running or i.prefilling else "pin broken for what waits"
     shared = {id for other in i.pinned[1:] for id in i.cache.held.get(other.id, [])}
     yield from ["pin broken with blocks that another pins"] * bool(shared & {*i.cache.held.get(i.pinned[0].id, [])})
@@ -227,7 +251,7 @@ def _finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
             yield "admitted with room for outputs to come" if found else "output to come bars an admission"
 
 
-def _may_come(i: Instance) -> Names:
+def _may_come(s: Simulation, i: Instance) -> Names:
     if i.closed and i.running and i.waiting:
         yield "admission that is closed"
 
@@ -377,7 +401,7 @@ def _take_role(s: Simulation, i: Instance) -> Names:
 def _admit(s: Simulation, i: Instance, covered: int) -> Names:
     r = min(i.waiting)[2]
     ids = prefixes.matched_prefix(s, i, r)
-    if not (kv.may_come(i) and kv.has_seat(i) and kv.has_blocks(s, i, None)):
+    if not (kv.may_come(s, i) and kv.has_seat(i) and kv.has_blocks(s, i, None)):
         yield "admitted for its first chunk alone"
     if i.present_watermark < i.watermark and i.cache.available - s.blocks_of(i, covered) < i.watermark:
         yield "admitted below the watermark"
@@ -1002,6 +1026,9 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "ask_about": _ask_about,
     "release_pin": _release_pin,
     "break_pin": _break_pin,
+    "prefetch": _prefetch,
+    "pass_time": _pass_time,
+    "finish_load": _finish_load,
     "end_pins": _end_pins,
     "may_come": _may_come,
     "settle_reserve": _settle_reserve,
@@ -1164,6 +1191,7 @@ MECHANISMS = {
     "states": "admitted with its states",
     "pins": "pin used",
     "spans": "step of several instances",
+    "prefetches": "prefetched",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -1173,11 +1201,11 @@ EXCLUDED |= {
     (other, "spans")
     for other in (
         *("swap", "roles", "cut", "prefix cache", "stores", "fetch", "layers ahead", "drafts", "ranks", "pipeline"),
-        *("concurrent", "reserve", "asynchronous", "lockstep", "scaling", "states", "pins"),
+        *("concurrent", "reserve", "asynchronous", "lockstep", "scaling", "states", "pins", "prefetches"),
     )
 }
 EXCLUDED |= {(other, "fewer GPUs") for other in ("ranks", "pipeline", "lockstep")} | {("fewer GPUs", "spans")}
-EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins")}
+EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins", "prefetches")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
@@ -1201,6 +1229,7 @@ _SHARES |= {
     "pinned": 40,
     "spanning": 40,
     "narrowed": 16,
+    "prefetched": 60,
 }
 _OFTEN = {
     "impatient": 160,
@@ -1214,6 +1243,7 @@ _OFTEN = {
     "late": 40,
     "spanning": 600,
     "narrowed": 120,
+    "prefetched": 600,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more

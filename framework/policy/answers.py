@@ -13,7 +13,7 @@ from framework.errors import PolicyError, shown
 from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
 from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
-from framework.policy.retention import retention_of
+from framework.policy.retention import Retention, retention_of
 from framework.policy.spans import SpanRow, span_row
 from framework.policy.values import as_floats, index
 from framework.policy.view import Cluster, Floats, Integers, Request
@@ -138,7 +138,7 @@ class Answers:
             return REFUSED - self.number_of(answer)
         return self._instance(hook, answer, r)
 
-    def _retention(self, hook: str, answer: Any, r: int) -> tuple[float, int]:
+    def _retention(self, hook: str, answer: Any, r: int) -> Retention:
         return retention_of(answer, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"))
 
     def _span(self, hook: str, answer: Any, r: int) -> SpanRow | None:

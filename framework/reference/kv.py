@@ -8,7 +8,7 @@ from framework.codes import PREFILL
 from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
-from framework.reference.pins import break_pins
+from framework.reference.pins import break_pins, waits_for_load
 from framework.reference.prefixes import enter_read, free_ended, free_kv, matched_prefix, read_stores
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
@@ -17,9 +17,9 @@ from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.duration import choose_depth
 
 
-def may_come(i: Instance) -> bool:
+def may_come(s: Simulation, i: Instance) -> bool:
     """Whether anything waits, and admission is open."""
-    if not i.waiting:
+    if not i.waiting or waits_for_load(s, i):
         return False
     return not i.running or (not i.closed and i.totals["decode_steps"] >= i.admission_opens)
 

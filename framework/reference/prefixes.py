@@ -35,6 +35,18 @@ def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
     return ids
 
 
+def loadable_run(s: Simulation, i: Instance, r: Request) -> list[int]:
+    """Ids of the leading blocks of r, in the cache or a store of i, for which there is room in the cache."""
+    room, ids = i.cache.available - i.present_watermark, []
+    for id in known_prefix(s, i, r, s.hash_tokens * len(r.hash_ids) + 1):
+        if id not in i.cache.references or i.cache.idle_blocks([id]):
+            room -= i.cache.blocks_per_id
+        if room < 0:
+            break
+        ids.append(id)
+    return ids
+
+
 def read_stores(s: Simulation, i: Instance, r: Request, ids: list[int]) -> None:
     """Read from stores what the cache lacks."""
     places = [r.hash_ids.index(id) for id in ids]

@@ -145,7 +145,9 @@ class Simulation:
     @property
     def goes_on(self) -> bool:
         """Whether anything is to come except ticks, changes of role, and faults."""
-        return self.outstanding > 0 or any(i.down or i.hung or i.link_share == 0 for i in self.instances)
+        if self.outstanding > 0 or any(i.down or i.hung or i.link_share == 0 for i in self.instances):
+            return True
+        return any(r.loading for i in self.instances for r in i.pinned)
 
     @property
     def unserved(self) -> int:

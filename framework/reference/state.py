@@ -94,6 +94,9 @@ class Request:
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
     swapped_out: bool = False  # its KV is in host memory
     has_next: bool = False  # a call that waits for it has been admitted, or has ended before
+    prefetch_ttl_s: float | None = None  # TTL from its prefetch on, while that is to come
+    loading: list[int] = field(default_factory=list)  # blocks that are being loaded for it, while it is pinned
+    load_ttl_s: float = 0.0  # TTL from the end of that load on
     join_step: int = 0  # decode steps of its instance when it began to decode there, or continued
     joined_with: int = 0  # tokens that it had emitted at that time
     spanned: bool = False  # several instances compute it, now or when it is computed next
@@ -199,6 +202,7 @@ class Instance:
     kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
     pinned: list[Request] = field(default_factory=list)  # ended, with their cached blocks pinned, the oldest pin first
     pins_broken: int = 0  # pins that ended because others needed the room
+    loads_end_s: float = 0.0  # time at which the last of the loads ends for requests that have ended
     shares: list[Span] = field(default_factory=list)  # spans that have claimed it or hold KV here
     ready: bool = False  # it stands ready for the step of a span
     looked: bool = False  # who waits for a span has been asked about before its next step

@@ -139,6 +139,7 @@ EVENTS = (
         "evicted by rank before an older block",
     ),
     "time of a pin that ended before",
+    *("prefetch due", "prefetched", "prefetch whose next call has come", "prefetch without room for all"),
     *("asked again by which instances", "step of several instances", "instances that pause their decodes for others"),
     "KV on several instances",
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
@@ -152,6 +153,7 @@ RARE_EVENTS = (  # that few runs do not reach
     *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
     *("call that waited for one that was not served", "asked about KV that has been used", "pins ended by going off"),
+    *("prefetched for one that waits", "prefetched to another instance", "load broken", "prefetched in a step"),
     *("to be computed again by several instances", "instances that another request has claimed"),
     *("crash in a step of several instances", "crash where KV of others is", "step of a span of one instance"),
     *("chunk loaded from a store", "loaded from a store that takes what is evicted"),
@@ -162,7 +164,7 @@ RARE_EVENTS = (  # that few runs do not reach
     *("preempted request that waits behind others", "suspended while it is swapped out"),
 )
 MEET_SELDOM = frozenset(
-    {"fewer GPUs", "gateway", "patience", "pins", "programs", "reports", "scaling", "spans", "states"}
+    {"fewer GPUs", "gateway", "patience", "pins", "prefetches", "programs", "reports", "scaling", "spans", "states"}
 )
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 

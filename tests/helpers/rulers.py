@@ -29,6 +29,7 @@ from framework.policy import (
 )
 from framework.policy.predictor import Predictor
 from framework.policy.reports import Reported as ReportedInspection
+from framework.policy.retention import Retention
 from framework.policy.spans import SpanRow, span_row
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
@@ -77,6 +78,7 @@ OPTIONAL_HOOKS = (
         "select",
         "on_finish",
         "on_call_end",
+        "prefetch",
         "span",
         "reconfigure",
         "on_tick",
@@ -110,7 +112,9 @@ class Rules:
     select: str = ""
     on_finish: str = ""
     on_call_end: str = ""  # "any", or "all": each call that ends is pinned
-    ttl_exponent: int = -5  # of the seconds of pins
+    ttl_exponent: int = -5  # of the seconds of pins, and until prefetches
+    prefetches: int = 0  # of each eight calls that end, so many are prefetched
+    prefetch: str = ""
     span: str = ""  # "some", "most" or "all" of the requests are computed by several instances
     reconfigure: str = ""  # "hash": in three of four cases
 
@@ -304,16 +308,27 @@ class Ruler:
         self.note("on_finish", request, look)
         return self.decisions(look, request) if self.rules.decide else []
 
-    def on_call_end(self, look: Look, request: int) -> tuple[float, int]:
-        """The TTL of its pin, seconds, and the rank of its blocks."""
+    def on_call_end(self, look: Look, request: int) -> Retention:
+        """The TTL of its pin, the rank of its blocks, and when they are prefetched."""
         self.note("on_call_end", request, look)
-        draw = mix(self.rules.seed, 28, request)
+        draw, unit_s = mix(self.rules.seed, 28, request), 2.0**self.rules.ttl_exponent
         rank = (NO_RANK, 0, 0, -8, -1, 3, 7)[(draw >> 16) % 7]
         if rank == NO_RANK:
-            return 0.0, rank
+            return Retention()
+        prefetch_s = None
+        if (draw >> 32) % 8 < self.rules.prefetches:
+            prefetch_s, rank = (draw >> 24) % 24 * unit_s, (-8, rank)[(draw >> 40) % 2]
         if self.rules.on_call_end == "all" or draw % 4 == 0:
-            return float("inf"), rank
-        return (draw >> 8) % 40 * 2.0**self.rules.ttl_exponent * (draw % 4 > 1), rank
+            return Retention(float("inf"), rank, prefetch_s)
+        return Retention((draw >> 8) % 40 * unit_s * (draw % 4 > 1), rank, prefetch_s)
+
+    def prefetch(self, look: Look, request: int, instance: int) -> int:
+        """The instance where it has ended, or any; at times none."""
+        self.note("prefetch", request, look)
+        draw = mix(self.rules.seed, 32, request)
+        if draw % 8 == 0:
+            return -1
+        return instance if self.rules.prefetch == "own" else (draw >> 8) % len(look.roles)
 
     def span(self, look: Look, request: int, tokens: int) -> Span | None:
         """Of one to all instances, of which a part keep some of `tokens` tokens; it waits at times while others run."""
@@ -654,8 +669,11 @@ class RuledHooks(Hooks):
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_finish(self._front_look(s), r.id)
 
-    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
+    def on_call_end(self, s: Simulation, r: Request) -> Retention:
         return self.ruler.on_call_end(self._look(s), r.id)
+
+    def prefetch(self, s: Simulation, r: Request) -> int:
+        return self.ruler.prefetch(self._front_look(s), r.id, r.instance)
 
     def span(self, s: Simulation, r: Request) -> SpanRow | None:
         tokens = r.input_tokens + r.emitted
@@ -807,8 +825,12 @@ def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable
 
 
 def _on_call_end(self: _Ruled, request: RequestView, cluster: Cluster) -> Retain | None:
-    ttl_s, rank = self.ruler.on_call_end(self.look(cluster), request.id)
-    return Retain(ttl_s, rank) if rank != NO_RANK else None
+    answer = self.ruler.on_call_end(self.look(cluster), request.id)
+    return Retain(*answer) if answer.rank != NO_RANK else None
+
+
+def _prefetch(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.prefetch(self.look(cluster), request.id, int(cluster.requests.instance[request.id]))
 
 
 def _span(self: _Ruled, request: RequestView, cluster: Cluster) -> Span | None:
@@ -863,6 +885,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "select": _select,
     "on_finish": _on_finish,
     "on_call_end": _on_call_end,
+    "prefetch": _prefetch,
     "span": _span,
     "reconfigure": _reconfigure,
     "on_tick": _on_tick,

@@ -80,7 +80,9 @@ REQUEST = record(
     ("migrated_kv", "i8"),  # KV tokens that its migration has copied so far
     ("sent_until", "f8"),  # count of that channel's bytes at which all of its own have been sent
     ("complete_s", "f8"),  # time before which its last byte cannot arrive
-    ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
+    # seconds between its last byte and the end of the copy; once it has ended, the TTL that begins with its prefetch,
+    # -1: it has none to come or under way
+    ("landing_s", "f8"),
     ("channel", "i4"),  # channel of its copy, -1: none, or not any more
     ("previous", "i4"),  # request of that channel whose copy ends before its own
     ("priority", "i4"),  # priority in the trace, the larger the more urgent
@@ -245,6 +247,9 @@ INSTANCE = record(
     ("provisioning_s", "f8"),  # seconds of start_s before it reads its weights
     ("source_s", "f8"),  # seconds for which the source of its weights then serves no other start, 0: it serves all
     ("reversals", "i8"),  # its changes that turned the number of instances of a phase back
+    # Prefetches.
+    ("loading", "i8"),  # pinned requests whose blocks are being loaded
+    ("loads_end_s", "f8"),  # time at which the last of these loads ends
 )
 
 # A row of the step log: a leap that has ended.

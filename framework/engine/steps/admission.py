@@ -7,6 +7,7 @@ from framework.compiler.decorators import inner, unlikely
 from framework.engine.events.ask import is_asked
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import close_admission, keeps_reserve
+from framework.engine.kv.pins import waits_for_load
 from framework.engine.kv.prefix_cache import (
     cached_among,
     enter_read,
@@ -59,6 +60,8 @@ def _is_open(s: State, i: int) -> bool:
     """Whether a request waits at i and i's decodes, swapped and preempted requests leave admission open."""
     inst = s.instances[i]
     if inst.waiting_root < 0 or inst.preempted or inst.swapped > 0:
+        return False
+    if unlikely(inst.loading > 0) and waits_for_load(s, i, inst.waiting_root):
         return False
     if inst.running > 0 and (inst.decode_steps < inst.admission_opens or unlikely(inst.closed)):
         return False

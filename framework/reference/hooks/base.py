@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import NO_RANK
+from framework.policy.retention import Retention
 from framework.policy.spans import SpanRow
 from framework.reference.state import Instance, Request
 
@@ -84,6 +84,10 @@ class Hooks:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""
         return ()
 
-    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
-        """The TTL of the pin of r, which has ended, in seconds, 0: there is none; and the rank of its blocks."""
-        return 0.0, NO_RANK
+    def on_call_end(self, s: Simulation, r: Request) -> Retention:
+        """What becomes of the blocks of r, which has ended."""
+        return Retention()
+
+    def prefetch(self, s: Simulation, r: Request) -> int:
+        """The instance that loads the blocks of r, -1: none."""
+        return r.instance

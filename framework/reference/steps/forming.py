@@ -66,7 +66,7 @@ def form_chunks(s: Simulation, i: Instance, spent: list[int], preempted: bool) -
 
 def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[Chunk]) -> None:
     """Admit new requests, each with its first chunk, which joins the others of the step; `spent` of the budgets."""
-    while not i.swapped and may_come(i):
+    while not i.swapped and may_come(s, i):
         r, rank = min(i.waiting)[2], i.coming_rank
         cached = s.hash_tokens * len(matched_prefix(s, i, r))
         tokens = first_chunk(s, i, r, cached, spent[rank], chunks)
@@ -125,7 +125,7 @@ def form_static(s: Simulation, i: Instance) -> Form:
     swap_in(s, i, preempted)
     if i.running:
         return selected(i), []
-    while not preempted and not i.swapped and may_come(i) and finds_room(s, i):
+    while not preempted and not i.swapped and may_come(s, i) and finds_room(s, i):
         r = min(i.waiting)[2]
         admit(s, i, r.goal)
         share_chunk(s, i, r, r.goal)
@@ -180,7 +180,7 @@ def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> 
             share_chunk(s, i, r, r.prefill_until)
             chunks.append((r, r.prefilled, r.prefill_until - r.prefilled))
     spent += sum(tokens for _, _, tokens in chunks)
-    while not barred and not i.chunk_preempted and not i.swapped and may_come(i):
+    while not barred and not i.chunk_preempted and not i.swapped and may_come(s, i):
         r = min(i.waiting)[2]
         tokens = r.goal - s.hash_tokens * len(matched_prefix(s, i, r))
         if is_full(i, spent, chunks, tokens) or not finds_room(s, i):
