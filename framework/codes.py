@@ -59,11 +59,15 @@ MODES = {
     SCHEDULE,
 ) = range(12)
 # What happens at a fault.
-CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN = range(5)
-WHAT_FAILS = {"crash": CRASH, "detection": DETECTION, "hang": HANG, "link": LINK_FAULT, "slowdown": SLOWDOWN}
-# What becomes of a request that a crash drops: it is computed again, restored from a backup, or it fails; or a
-# decision to cancel it had not been carried out yet.
-RECOMPUTED, RESTORED, LOST, CALLED_OFF = range(4)
+CRASH, DETECTION, HANG, LINK_FAULT, SLOWDOWN, REPAIR = range(6)
+WHAT_FAILS = {
+    "crash": CRASH,
+    "detection": DETECTION,
+    "hang": HANG,
+    "link": LINK_FAULT,
+    "slowdown": SLOWDOWN,
+    "repair": REPAIR,
+}
 # Live migration of a decoding request: the copy runs, or the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.

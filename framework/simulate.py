@@ -161,7 +161,7 @@ def _result(
         events=replayed.events,
         steps=replayed.steps,
         requests=outcomes,
-        instances=replayed.instances,
+        instances=_whole(replayed.instances, setting),
         tiers=replayed.tiers,
         crashes=replayed.crashes,
         drops=replayed.drops,
@@ -176,6 +176,16 @@ def _result(
         replay_s=replayed.replay_s,
         hooks_s=replayed.hooks_s,
     )
+
+
+def _whole(instances: NDArray[np.void], setting: Setting) -> NDArray[np.void]:
+    """The instances with the blocks of all their GPUs, so that shares of memory are those of what is paid for."""
+    if setting.fewer:
+        blocks = np.array([setting.kv_blocks(pool) for pool in setting.cluster.pools])
+        lacking = blocks[instances["pool"]] - instances["total_blocks"]
+        for name in ("total_blocks", "free_blocks"):
+            instances[name] += lacking
+    return instances
 
 
 def _silent(ended: int, total: int) -> None:

@@ -43,6 +43,7 @@ from framework.reference.gateway import look
 from framework.reference.gateway.gate import Flow
 from framework.reference.giving_up import GAVE_UP
 from framework.reference.holdings import coming
+from framework.reference.options import Spec
 from framework.reference.simulation import Simulation
 from framework.reference.spans import together as spans
 from framework.reference.spans.span import Span
@@ -179,7 +180,31 @@ def _release_pin(s: Simulation, r: Request) -> Names:
         yield "time of a pin that ended before"
 
 
+def _prefetch(s: Simulation, r: Request, ttl_s: float) -> Names:
+    yield "prefetch due"
+    i = s.instances[r.instance]
+    run = prefixes.known_prefix(s, i, r, s.hash_tokens * len(r.hash_ids) + 1)
+    yield from ["prefetch without room for all"] * (prefixes.loadable_run(s, i, r) != run)
+    yield from ["prefetch of what the cache has"] * bool(run and all(id in i.cache.references for id in run))
+
+
+def _pass_time(s: Simulation, r: Request) -> Names:
+    if r.prefetch_ttl_s is not None and r.has_next:
+        yield "prefetch whose next call has come"
+    if r.load_ttl_s and not r.loading and r not in s.instances[r.instance].pinned:
+        yield "prefetch that others broke, or TTL that had ended"
+
+
+def _finish_load(s: Simulation, i: Instance, r: Request) -> Names:
+    yield "prefetched"
+    yield from ["prefetched to another instance"] * (i.id not in (r.prefill_instance, r.decode_instance))
+    yield from ["prefetched blocks that are there by now"] * any(id in i.cache.references for id in r.loading)
+    yield from ["prefetched for one that waits"] * (bool(i.waiting) and pins.waits_for_load(s, i))
+    yield from ["prefetched in a step"] * i.busy
+
+
 def _break_pin(i: Instance) -> Names:
+    yield from ["load broken"] * bool(i.pinned[0].loading)
     yield "pin broken" if i.running or i.prefilling else "pin broken for what waits"
     shared = {id for other in i.pinned[1:] for id in i.cache.held.get(other.id, [])}
     yield from ["pin broken with blocks that another pins"] * bool(shared & {*i.cache.held.get(i.pinned[0].id, [])})
@@ -226,7 +251,7 @@ def _finds_room(s: Simulation, i: Instance, tokens: int | None = None) -> Names:
             yield "admitted with room for outputs to come" if found else "output to come bars an admission"
 
 
-def _may_come(i: Instance) -> Names:
+def _may_come(s: Simulation, i: Instance) -> Names:
     if i.closed and i.running and i.waiting:
         yield "admission that is closed"
 
@@ -376,7 +401,7 @@ def _take_role(s: Simulation, i: Instance) -> Names:
 def _admit(s: Simulation, i: Instance, covered: int) -> Names:
     r = min(i.waiting)[2]
     ids = prefixes.matched_prefix(s, i, r)
-    if not (kv.may_come(i) and kv.has_seat(i) and kv.has_blocks(s, i, None)):
+    if not (kv.may_come(s, i) and kv.has_seat(i) and kv.has_blocks(s, i, None)):
         yield "admitted for its first chunk alone"
     if i.present_watermark < i.watermark and i.cache.available - s.blocks_of(i, covered) < i.watermark:
         yield "admitted below the watermark"
@@ -754,6 +779,8 @@ def _resume(s: Simulation, i: Instance, r: Request) -> Names:
         yield "resumed without a seat" if i.seats >= i.max_batch else "resumed with its KV"
     elif r.swapped_out:
         yield "resumed from host memory"
+    elif r.suspended and i.role & PREFILL and not s.fits(i, r):
+        yield "resumed where it no longer fits"
     elif r.suspended:
         yield "resumed" if i.role & PREFILL or s.recomputes_here(r) else "resumed elsewhere"
 
@@ -899,21 +926,34 @@ def _crash_of(s: Simulation, i: Instance) -> Names:
     yield from (name for name, is_so in there.items() if is_so)
 
 
-def _settle(s: Simulation, r: Request, lost_tokens: int) -> Names:
+def _lose_gpus(s: Simulation, i: Instance, this: Any) -> Names:
+    if this.gpus == 0:
+        return
+    yield "lost GPUs"
+    yield from ["lost GPUs that were back before"] * (i.spec is not i.whole)
+    if not s.options.narrow[i.spec.pool, this.gpus].total_blocks:
+        yield "too few GPUs left for the model"
+
+
+def _repair(s: Simulation, i: Instance, this: Any) -> Names:
+    if i.spec is i.whole:
+        return
+    yield "GPUs repaired of an instance that is off" if i.off_since_s is not None else "GPUs repaired"
+
+
+def _reconfigures(s: Simulation, i: Instance) -> Names:
+    yield from ["asked whether to reconfigure"] * ("reconfigure" in s.hooks.overrides)
+
+
+def _take_spec(s: Simulation, i: Instance, spec: Spec) -> Names:
+    if spec is not i.spec:
+        yield "goes on with fewer GPUs" if spec is not i.whole else "goes on with all GPUs again"
+
+
+def _settle(s: Simulation, r: Request) -> Names:
     yield "dropped by a crash"
     yield from ["dropped with tokens that it has emitted"] * (r.emitted > 0)
-    restores = s.options.engine.faults.recovery == "restore"
-    yield from ["dropped again before it was restored"] * (restores and not lost_tokens and r.backed_up > 0)
     yield from ["dropped where a decision awaits it"] * any(entry.action[1] == r.id for entry in s.postponed)
-
-
-def _read_backup(s: Simulation, i: Instance, r: Request, cached: int) -> Names:
-    if r.prefilled > cached:
-        yield "restored from a backup"
-        yield from ["restored behind a cached prefix"] * (cached > 0)
-        yield from ["restored but for its last token"] * (r.prefilled == r.goal - 1)
-        yield from ["restored up to its split"] * (r.split > 0)
-        yield from ["restored where prefills have a stream"] * (i.mode == "concurrent")
 
 
 def _route_parked(s: Simulation) -> Names:
@@ -986,6 +1026,9 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "ask_about": _ask_about,
     "release_pin": _release_pin,
     "break_pin": _break_pin,
+    "prefetch": _prefetch,
+    "pass_time": _pass_time,
+    "finish_load": _finish_load,
     "end_pins": _end_pins,
     "may_come": _may_come,
     "settle_reserve": _settle_reserve,
@@ -1048,8 +1091,11 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "fail": _fail,
     "hang": _hang,
     "crash": _crash,
+    "lose_gpus": _lose_gpus,
+    "repair": _repair,
+    "reconfigures": _reconfigures,
+    "take_spec": _take_spec,
     "settle": _settle,
-    "read_backup": _read_backup,
     "come_back": _always("back after a crash"),
     "lose_kv": _always("prefilled where nobody decodes"),
     "park": _always("parked"),
@@ -1135,6 +1181,7 @@ MECHANISMS = {
     "suspension": "resumed",
     "cancellation": "cancelled",
     "crashes": "dropped by a crash",
+    "fewer GPUs": "goes on with fewer GPUs",
     "slow-downs": "step of a slow instance",
     "patience": "sent again",
     "reports": "asked by a report",
@@ -1144,6 +1191,7 @@ MECHANISMS = {
     "states": "admitted with its states",
     "pins": "pin used",
     "spans": "step of several instances",
+    "prefetches": "prefetched",
 }
 _SHARED = ("copies between the same two instances", "copies that share a sender", "copies that share a receiver")
 # Pairs that exclude each other, by the rules of the engine or by what they are.
@@ -1153,10 +1201,11 @@ EXCLUDED |= {
     (other, "spans")
     for other in (
         *("swap", "roles", "cut", "prefix cache", "stores", "fetch", "layers ahead", "drafts", "ranks", "pipeline"),
-        *("concurrent", "reserve", "asynchronous", "lockstep", "scaling", "states", "pins"),
+        *("concurrent", "reserve", "asynchronous", "lockstep", "scaling", "states", "pins", "prefetches"),
     )
 }
-EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins")}
+EXCLUDED |= {(other, "fewer GPUs") for other in ("ranks", "pipeline", "lockstep")} | {("fewer GPUs", "spans")}
+EXCLUDED |= {(shared, "states") for shared in ("prefix cache", "stores", "fetch", "pins", "prefetches")}
 
 
 # Of 500 runs, so many of each family: chosen such that what is rarest happens often enough.
@@ -1179,6 +1228,8 @@ _SHARES |= {
     "stateful": 40,
     "pinned": 40,
     "spanning": 40,
+    "narrowed": 16,
+    "prefetched": 60,
 }
 _OFTEN = {
     "impatient": 160,
@@ -1191,6 +1242,8 @@ _OFTEN = {
     "tiered": 200,
     "late": 40,
     "spanning": 600,
+    "narrowed": 120,
+    "prefetched": 600,
 }  # the same of more than `_FEW` runs: what is rarest there, and meets most seldom
 _FEW = 500
 _WHOLE = 508  # what the shares are parts of; all of them are more
@@ -1204,6 +1257,7 @@ _BEGIN = {
     "gateway": 140,
     "programs": 34,
     "pinned": 75,
+    "narrowed": 40,
 }
 
 

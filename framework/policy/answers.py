@@ -13,7 +13,7 @@ from framework.errors import PolicyError, shown
 from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
 from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
-from framework.policy.retention import retention_of
+from framework.policy.retention import Retention, retention_of
 from framework.policy.spans import SpanRow, span_row
 from framework.policy.values import as_floats, index
 from framework.policy.view import Cluster, Floats, Integers, Request
@@ -73,6 +73,7 @@ class Answers:
             "skips": self._skips,
             "retention": self._retention,
             "span": self._span,
+            "choice": self._choice,
         }
         check, name = kinds[hook.answer], hook.name
         cluster = self._fronts.get(name, self._cluster)
@@ -97,6 +98,11 @@ class Answers:
         if not isinstance(answer, (bool, np.bool_)):
             raise self.error(hook, f"{shown(answer)}; return True, False or a reason")
         return 0 if answer else REASON_POLICY
+
+    def _choice(self, hook: str, answer: Any, i: int) -> int:
+        if not isinstance(answer, (bool, np.bool_)):
+            raise self.error(hook, f"{shown(answer)} for instance {i}; return True or False")
+        return int(answer)
 
     def number_of(self, reason: str) -> int:
         """The number of a reason, which is noted if it is new."""
@@ -132,7 +138,7 @@ class Answers:
             return REFUSED - self.number_of(answer)
         return self._instance(hook, answer, r)
 
-    def _retention(self, hook: str, answer: Any, r: int) -> tuple[float, int]:
+    def _retention(self, hook: str, answer: Any, r: int) -> Retention:
         return retention_of(answer, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"))
 
     def _span(self, hook: str, answer: Any, r: int) -> SpanRow | None:

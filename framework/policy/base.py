@@ -266,6 +266,14 @@ class Policy:
         """
         return None
 
+    def prefetch(self, request: Request, cluster: Cluster) -> int:
+        """The instance that loads the KV of a call that has ended, from its tiers, for the next one; -1: none does.
+
+        Asked `prefetch_s` after an answer `Retain(prefetch_s=...)` of `on_call_end`, unless a call that waits for this
+        one has been admitted by then. By default it is the instance on which the call has ended.
+        """
+        return int(cluster.requests.instance[request.id])
+
     def span(self, request: Request, cluster: Cluster) -> Span | None:
         """The instances that compute a request together, and what each of them keeps of its KV; None: one instance does
         all, as `route_prefill` says.
@@ -274,6 +282,14 @@ class Policy:
         asked about again whenever an instance is about to form a step after something changed there.
         """
         return None
+
+    def reconfigure(self, instance: int, cluster: Cluster) -> bool:
+        """Whether an instance runs with the GPUs that work now, of which it has `cluster.instances.gpus`.
+
+        Asked when some of its GPUs have failed: False leaves it down until they are repaired. Asked again at their
+        repair: True takes it down, so that it comes back with all of them. By default `engine.faults.fewer` decides.
+        """
+        return False
 
 
 def overrides(policy: Policy, hook: str) -> bool:

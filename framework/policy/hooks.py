@@ -43,13 +43,17 @@ HOOKS = (
     Hook("select", "instance", "skips", "an instance forms a step of several decodes after something changed", True),
     Hook("on_finish", "request", "actions", "a request has finished, and so has all that its step brings about", True),
     Hook("on_call_end", "request", "retention", "the KV of a request that has finished has come free", True),
+    Hook("prefetch", "request", "instance or none", "the time has come that an answer of `on_call_end` names", True),
     Hook(
         "span", "request", "span", "a request arrives, or is the first that waits for a span when one may begin", True
     ),
+    Hook("reconfigure", "instance", "choice", "GPUs of an instance have failed, or are repaired", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
 # What the front end of the fleet answers, by what instances report; an instance's own scheduler answers the others.
-FRONT_END = frozenset({"admit", "route_prefill", "route_decode", "split_at", "fetch_prefix", "on_tick", "on_finish"})
+FRONT_END = frozenset(
+    {"admit", "route_prefill", "route_decode", "split_at", "fetch_prefix", "on_tick", "on_finish", "prefetch"}
+)
 (
     ADMIT,
     ROUTE_PREFILL,
@@ -64,7 +68,9 @@ FRONT_END = frozenset({"admit", "route_prefill", "route_decode", "split_at", "fe
     SELECT,
     ON_FINISH,
     ON_CALL_END,
+    PREFETCH,
     SPAN,
+    RECONFIGURE,
 ) = range(len(HOOKS))
 
 # The answer if the policy raised: the engine stops and the exception is raised again outside.

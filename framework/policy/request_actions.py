@@ -162,12 +162,19 @@ class Retain:
     Blocks that nobody references are evicted by rank, the lowest first, then by last use. A block keeps its rank until
     another answer changes it or it is evicted; one that no answer was about has rank 0.
 
+    With `prefetch_s` nothing is pinned yet. So many seconds from now on, unless a call that waits for this one has been
+    admitted, the leading blocks that the instance still has in its cache or its tiers (`engine.prefix_stores`) are
+    pinned. Those that only tiers have are loaded meanwhile, and a call that waits for this one is admitted there once
+    they are. The TTL begins then.
+
     Attributes:
-        ttl_s: Seconds from now on for which the blocks are pinned; 0: they are not.
+        ttl_s: Seconds from now on, or from the end of the prefetch on, for which the blocks are pinned; 0: they are
+            not.
         rank: A whole number from -8, which lets them go first, to 7.
+        prefetch_s: Seconds from now on; None: there is no prefetch. A policy that overrides `prefetch` says then where.
 
     Raises:
-        PolicyError: By the run, if `ttl_s` is not a number of at least 0, or there is no such rank.
+        PolicyError: By the run, if `ttl_s` or `prefetch_s` is not a number of at least 0, or there is no such rank.
 
     Example:
         >>> class Patient(servelab.Aggregated):
@@ -179,3 +186,4 @@ class Retain:
 
     ttl_s: float = 0.0
     rank: int = 0
+    prefetch_s: float | None = None

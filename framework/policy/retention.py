@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from framework.codes import LOWEST_RANK, NO_RANK, RANKS
 from framework.policy.actions import Retain
 from framework.policy.values import as_floats, index
 
 
-def retention_of(answer: Any, error: Callable[[str], Exception]) -> tuple[float, int]:
-    """The TTL of a pin, seconds, 0: there is none; and the rank of the blocks. Raises `error` of what is wrong."""
+class Retention(NamedTuple):
+    """What becomes of KV, in numbers: the TTL of a pin, seconds, 0: there is none; the rank of the blocks; the seconds
+    until they are prefetched, None: they are not.
+    """
+
+    ttl_s: float = 0.0
+    rank: int = NO_RANK
+    prefetch_s: float | None = None
+
+
+def retention_of(answer: Any, error: Callable[[str], Exception]) -> Retention:
+    """An answer in numbers. Raises `error` of what is wrong."""
     if answer is None:
-        return 0.0, NO_RANK
+        return Retention()
     if not isinstance(answer, Retain):
         raise error("return Retain(ttl_s, rank), or None")
     ttl_s, rank, last = as_floats(answer.ttl_s), index(answer.rank), LOWEST_RANK + RANKS - 1
@@ -21,4 +32,9 @@ def retention_of(answer: Any, error: Callable[[str], Exception]) -> tuple[float,
         raise error("ttl_s is 0 or more seconds")
     if rank is None or not LOWEST_RANK <= rank <= last:
         raise error(f"a rank is from {LOWEST_RANK} to {last}")
-    return float(ttl_s), rank
+    if answer.prefetch_s is None:
+        return Retention(float(ttl_s), rank)
+    prefetch_s = as_floats(answer.prefetch_s)
+    if prefetch_s is None or prefetch_s.shape != () or not 0 <= prefetch_s < math.inf:
+        raise error("prefetch_s is 0 or more seconds, or None")
+    return Retention(float(ttl_s), rank, float(prefetch_s))

@@ -23,7 +23,7 @@ __all__ = ["Cluster", "Finished", "Floats", "Instances", "Integers", "Request", 
 _INSTANCE_COLUMNS = (
     *("pool", "role", "next_role", "draining_role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens"),
     *("incoming", "incoming_kv_tokens", "swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget"),
-    *("max_batch", "bandwidth_bytes_s", "prefill_percent"),
+    *("max_batch", "bandwidth_bytes_s", "prefill_percent", "gpus"),
 )
 _NONE = Finished(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
@@ -43,6 +43,7 @@ class Instances:
         total_blocks, free_blocks, evictable_blocks: KV blocks; evictable are cached prefixes without a reference.
         token_budget, max_batch: Most tokens of a step, most requests at once.
         prefill_percent: The share of the SMs of its prefill stream, if two streams share it.
+        gpus: The GPUs of each that work.
         bandwidth_bytes_s: Of its network in each direction, in bytes/s, which concurrent copies share.
         step_times: For a policy's own compiled functions, which call `framework.timing.estimate`.
     """
@@ -64,6 +65,7 @@ class Instances:
     evictable_blocks: Integers
     token_budget: Integers
     prefill_percent: Integers
+    gpus: Integers
     max_batch: Integers
     bandwidth_bytes_s: Floats
 
@@ -71,15 +73,20 @@ class Instances:
         self.ids = read_only(ids)
         self._ids = ids
         self._engine = engine
-        tables = read_only(engine.tables.rows), read_only(engine.tables.data)
-        pools, stages = (read_only(engine.instances[name][ids].astype(np.int64)) for name in ("pool", "stages"))
-        self.step_times = StepTimes(*tables, pools, read_only(np.maximum(stages, 1)))
+        self.follow_gpus()
         self._first = int(ids[0]) if len(ids) else 0
         self._consecutive = len(ids) > 0 and bool(np.all(np.diff(ids) == 1))
         if self._consecutive:
             rows = read_only(engine.instances[self._first : self._first + len(ids)])
             for name in _INSTANCE_COLUMNS:
                 setattr(self, name, rows[name])
+
+    def follow_gpus(self) -> None:
+        """Set `step_times` to those of the GPUs that each runs on now."""
+        engine = self._engine
+        tables = read_only(engine.tables.rows), read_only(engine.tables.data)
+        rows, stages = (read_only(engine.instances[name][self._ids].astype(np.int64)) for name in ("row", "stages"))
+        self.step_times = StepTimes(*tables, rows, read_only(np.maximum(stages, 1)))
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         if name in _INSTANCE_COLUMNS:  # reached only if the ids are not consecutive
@@ -191,6 +198,7 @@ class Cluster:
             self._role_changes = changes
             self.prefill = Instances(self._engine, np.flatnonzero(roles & PREFILL))
             self.decode = Instances(self._engine, np.flatnonzero(roles & DECODE))
+            self.instances.follow_gpus()
 
     def finished(self, after: int) -> Finished:
         """The requests that have finished, except the first `after`, as columns in the order of their ends."""

@@ -41,7 +41,12 @@ class Cache:
             if self.references[id] == 0:
                 self.unreferenced.remove(id)
             self.references[id] += 1
-        self.held[request] = list(ids)
+        self.held[request] = [*self.held.get(request, []), *ids]
+
+    def give_back(self, request: int, blocks: int) -> None:
+        """Free some of the private blocks of a request."""
+        self.private[request] -= blocks
+        self.free += blocks
 
     def take(self, request: int, blocks: int) -> None:
         while self.free < blocks:
@@ -130,8 +135,8 @@ class BlockCache(Cache):
             if copy.references == 0:
                 self.idle.remove(copy)
             copy.references += 1
-        self.held_copies[request] = found
-        self.held[request] = list(ids)
+        self.held_copies[request] = [*self.held_copies.get(request, []), *found]
+        self.held[request] = [*self.held.get(request, []), *ids]
 
     def take(self, request: int, blocks: int) -> None:
         while self.free < blocks:

@@ -226,9 +226,9 @@ def queue_anew(s: Simulation, i: Instance, r: Request) -> None:
             park(s, r)
             return
         target = ask_route_prefill(s, r)
-        if not s.fits(target, r):
-            s.end_request(r, FAILED, "kv")
-            return
+    if not s.fits(target, r):  # elsewhere, or because its instance has lost GPUs
+        s.end_request(r, FAILED, "kv")
+        return
     r.instance = target.id
     take_place(s, r)
     target.waiting.append((r.key, r.queue_number, r))

@@ -51,6 +51,7 @@ _OF_THE_TRACE = (
 
 INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("pool", "i4", lambda i: i.spec.pool),
+    ("row", "i4", lambda i: i.spec.row),
     ("role", "i1", lambda i: i.role),
     ("draining_role", "i1", lambda i: i.draining_role),
     ("next_role", "i1", lambda i: i.next_role),
@@ -73,6 +74,7 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("prefill_percent", "i8", lambda i: i.prefill_percent),
     ("bandwidth_bytes_s", "f8", lambda i: i.spec.bandwidth_bytes_s),
     ("stages", "i8", lambda i: i.spec.stages),
+    ("gpus", "i4", lambda i: i.gpus),
     ("off_s", "f8", lambda i: i.off_s),
     ("extrapolation", "f8", lambda i: i.extrapolation),
     ("down", "b1", lambda i: i.down),
@@ -80,7 +82,6 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("stops", "i8", lambda i: i.stops),
     ("reversals", "i8", lambda i: i.reversals),
     ("pins_broken", "i8", lambda i: i.pins_broken),
-    ("restored_tokens", "i8", lambda i: i.restored_tokens),
     *((name, "i8" if name in _COUNTS else "f8", lambda i, name=name: i.totals[name]) for name in INSTANCE_TOTALS),
 )
 
@@ -186,7 +187,7 @@ class ReferenceInspection:
 
     def _prefill_s(self, i: Instance, done: int, tokens: int, most: int) -> float:
         """The seconds of a prefill in steps in which each micro-batch has one chunk like this one."""
-        timing, pool, stages, time_s = self._s.timing, i.spec.pool, i.spec.stages, 0.0
+        timing, pool, stages, time_s = self._s.timing, i.spec.row, i.spec.stages, 0.0
         while done < tokens:
             chunk = min(-(-most // stages), tokens - done)
             time_s += timing.base_s(pool, stages * chunk, 0, stages) + stages * timing.chunk_s(pool, done, chunk)
@@ -220,7 +221,7 @@ class ReferenceInspection:
             return 0.0, 0.0, 0
         r = i.prefilling[0] if i.prefilling else (min(i.waiting) if i.waiting else i.inbox[0])[2]
         done, until = (r.prefilled, r.prefill_until) if i.prefilling else (0, r.goal)
-        chunk, timing, pool = min(tokens, until - done), self._s.timing, i.spec.pool
+        chunk, timing, pool = min(tokens, until - done), self._s.timing, i.spec.row
         attention_s = timing.chunk_s(pool, done, chunk)
         if tokens > chunk:
             attention_s += timing.chunk_s(pool, 0, tokens - chunk)

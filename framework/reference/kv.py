@@ -8,16 +8,8 @@ from framework.codes import PREFILL
 from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
-from framework.reference.pins import break_pins
-from framework.reference.prefixes import (
-    enter_read,
-    free_ended,
-    free_kv,
-    known_tokens,
-    matched_prefix,
-    read_backup,
-    read_stores,
-)
+from framework.reference.pins import break_pins, waits_for_load
+from framework.reference.prefixes import enter_read, free_ended, free_kv, matched_prefix, read_stores
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
 from framework.reference.spans.waiting import await_span
@@ -25,9 +17,9 @@ from framework.reference.state import FAILED, Instance, Request
 from framework.reference.steps.duration import choose_depth
 
 
-def may_come(i: Instance) -> bool:
+def may_come(s: Simulation, i: Instance) -> bool:
     """Whether anything waits, and admission is open."""
-    if not i.waiting:
+    if not i.waiting or waits_for_load(s, i):
         return False
     return not i.running or (not i.closed and i.totals["decode_steps"] >= i.admission_opens)
 
@@ -70,14 +62,13 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
     ids = matched_prefix(s, i, r)
     present = [id for id in ids if id in i.cache.references]
     i.cache.reference(r.id, present)
-    r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), known_tokens(s, i, r)
+    r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
     r.covered, r.caches = covered, True
     lacking = [id for id in ids if id not in present]
     r.counted = 0
     read_stores(s, i, r, lacking)
     i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
     enter_read(i, r, lacking)
-    read_backup(s, i, r, s.hash_tokens * len(ids))
     i.take_in(r)
     i.prefilling.append(r)
     s.give_admission_number(r)

@@ -29,7 +29,7 @@ from framework.reference.faults.crashes import come_back, fail, route_parked
 from framework.reference.gateway.look import keep_report, look
 from framework.reference.holdings import kv_tokens
 from framework.reference.kv import free_deferred
-from framework.reference.pins import deal_with_notices, end_pins, release_pin
+from framework.reference.pins import deal_with_notices, end_pins, pass_time
 from framework.reference.roles import take_role
 from framework.reference.simulation import FAR_OFF, NOT_AWAITED, Simulation
 from framework.reference.spans.together import deal_with_spans, give_back_shares, span_is_due
@@ -143,7 +143,7 @@ def process(s: Simulation, kind: int, id: int) -> None:
     elif kind == GIVE_UP:
         lose_patience(s, s.sent[id])
     elif kind == PIN_END:
-        release_pin(s, s.requests[id])
+        pass_time(s, s.requests[id])
     elif kind == FAULT:
         fail(s, s.instances[id])
     elif kind == REPORT:

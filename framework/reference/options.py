@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -71,6 +71,10 @@ class Spec:
     start_s: float = 0.0  # seconds from switching it on until it takes work
     provisioning_s: float = 0.0  # seconds of these before it reads its weights
     source_s: float = 0.0  # seconds for which the source of weights serves it alone
+    row: int = 0  # of its step times
+    gpus: int = 1
+    shrink_s: float = 0.0  # seconds until it goes on with these GPUs, if it has lost others
+    grow_s: float = 0.0  # seconds until it goes on with all of them again
 
 
 @dataclass(frozen=True)
@@ -157,5 +161,6 @@ class Options:
     decode_slowdown: Sequence[float] = (1.0,) * 101
     weight_bytes: float = 0.0
     faults: Sequence[FaultEvent] = ()  # in the order in which they come
+    narrow: Mapping[tuple[int, int], Spec] = field(default_factory=dict)  # of instances without so many GPUs, by pool
     engine: EngineConfig = field(default_factory=EngineConfig)  # options that have no field of their own here
     chosen_share: float = 0.0  # share of a layer's experts that one token chooses; 0: there are no experts

@@ -25,25 +25,23 @@ def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[in
     return ids
 
 
-def known_tokens(s: Simulation, i: Instance, r: Request) -> int:
-    """KV tokens that r, which waits, need not compute on i: of its cached prefix, or of its backup if that has more."""
-    return max(s.hash_tokens * len(matched_prefix(s, i, r)), min(r.backed_up, r.goal - 1))
-
-
-def read_backup(s: Simulation, i: Instance, r: Request, cached: int) -> None:
-    """Read back to i what the backup of r, which is admitted, has beyond `cached` tokens."""
-    tokens, r.backed_up = r.prefilled - cached, 0
-    if tokens > 0:
-        size = tokens * s.options.kv_bytes_per_token + s.options.state_bytes
-        i.load_s += size / (s.options.engine.faults.restore_bytes_s or i.spec.host_bytes_s)
-        i.restored_tokens += tokens
-
-
 def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
     """Ids of the leading trace blocks of r that i caches, all within its first `kv` tokens."""
     ids: list[int] = []
     for id in r.hash_ids:
         if id not in i.cache.references or s.hash_tokens * (len(ids) + 1) > kv:
+            break
+        ids.append(id)
+    return ids
+
+
+def loadable_run(s: Simulation, i: Instance, r: Request) -> list[int]:
+    """Ids of the leading blocks of r, in the cache or a store of i, for which there is room in the cache."""
+    room, ids = i.cache.available - i.present_watermark, []
+    for id in known_prefix(s, i, r, s.hash_tokens * len(r.hash_ids) + 1):
+        if id not in i.cache.references or i.cache.idle_blocks([id]):
+            room -= i.cache.blocks_per_id
+        if room < 0:
             break
         ids.append(id)
     return ids

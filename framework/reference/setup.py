@@ -10,12 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from framework.engine.setup.config import EngineConfig, Setting, step_row
+from framework.engine.setup.config import EngineConfig, Setting, step_rows
 from framework.errors import InputError
 from framework.reference.options import Drafts, JointKernel, Options, Spec, Tier
 from framework.system.cluster import PoolSpec
 from framework.timing import table
-from framework.timing.rank_row import instance_row
+from framework.timing.rank_row import instance_row, on_fewer_gpus
 from framework.timing.table import StepTables
 from framework.timing.uncertainty.lateness import lateness_s
 
@@ -81,19 +81,19 @@ class TableTime:
 def step_time(setting: Setting) -> TableTime:
     """Step times of the setting's pools."""
     kv, model, pools = setting.engine.kv_compression, setting.model, setting.cluster.pools
-    attention = setting.engine.attention
+    attention, fewer = setting.engine.attention, setting.fewer
+    rows = {pool.name: attention.step_row(instance_row(setting.timing, model, pool)) for pool in pools}
+    pack_s = {pool.name: _token_s(setting, pool, kv.pack_bytes_s) for pool in pools}
     return TableTime(
-        table.stack([attention.step_row(instance_row(setting.timing, model, pool)) for pool in pools]),
+        table.stack([*rows.values(), *(on_fewer_gpus(rows[pool.name], *left[2:4]) for pool, left in fewer)]),
         (kv.prefill_factor, kv.read_factor),
-        tuple(_token_s(setting, pool, kv.pack_bytes_s) for pool in pools),
+        (*pack_s.values(), *(left.work * pack_s[pool.name] for pool, left in fewer)),
     )
 
 
 def shown_tables(setting: Setting) -> StepTables:
     """The tables that a policy is shown: the rows with the format of KV applied."""
-    return table.stack(
-        [step_row(setting.engine, setting.timing, setting.model, pool) for pool in setting.cluster.pools]
-    )
+    return table.stack(step_rows(setting))
 
 
 def options(setting: Setting) -> Options:
@@ -105,6 +105,7 @@ def options(setting: Setting) -> Options:
     return Options(
         engine=engine,
         faults=engine.faults.schedule(cluster).events,
+        narrow=narrow_specs(setting),
         block_tokens=engine.block_tokens,
         watermark=engine.watermark,
         preemption=engine.preemption,
@@ -159,6 +160,28 @@ def specs(setting: Setting) -> list[Spec]:
     return found
 
 
+def narrow_specs(setting: Setting) -> dict[tuple[int, int], Spec]:
+    """Of an instance that has lost GPUs, by its pool and their number; 0 blocks: the model does not fit the others."""
+    cluster, block_tokens, found = setting.cluster, setting.engine.block_tokens, {}
+    losses = setting.engine.faults.schedule(cluster).losses(cluster)
+    for row, ((k, lost), (pool, left)) in enumerate(zip(losses, setting.fewer, strict=True), len(cluster.pools)):
+        whole, blocks = _spec(setting, k, pool), left.kv_tokens // block_tokens
+        most = blocks - math.floor(setting.engine.watermark * blocks)
+        found[k, lost] = replace(
+            whole,
+            row=row,
+            gpus=left.gpus,
+            total_blocks=blocks if most > 0 else 0,
+            reserve_blocks=None if whole.reserve_blocks is None else min(whole.reserve_blocks, most),
+            host_bytes_s=pool.gpu.pcie_bytes_s * left.gpus,
+            memory_bytes_s=whole.memory_bytes_s * (left.gpus / whole.gpus),
+            unpack_s=left.work * whole.unpack_s,
+            shrink_s=left.shrink_s,
+            grow_s=left.grow_s,
+        )
+    return found
+
+
 def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
     engine, blocks, schedule = setting.engine, _blocks(setting, pool), pool.chunk_schedule
     memory_bytes_s = pool.gpu.bandwidth_bytes_s * pool.own_parallelism.gpus
@@ -186,6 +209,8 @@ def _spec(setting: Setting, k: int, pool: PoolSpec) -> Spec:
         start_s=setting.start_s(pool),
         provisioning_s=engine.start.before_load_s(pool),
         source_s=engine.start.source_s(setting.model, pool),
+        row=k,
+        gpus=pool.own_parallelism.gpus,
     )
 
 

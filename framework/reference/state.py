@@ -64,7 +64,6 @@ class Request:
     rank: int = 0  # rank of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
-    backed_up: int = 0  # KV tokens from which it is restored where it is admitted next, after a crash
     rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed on the routed instance
     copy: Copy | None = None  # copy of its KV, or of a prefix
     sent_ahead: bool = False  # true: that copy began before its prefill had ended
@@ -95,6 +94,9 @@ class Request:
     suspended: bool = False  # the policy has taken it off its instance, and has not resumed it
     swapped_out: bool = False  # its KV is in host memory
     has_next: bool = False  # a call that waits for it has been admitted, or has ended before
+    prefetch_ttl_s: float | None = None  # TTL from its prefetch on, while that is to come
+    loading: list[int] = field(default_factory=list)  # blocks that are being loaded for it, while it is pinned
+    load_ttl_s: float = 0.0  # TTL from the end of that load on
     join_step: int = 0  # decode steps of its instance when it began to decode there, or continued
     joined_with: int = 0  # tokens that it had emitted at that time
     spanned: bool = False  # several instances compute it, now or when it is computed next
@@ -174,6 +176,8 @@ class Instance:
     link_share: float = 1.0  # present share of its network's bandwidth
     hung: bool = False  # it hangs, and this is not detected yet
     down: bool = False  # it has crashed; the change under way brings it back
+    whole: Spec = field(init=False)  # its spec with all its GPUs
+    gpus: int = field(init=False)  # that work
     waiting: list[tuple[float, int, Request]] = field(default_factory=list)  # key, queue number
     # requests that came while a step ran, with asynchronous scheduling
     inbox: list[tuple[float, int, Request]] = field(default_factory=list)
@@ -198,6 +202,7 @@ class Instance:
     kept: list[Request] = field(default_factory=list)  # suspended, with their KV here
     pinned: list[Request] = field(default_factory=list)  # ended, with their cached blocks pinned, the oldest pin first
     pins_broken: int = 0  # pins that ended because others needed the room
+    loads_end_s: float = 0.0  # time at which the last of the loads ends for requests that have ended
     shares: list[Span] = field(default_factory=list)  # spans that have claimed it or hold KV here
     ready: bool = False  # it stands ready for the step of a span
     looked: bool = False  # who waits for a span has been asked about before its next step
@@ -221,7 +226,6 @@ class Instance:
     stores: list[Store] = field(default_factory=list)  # the fastest first
     hit_tokens: list[int] = field(default_factory=list)  # tokens found by first admissions, by store
     loaded_bytes: list[float] = field(default_factory=list)
-    restored_tokens: int = 0  # KV tokens that it has read from backups
     closed: bool = False  # a request found no room, and no room has come free since
     # for KV that came free: 1, or 2 if its next step cannot count on it
     opens_after: list[int] = field(default_factory=list)
@@ -234,7 +238,7 @@ class Instance:
     totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(INSTANCE_TOTALS, 0))
 
     def __post_init__(self) -> None:
-        self.group = [self]
+        self.group, self.whole, self.gpus = [self], self.spec, self.spec.gpus
         self.token_budget, self.max_batch, self.mode = self.spec.token_budget, self.spec.max_batch, self.spec.mode
         self.role = self.draining_role = self.next_role = ROLES[self.spec.role] if self.spec.begins_on else OFF
         self.off_since_s = None if self.next_role else self.begin_s

@@ -94,7 +94,7 @@ def cached_tokens(engine: Any, i: int, r: int) -> int:
 
 def _interpreted_prefill_s(engine: InterpretedEngine, i: int, cached: int, prompt: int, most: int) -> float:
     inst = engine.inspection.instances[i]
-    return prefill_alone_s(engine.inspection.tables, inst["pool"], max(1, inst["stages"]), cached, prompt, most)
+    return prefill_alone_s(engine.inspection.tables, inst["row"], max(1, inst["stages"]), cached, prompt, most)
 
 
 @either(_interpreted_prefill_s)
@@ -102,13 +102,13 @@ def prefill_s(engine: Any, i: int, cached: int, prompt: int, most: int) -> float
     """Seconds to prefill a prompt beyond its `cached` tokens on i, alone, in steps of at most `most` tokens."""
     s = attach_at(engine)
     inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
-    time_s: float = prefill_alone_s(tables, inst.pool, max(1, inst.stages), cached, prompt, most)
+    time_s: float = prefill_alone_s(tables, inst.row, max(1, inst.stages), cached, prompt, most)
     return time_s
 
 
 def _interpreted_step_s(engine: InterpretedEngine, i: int, prompt: int, decodes: int, context: int) -> float:
     inst = engine.inspection.instances[i]
-    return step_alone_s(engine.inspection.tables, inst["pool"], max(1, inst["stages"]), prompt, decodes, context)
+    return step_alone_s(engine.inspection.tables, inst["row"], max(1, inst["stages"]), prompt, decodes, context)
 
 
 @either(_interpreted_step_s)
@@ -116,7 +116,7 @@ def step_s(engine: Any, i: int, prompt: int, decodes: int, context: int) -> floa
     """Seconds of one step of i: a whole prompt (0: none) and decodes that read `context` tokens together."""
     s = attach_at(engine)
     inst, tables = s.instances[i], StepTables(s.timing_rows, s.timing_data)
-    time_s: float = step_alone_s(tables, inst.pool, max(1, inst.stages), prompt, decodes, context)
+    time_s: float = step_alone_s(tables, inst.row, max(1, inst.stages), prompt, decodes, context)
     return time_s
 
 

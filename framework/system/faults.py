@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
-from framework.checks import Count, NotNegative, Positive, Whole, at_least, between, check_fields
+from framework.checks import NotNegative, Positive, Whole, at_least, between, check_fields
 from framework.errors import InputError, shown
-from framework.system.cluster import ClusterSpec
+from framework.system.cluster import ClusterSpec, PoolSpec
+from framework.system.fewer_gpus import FewerGpus
 
-Recovery = Literal["recompute", "restore", "fail"]
-RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)  # RECOMPUTED, RESTORED and LOST of `framework.codes`
-What = Literal["crash", "detection", "hang", "link", "slowdown"]
+Recovery = Literal["recompute", "fail"]
+What = Literal["repair", "crash", "detection", "hang", "link", "slowdown"]  # in the order of one time and instance
+_ORDER: tuple[str, ...] = get_args(What)
 
 
 class FaultEvent(NamedTuple):
     """A fault of an instance at `at_s`. `value`: for a crash when it comes back, for a slow-down its factor, for a link
     the share of its bandwidth.
 
-    A crash that is noticed later is a hang, which began at `since_s`, and its detection.
+    A crash that is noticed later is a hang, which began at `since_s`, and its detection. `gpus`: that a crash takes, 0:
+    the whole instance; they work again from their repair on.
     """
 
     at_s: float
@@ -28,6 +30,7 @@ class FaultEvent(NamedTuple):
     what: What
     value: float
     since_s: float = 0.0
+    gpus: int = 0
 
 
 @dataclass(frozen=True, order=True)
@@ -35,13 +38,15 @@ class Crash:
     """An instance makes no progress from `at_s` on, seconds from the start of the trace.
 
     The crash is not detected for `detected_after_s`. Then the instance loses everything that it holds, and is down for
-    `down_s`. Raises InputError for a value out of range.
+    `down_s`. With `gpus` above 0 only so many of its GPUs have failed, and are repaired after `down_s`: before that the
+    instance may go on with the others. Raises InputError for a value out of range.
     """
 
     at_s: NotNegative
     instance: Whole
     down_s: Positive
     detected_after_s: NotNegative = 0.0
+    gpus: Whole = 0
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.crashes: ")
@@ -59,10 +64,12 @@ class Crash:
     @property
     def events(self) -> tuple[FaultEvent, ...]:
         """What happens to the instance."""
+        at_s, i = self.at_s, self.instance
+        repairs = (FaultEvent(self.back_s, i, "repair", 0.0, self.back_s, self.gpus),) * (self.gpus > 0)
         if self.detected_after_s == 0:
-            return (FaultEvent(self.at_s, self.instance, "crash", self.back_s, self.at_s),)
-        detection = FaultEvent(self.detected_s, self.instance, "detection", self.back_s, self.at_s)
-        return FaultEvent(self.at_s, self.instance, "hang", self.back_s, self.at_s), detection
+            return FaultEvent(at_s, i, "crash", self.back_s, at_s, self.gpus), *repairs
+        detection = FaultEvent(self.detected_s, i, "detection", self.back_s, at_s, self.gpus)
+        return FaultEvent(at_s, i, "hang", self.back_s, at_s), detection, *repairs
 
 
 @dataclass(frozen=True, order=True)
@@ -130,21 +137,29 @@ class Schedule:
         """All events of instances, in order."""
         faults: tuple[Crash | Slowdown | LinkFault, ...] = (*self.crashes, *self.slowdowns, *self.links)
         events = [event for one in faults for event in one.events]
-        return tuple(sorted(events, key=lambda event: (*event[:3], event.value < 1, event.value)))
+        return tuple(sorted(events, key=_place))
+
+    def losses(self, cluster: ClusterSpec) -> tuple[tuple[int, int], ...]:
+        """The numbers of GPUs that instances of each pool may lack, as (pool, GPUs), in order."""
+        pools = cluster.pool_of_instance
+        return tuple(sorted({(int(pools[one.instance]), one.gpus) for one in self.crashes if one.gpus}))
+
+
+def _place(event: FaultEvent) -> tuple[float, ...]:
+    """By which events are in order: by time, instance and kind."""
+    return event.at_s, event.instance, _ORDER.index(event.what), event.value < 1, event.value
 
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults of a run: none. `recovery`: whether requests of a crashed instance are computed again, are restored
-    from a backup of their KV, or fail.
+    """The faults of a run: none.
 
-    KV is backed up in whole blocks of `backup_tokens`, and read back at `restore_bytes_s` (None: the bandwidth of all
-    PCIe links of the instance that reads). Raises InputError for a value out of range.
+    `recovery`: whether requests of a crashed instance are computed again, or fail. `fewer`: what becomes of an instance
+    that loses some of its GPUs.
     """
 
     recovery: Recovery = "recompute"
-    backup_tokens: Count = 16
-    restore_bytes_s: Positive | None = None
+    fewer: FewerGpus = field(default_factory=FewerGpus)
 
     def __post_init__(self) -> None:
         check_fields(self, "engine.faults.")
@@ -159,11 +174,7 @@ class Faults:
 
     def engine_options(self) -> Mapping[str, float]:
         """Values of the fields of `OPTIONS` that the compiled part reads."""
-        return {
-            "recovery": RECOVERIES.index(self.recovery),
-            "backup_tokens": self.backup_tokens,
-            "restore_bytes_s": self.restore_bytes_s or 0.0,
-        }
+        return {"fails_dropped": self.recovery == "fail", "goes_on": self.fewer.after_loss == "go_on"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +207,8 @@ class FaultSchedule(Faults):
         _require_instances("crashes", crashes, cluster)
         _require_instances("links", links, cluster)
         _require_instances("slowdowns", slowdowns, cluster)
+        for one in crashes:
+            require_gpus(one, cluster.pools[cluster.pool_of_instance[one.instance]])
         for group in cluster.groups:
             _require_apart("crashes", (one for one in crashes if one.instance in group), "crashes", "down")
         for i in range(cluster.instances):
@@ -206,7 +219,22 @@ class FaultSchedule(Faults):
         return Schedule(tuple(crashes), tuple(slowdowns), tuple(links))
 
 
-_CRASH = "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, and may have detected_after_s"
+def require_gpus(crash: Crash, pool: PoolSpec) -> None:
+    """Raise InputError if the crash takes GPUs of an instance that cannot lose just these."""
+    split = pool.parallelism
+    if crash.gpus and split.pp * split.dp > 1:
+        raise InputError(
+            f"engine.faults: instances of pool {pool.name} ({split}) cannot lose {crash.gpus} of their GPUs and go on;"
+            " set cluster.pp=1 cluster.dp=1, or leave gpus out, and the whole instance crashes"
+        )
+    if crash.gpus and crash.gpus >= split.tp:
+        raise InputError(
+            f"engine.faults.crashes: instance {crash.instance} has {split.tp} GPUs and cannot lose {crash.gpus} of them"
+            " and go on; leave gpus out, and the whole instance crashes"
+        )
+
+
+_CRASH = "a crash is written {instance: 0, at_s: 60.0, down_s: 120.0}, and may have detected_after_s and gpus"
 _SLOWDOWN = "a slow-down is written {instance: 0, at_s: 60.0, for_s: 600.0, factor: 1.5}"
 _LINK = "a fault of a network is written {instance: 0, at_s: 60.0, for_s: 600.0, share: 0.5}"
 _T = TypeVar("_T", Crash, Slowdown, LinkFault)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 import numpy as np
 
 from framework.checks import NotNegative, Positive, Whole, at_least, between
 from framework.errors import InputError
-from framework.system.cluster import ClusterSpec
-from framework.system.faults import Crash, Faults, LinkFault, Schedule, Slowdown
+from framework.system.cluster import ClusterSpec, PoolSpec
+from framework.system.faults import Crash, Faults, LinkFault, Schedule, Slowdown, require_gpus
 
 MOST_FAULTS = 100_000  # most faults of one kind in a run
 _T = TypeVar("_T", Crash, Slowdown, LinkFault)
@@ -27,8 +27,9 @@ class RandomFaults(Faults):
     `down_s`. A restart fails with probability `start_fails`, at its end, and is tried again. The instance of a slow GPU
     takes `slow_factor` times as long for its steps, for `slow_for_s`. A network has `link_share` of its bandwidth for
     `link_for_s`. None: that does not happen. Nothing begins later than `until_s` after the start of the trace. Times
-    between faults are exponential, so an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. Ranks in lockstep
-    crash as one instance, and are slow each on its own. The same `seed` gives the same faults.
+    between faults are exponential, so an instance of G GPUs crashes every `gpu_mtbf_s` / G seconds. With `gpus` above 0
+    a failure takes so many of its GPUs if it has more, and it fails again after their repair. Ranks in lockstep crash
+    as one instance, and are slow each on its own. The same `seed` gives the same faults.
     Raises InputError for a value out of range.
     """
 
@@ -43,6 +44,7 @@ class RandomFaults(Faults):
     link_mtbf_s: Positive | None = None
     link_for_s: Positive = 60.0
     link_share: Annotated[float, between(0, 1)] = 0.0
+    gpus: Whole = 0
     seed: Whole = 0
 
     def schedule(self, cluster: ClusterSpec) -> Schedule:
@@ -50,10 +52,21 @@ class RandomFaults(Faults):
         gpus = [cluster.pools[k].own_parallelism.gpus for k in cluster.pool_of_instance]
         groups = {group.start: sum(gpus[i] for i in group) for group in cluster.groups}
         instances = dict(enumerate(gpus))
-        crashes = self._drawn("gpu_mtbf_s", self.gpu_mtbf_s, self._crash, groups, _CRASHES)
+        crashes = [
+            self._of(cluster.pools[cluster.pool_of_instance[crash.instance]], crash)
+            for crash in self._drawn("gpu_mtbf_s", self.gpu_mtbf_s, self._crash, groups, _CRASHES)
+        ]
         slowdowns = self._drawn("gpu_slow_mtbf_s", self.gpu_slow_mtbf_s, self._slowdown, instances, _SLOWDOWNS)
         links = self._drawn("link_mtbf_s", self.link_mtbf_s, self._link, dict.fromkeys(instances, 1), _LINKS)
         return Schedule(tuple(sorted(crashes)), tuple(sorted(slowdowns)), tuple(sorted(links)))
+
+    def _of(self, pool: PoolSpec, crash: Crash) -> Crash:
+        """The crash of an instance of the pool, of some of its GPUs if that is set and it has more."""
+        if self.gpus == 0 or pool.own_parallelism.gpus <= self.gpus:
+            return crash
+        partial = replace(crash, gpus=self.gpus)
+        require_gpus(partial, pool)
+        return partial
 
     def _crash(self, at_s: float, instance: int, rng: np.random.Generator) -> Crash:
         starts = int(rng.geometric(1 - self.start_fails)) if self.start_fails > 0 else 1

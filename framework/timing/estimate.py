@@ -14,7 +14,8 @@ from framework.timing.table import StepTables, base_s, chunk_s, decode_s, decode
 class StepTimes(NamedTuple):
     """The step times of M instances: the tables of all K pools, as in `StepTables`, and which of them each has.
 
-    `pools` is the pool of each instance and `stages` the number of its pipeline stages, both of shape (M,).
+    `pools` is the table of each instance, that of its pool unless it has lost GPUs, and `stages` the number of its
+    pipeline stages, both of shape (M,).
     """
 
     rows: NDArray[Any]

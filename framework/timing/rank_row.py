@@ -1,8 +1,9 @@
-"""Step times of one data-parallel rank, made from those of all ranks in lockstep."""
+"""Step times of one data-parallel rank in lockstep, and of an instance that has lost GPUs, made from those of all."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 
 from framework.system.cluster import PoolSpec
 from framework.system.model import Model
@@ -18,6 +19,8 @@ EACH = (
 # A size of all ranks is reached by a D-th of it on each, and a limit of all is a D-th for each.
 OVER_SIZES = ("linear", "decode", "logits", "decode_limits")
 LIMITS = ("tokens_limit", "sampled_limit", "decode_limits", "decodes_at_once")
+_HOST = ("base_s", "between_sequence_s")  # launches and the host's work, which GPUs do not share
+_PARTS = {one.name: one.metadata["part"] for one in fields(StepRow) if one.metadata["scales"] and one.name not in _HOST}
 
 
 def instance_row(timing: Timing, model: Model, pool: PoolSpec) -> StepRow:
@@ -38,8 +41,18 @@ def rank_row(row: StepRow, ranks: int) -> StepRow:
     return row.mapped(**{name: lambda value: _scaled(value, 1 / ranks) for name in LIMITS})
 
 
-def _scaled(value: float | Curve, factor: float) -> float | Curve:
-    return value.times(factor) if isinstance(value, Curve) else factor * value
+def on_fewer_gpus(row: StepRow, work: float, attention: float) -> StepRow:
+    """The step times of `row` with the work of each GPU multiplied: of attention by `attention`, of the rest by `work`.
+
+    The host's work and what steps cost beside their tokens stay as they are. Communication is a part of the linear
+    layers, whose time for a token hardly depends on the number of GPUs, and is multiplied with them.
+    """
+    factors = {name: attention if part.endswith("attention") else work for name, part in _PARTS.items()}
+    return row.mapped(**{name: partial(_scaled, factor=factor) for name, factor in factors.items()})
+
+
+def _scaled(value: float | Curve | Surface, factor: float) -> float | Curve | Surface:
+    return value.times(factor) if isinstance(value, Curve | Surface) else factor * value
 
 
 def _nearer(value: Curve | Surface, ranks: int) -> Curve | Surface:

@@ -51,8 +51,10 @@ class Keeps(Aggregated):
         return answer
 
 
-def played(calls: list[Call], policy: Keeps, engine: Engine, kv_tokens: int, **options: Any) -> Result:
-    """Steps of 1 s on one instance with room for so many tokens."""
+def played(
+    calls: list[Call], policy: Keeps, engine: Engine, kv_tokens: int, instances: int = 1, **options: Any
+) -> Result:
+    """Steps of 1 s on instances with room for so many tokens each."""
     workload = Workload(
         np.array([call.arrival_s for call in calls]),
         np.array([len(call.names) for call in calls]),
@@ -71,7 +73,7 @@ def played(calls: list[Call], policy: Keeps, engine: Engine, kv_tokens: int, **o
         implementation=engine,
         **options,
     )
-    result = simulate(workload, mixed(1, GPU), MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
+    result = simulate(workload, mixed(instances, GPU), MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
     check_result(result)
     return result
 

@@ -109,8 +109,6 @@ EVENTS = (
         "dropped with tokens that it has emitted",
         "parked",
     ),
-    *("restored from a backup", "restored behind a cached prefix", "restored but for its last token"),
-    *("restored up to its split", "dropped again before it was restored"),
     *("routed once each phase has an instance", "slowed down", "fast again", "slowed down in a step"),
     *("network parted with copies under way", "network limited with copies under way"),
     *(
@@ -119,6 +117,8 @@ EVENTS = (
         "hung in a step of decodes",
         "crash that is noticed later",
     ),
+    *("lost GPUs", "goes on with fewer GPUs", "GPUs repaired", "goes on with all GPUs again"),
+    *("asked whether to reconfigure", "too few GPUs left for the model"),
     *("slowed down in a prefill step concurrent with decodes", "step of a slow instance"),
     *("sent again", "given up for good", "given up while it waits", "given up while it prefills"),
     *("patience that was rewarded", "patience that outlived its request"),
@@ -139,6 +139,7 @@ EVENTS = (
         "evicted by rank before an older block",
     ),
     "time of a pin that ended before",
+    *("prefetch due", "prefetched", "prefetch whose next call has come", "prefetch without room for all"),
     *("asked again by which instances", "step of several instances", "instances that pause their decodes for others"),
     "KV on several instances",
     *("fetched while it is computed", "waits no more for who would fetch it", "KV block loaded from a store"),
@@ -146,11 +147,13 @@ EVENTS = (
 
 
 RARE_EVENTS = (  # that few runs do not reach
+    *("lost GPUs that were back before", "GPUs repaired of an instance that is off"),
     *("given up before its copy", "given up during its copy"),
     *("given up while its prefix is fetched", "given up while it is parked"),
     *("look while a phase has no instance", "cancelled at the gateway", "refused at the gateway and sent again"),
     *("scaled up with one that is down", "scaled down with one that has crashed"),
     *("call that waited for one that was not served", "asked about KV that has been used", "pins ended by going off"),
+    *("prefetched for one that waits", "prefetched to another instance", "load broken", "prefetched in a step"),
     *("to be computed again by several instances", "instances that another request has claimed"),
     *("crash in a step of several instances", "crash where KV of others is", "step of a span of one instance"),
     *("chunk loaded from a store", "loaded from a store that takes what is evicted"),
@@ -160,7 +163,9 @@ RARE_EVENTS = (  # that few runs do not reach
     *("reported between two steps", "look after a turn or a report"),
     *("preempted request that waits behind others", "suspended while it is swapped out"),
 )
-MEET_SELDOM = frozenset({"gateway", "patience", "pins", "programs", "reports", "scaling", "spans", "states"})
+MEET_SELDOM = frozenset(
+    {"fewer GPUs", "gateway", "patience", "pins", "prefetches", "programs", "reports", "scaling", "spans", "states"}
+)
 Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 

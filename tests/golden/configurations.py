@@ -54,6 +54,10 @@ _TWO = "cluster=mixed cluster.instances=2 "
 _APART = "cluster=disaggregated cluster.prefill=2 cluster.decode=2 "
 _CHUNKED = "policy=chunked policy.routing=least_queued " + _TWO + _REQUESTS
 _DISTSERVE = "policy=distserve policy.routing=least_queued " + _APART + _REQUESTS
+_LOSSES = (
+    "engine/faults=gpu cluster.tp=2 engine.faults.fewer.setup_s=0.25 engine.faults.fewer.load_bytes_s=68719476736 "
+    "engine.faults.crashes=[{instance:0,at_s:1.5,down_s:2.0,gpus:1},{instance:1,at_s:2.0,down_s:1.0,gpus:1}] "
+)
 _OF_FOUR = "cluster.dp=4 engine.token_budget=512 engine.max_batch=64 "  # of each rank
 _SLOW_LINKS = _DISTSERVE + "cluster.link_bandwidth_bytes_s=1073741824 "
 _CLIENTS = "load=closed load.duration_s=null load.backoff_s=0 "  # the whole trace is sent
@@ -184,6 +188,12 @@ _POLICIES = {
         "policy=taichi engine.kv_tokens=24576 policy.tpot_s=0.015625 policy.full=0.5 " + _APART + _REQUESTS,
         positive=("migrations",),
     ),
+    "taichi_context": Golden(
+        "policy=taichi engine.kv_tokens=24576 policy.tpot_s=0.015625 policy.full=0.5 policy.flow=change "
+        "policy.estimate=context " + _APART + _REQUESTS,
+        positive=("migrations",),
+        unlike="taichi",
+    ),
     "arrow": Golden(
         "policy=arrow policy.ttft_s=0.25 policy.donor=1.0 policy.period_s=0.25 policy.passes=1 policy.cooldown_s=1 "
         + _APART
@@ -246,6 +256,10 @@ _MECHANISMS = {
         _CHUNKED + "engine/faults=crash output.steps=true "
         "engine.faults.crashes=[{instance:0,at_s:1.5,down_s:1.0},{instance:1,at_s:2.0,down_s:2.0},{instance:0,at_s:4.0,down_s:0.5}]",
         requests=("prefill_instance = 0 AND decode_instance = 1", "prefill_instance = 1 AND decode_instance = 0"),
+    ),
+    "lost_gpus": Golden(_CHUNKED + _LOSSES, positive=("dropped",), unlike="lost_gpus_wait"),
+    "lost_gpus_wait": Golden(
+        _CHUNKED + _LOSSES + "engine.faults.fewer.after_loss=wait", positive=("dropped",), unlike="crashes"
     ),
     "crashes_apart": Golden(
         _DISTSERVE + "engine/faults=crash "

@@ -26,7 +26,9 @@ from tests.helpers.gateway_family import gateway
 from tests.helpers.impatient_family import impatient
 from tests.helpers.late_family import late
 from tests.helpers.lockstep_family import grouped
+from tests.helpers.narrowed_family import narrowed
 from tests.helpers.pinned_family import pinned
+from tests.helpers.prefetched_family import prefetched
 from tests.helpers.programs_family import programs
 from tests.helpers.pulled_family import pulled
 from tests.helpers.rare_families import (
@@ -53,6 +55,6 @@ Family = Callable[..., Scenario]
 _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled, fetching, moving, early)
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
 _MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided, crashing)
-_LAST = (impatient, scaling, stale, programs, gateway, stateful, pinned, tiered, late, spanning)
+_LAST = (impatient, scaling, stale, programs, gateway, stateful, pinned, tiered, late, spanning, narrowed, prefetched)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
 FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_MORE, *_LAST)}}

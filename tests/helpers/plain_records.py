@@ -50,6 +50,7 @@ def records(scenario: Scenario) -> Records:
     had: dict[int, int | None] = {}
     taken: list[tuple[float, float, float, Instance, dict[int, int | None]]] = []
     advance, hang, crash, settle = loop.advance, crashes.hang, crashes.crash, crashes.settle
+    come_back_at = crashes.come_back_at
 
     def note_step(s: Simulation, i: Instance, step: Step) -> None:
         before = dict(i.totals)
@@ -62,16 +63,22 @@ def records(scenario: Scenario) -> Records:
             down[i.id] += [(s.now_s, time_s)] * (i.down or i.hung)
         advance(s, time_s)
 
-    def note_crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
+    def note_crash(s: Simulation, i: Instance, this: FaultEvent) -> bool:
         had.update({r.id: _prefilled(s, r) for r in s.present.values()})
         begun, was_up = under_way(i), not i.down
         taken.append((this.since_s, s.now_s, this.value, i, {}))
-        crash(s, i, this)
+        falls = crash(s, i, this)
         if not (was_up and i.down):
             taken.pop()
-            return
+            return falls
         for one, start_s in begun:
             cut[one].append((start_s, s.now_s))
+        return falls
+
+    def note_return(s: Simulation, i: Instance, time_s: float) -> None:
+        come_back_at(s, i, time_s)
+        at_s, noticed_s, _, instance, lost = taken[-1]
+        taken[-1] = at_s, noticed_s, time_s, instance, lost
 
     def note_hang(s: Simulation, i: Instance) -> None:
         begun = under_way(i)
@@ -82,15 +89,16 @@ def records(scenario: Scenario) -> Records:
     def under_way(i: Instance) -> list[tuple[int, float]]:
         return [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
 
-    def note_drop(s: Simulation, r: Request, lost_tokens: int) -> int:
+    def note_drop(s: Simulation, r: Request) -> None:
         taken[-1][4][r.id] = had[r.id]
-        return settle(s, r, lost_tokens)
+        settle(s, r)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_end, "count_step", note_step)
         patch.setattr(loop, "advance", note_time)
         patch.setattr(crashes, "crash", note_crash)
         patch.setattr(crashes, "hang", note_hang)
+        patch.setattr(crashes, "come_back_at", note_return)
         patch.setattr(crashes, "settle", note_drop)
         loop.run(s)
     rows = [r for r in s.requests if r.state != UNSENT]

@@ -29,6 +29,7 @@ from framework.policy import (
 )
 from framework.policy.predictor import Predictor
 from framework.policy.reports import Reported as ReportedInspection
+from framework.policy.retention import Retention
 from framework.policy.spans import SpanRow, span_row
 from framework.policy.view import Cluster
 from framework.policy.view import Request as RequestView
@@ -58,7 +59,7 @@ COLUMNS = (
 # The other columns of a view, as the reference engine's own view tells them.
 MORE_COLUMNS = (
     *("pool", "role", "next_role", "draining_role", "total_blocks", "max_batch", "bandwidth_bytes_s"),
-    "prefill_percent",
+    *("prefill_percent", "gpus"),
 )
 _ROLE_COLUMNS = ("role", "next_role", "draining_role")  # current even where instances report
 _REPORTED_COLUMNS = tuple(name for name in MORE_COLUMNS if name not in _ROLE_COLUMNS)
@@ -77,7 +78,9 @@ OPTIONAL_HOOKS = (
         "select",
         "on_finish",
         "on_call_end",
+        "prefetch",
         "span",
+        "reconfigure",
         "on_tick",
     ),
 )
@@ -109,8 +112,11 @@ class Rules:
     select: str = ""
     on_finish: str = ""
     on_call_end: str = ""  # "any", or "all": each call that ends is pinned
-    ttl_exponent: int = -5  # of the seconds of pins
+    ttl_exponent: int = -5  # of the seconds of pins, and until prefetches
+    prefetches: int = 0  # of each eight calls that end, so many are prefetched
+    prefetch: str = ""
     span: str = ""  # "some", "most" or "all" of the requests are computed by several instances
+    reconfigure: str = ""  # "hash": in three of four cases
 
     @property
     def predicts(self) -> bool:
@@ -302,16 +308,27 @@ class Ruler:
         self.note("on_finish", request, look)
         return self.decisions(look, request) if self.rules.decide else []
 
-    def on_call_end(self, look: Look, request: int) -> tuple[float, int]:
-        """The TTL of its pin, seconds, and the rank of its blocks."""
+    def on_call_end(self, look: Look, request: int) -> Retention:
+        """The TTL of its pin, the rank of its blocks, and when they are prefetched."""
         self.note("on_call_end", request, look)
-        draw = mix(self.rules.seed, 28, request)
+        draw, unit_s = mix(self.rules.seed, 28, request), 2.0**self.rules.ttl_exponent
         rank = (NO_RANK, 0, 0, -8, -1, 3, 7)[(draw >> 16) % 7]
         if rank == NO_RANK:
-            return 0.0, rank
+            return Retention()
+        prefetch_s = None
+        if (draw >> 32) % 8 < self.rules.prefetches:
+            prefetch_s, rank = (draw >> 24) % 24 * unit_s, (-8, rank)[(draw >> 40) % 2]
         if self.rules.on_call_end == "all" or draw % 4 == 0:
-            return float("inf"), rank
-        return (draw >> 8) % 40 * 2.0**self.rules.ttl_exponent * (draw % 4 > 1), rank
+            return Retention(float("inf"), rank, prefetch_s)
+        return Retention((draw >> 8) % 40 * unit_s * (draw % 4 > 1), rank, prefetch_s)
+
+    def prefetch(self, look: Look, request: int, instance: int) -> int:
+        """The instance where it has ended, or any; at times none."""
+        self.note("prefetch", request, look)
+        draw = mix(self.rules.seed, 32, request)
+        if draw % 8 == 0:
+            return -1
+        return instance if self.rules.prefetch == "own" else (draw >> 8) % len(look.roles)
 
     def span(self, look: Look, request: int, tokens: int) -> Span | None:
         """Of one to all instances, of which a part keep some of `tokens` tokens; it waits at times while others run."""
@@ -327,6 +344,11 @@ class Ruler:
         chosen = chosen[: 2 if len(chosen) == 3 else 4]  # halves and quarters of times are exact
         parts = [(draw >> 12 + 4 * k) % 5 * tokens // 16 for k in range(len(chosen) - 1)]
         return Span(chosen, None if (draw >> 40) % 3 == 0 else parts, (draw >> 44) % 2 * (1 + (draw >> 48) % 24))
+
+    def reconfigure(self, look: Look, instance: int) -> bool:
+        """By a hash."""
+        self.note("reconfigure", instance, look)
+        return mix(self.rules.seed, 32, instance, len(self.notes)) % 4 > 0
 
     def decisions(self, look: Look, asked_about: int) -> list[tuple[Any, ...]]:
         """A few decisions; once nothing runs or waits, all that it has taken off are resumed."""
@@ -647,13 +669,19 @@ class RuledHooks(Hooks):
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         return self.ruler.on_finish(self._front_look(s), r.id)
 
-    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
+    def on_call_end(self, s: Simulation, r: Request) -> Retention:
         return self.ruler.on_call_end(self._look(s), r.id)
+
+    def prefetch(self, s: Simulation, r: Request) -> int:
+        return self.ruler.prefetch(self._front_look(s), r.id, r.instance)
 
     def span(self, s: Simulation, r: Request) -> SpanRow | None:
         tokens = r.input_tokens + r.emitted
         answer = self.ruler.span(self._look(s), r.id, tokens)
         return span_row(answer, tokens, s.options.block_tokens, lambda i: s.instances[i].role == MIXED, ValueError)
+
+    def reconfigure(self, s: Simulation, i: Instance) -> bool:
+        return self.ruler.reconfigure(self._look(s), i.id)
 
     def ask(self, hook: str, argument: int) -> Any:
         assert hook == "victim"
@@ -797,12 +825,20 @@ def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable
 
 
 def _on_call_end(self: _Ruled, request: RequestView, cluster: Cluster) -> Retain | None:
-    ttl_s, rank = self.ruler.on_call_end(self.look(cluster), request.id)
-    return Retain(ttl_s, rank) if rank != NO_RANK else None
+    answer = self.ruler.on_call_end(self.look(cluster), request.id)
+    return Retain(*answer) if answer.rank != NO_RANK else None
+
+
+def _prefetch(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
+    return self.ruler.prefetch(self.look(cluster), request.id, int(cluster.requests.instance[request.id]))
 
 
 def _span(self: _Ruled, request: RequestView, cluster: Cluster) -> Span | None:
     return self.ruler.span(self.look(cluster), request.id, request.input_tokens + request.generated)
+
+
+def _reconfigure(self: _Ruled, instance: int, cluster: Cluster) -> bool:
+    return self.ruler.reconfigure(self.look(cluster), int(instance))
 
 
 _KINDS: dict[str, Any] = {
@@ -849,7 +885,9 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "select": _select,
     "on_finish": _on_finish,
     "on_call_end": _on_call_end,
+    "prefetch": _prefetch,
     "span": _span,
+    "reconfigure": _reconfigure,
     "on_tick": _on_tick,
 }
 

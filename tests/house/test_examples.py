@@ -15,12 +15,13 @@ import pytest
 import servelab
 from experiments.judge.source import checked_source
 from framework.cli.outside import class_of
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
 from framework.load import Open, Patience
 from policies.chunked import Chunked
 from tests.conftest import ROOT
 from tests.engine.test_patience import play as play_with_one_seat
 from tests.helpers.by_hand import play
-from tests.helpers.scenarios import prefixes
+from tests.helpers.scenarios import MODEL, prefixes
 
 EXAMPLES = ROOT / "examples"
 NOTEBOOK = "frame_to_figure.ipynb"  # tests/servelab/test_notebook.py runs it
@@ -37,7 +38,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_file_is_tried_here() -> None:
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()}
     policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"} | {
-        "tool_ttl.py"
+        "tool_ttl.py",
+        "tool_prefetch.py",
     }
     assert files == policies | {
         "running_mean.py",
@@ -247,6 +249,29 @@ def test_a_ttl_keeps_a_context_until_its_tool_has_ended() -> None:
     assert policy.gaps_s == [4.0]
     assert lost.requests["start_s"].tolist() == [0.0, 0.0, 2.0, 5.0]
     assert lost.requests["cached_tokens"].tolist() == [0, 0, 0, 0]
+
+
+def test_a_prefetch_brings_a_context_back_before_its_tool_has_ended() -> None:
+    """Steps of 1 s, room for 8 tokens, and a tier of which four are read in 1 s. A program has calls of four tokens at
+    0, 6 and 12 s; others take all room at 2 and 8 s. The third call is due 5 s after the second has ended at 8 s.
+    """
+    names = [[100 * program + j for j in range(tokens)] for program, tokens in ((1, 4), (2, 8), (1, 4), (3, 8), (1, 5))]
+    columns = {
+        "session_id": np.array([0, -1, 0, -1, 0]),
+        "turn": np.array([0, 0, 1, 0, 2]),
+        "previous": np.array([-1, -1, 0, -1, 2]),
+        "think_s": np.array([0.0, 0.0, 5.0, 0.0, 5.0]),
+        **prefixes(names, 1),
+    }
+    rows = [(0.0, 4, 1), (2.0, 8, 1), (2.5, 4, 1), (8.0, 8, 1), (8.5, 5, 1)]
+    tier = Tier(bandwidth_bytes_s=4 * MODEL.kv_bytes_per_token)
+    stores = PrefixStores({"host": tier}, layer_wise=False)
+    settings: dict[str, Any] = {"kv_tokens": 8, "prefix_cache": True, "prefix_stores": stores}
+    policy = class_of(EXAMPLES / "tool_prefetch.py", "ToolPrefetch")(ahead_s=1.5)
+    ahead, late = (play(one, rows, columns=columns, **settings) for one in (policy, Chunked()))
+    assert policy.gaps_s == [5.0, 5.0]
+    assert (late.requests["start_s"][4], late.requests["end_s"][4]) == (12.75, 14.75)
+    assert (ahead.requests["start_s"][4], ahead.requests["end_s"][4]) == (12.75, 13.75)
 
 
 def test_what_a_crash_dropped_lets_new_prompts_pass() -> None:

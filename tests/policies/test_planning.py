@@ -116,8 +116,10 @@ def test_requests_flow_between_the_kinds_and_back() -> None:
     """What leaves a decode-heavy instance for lack of memory returns when its TPOT is near the limit."""
     scenario, cluster = SCENARIOS["roomy"], CLUSTERS["disaggregated"]
 
-    def migrations(**options: float) -> int:
-        policy = TaiChi(prefill_chunk=64, decode_chunk=32, short_tokens=100, period_s=0.0625, **options)
+    def migrations(**options: Any) -> int:
+        policy = TaiChi(
+            prefill_chunk=64, decode_chunk=32, short_tokens=100, ttft_s=2.0, tpot_s=0.05, period_s=0.0625, **options
+        )
         result = simulate(scenario.workload, cluster, MODEL, TIMING, scenario.engine, policy)
         check_result(result)
         return int(result.requests["migrations"].sum())

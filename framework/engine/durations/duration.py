@@ -44,7 +44,7 @@ def step_duration(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[
     if unlikely(inst.stages > 0) and prefill_tokens > 0:
         first_s = slowest_s(s, i, decodes, step.context, value_s)
     tokens = decodes * (1 + step.depth) + prefill_tokens
-    least_s = host_s(StepTables(s.timing_rows, s.timing_data), inst.pool, tokens, decodes)
+    least_s = host_s(StepTables(s.timing_rows, s.timing_data), inst.row, tokens, decodes)
     if unlikely(first_s < least_s):
         hidden = (least_s - first_s) / increment_s if increment_s > 0.0 else np.inf
         if hidden < straight:
@@ -78,9 +78,9 @@ def note_even_parts(s: State, i: int) -> None:
     step.sampled = tokens
     step.even_s = even_s(s, i, decodes, step.depth)
     step.draft_even_s = even_s(s, i, decodes, 0)
-    step.least_s = host_s(tables, inst.pool, tokens, decodes)
-    step.measured_ratio = extrapolation(tables, inst.pool, tokens, tokens, decodes, 0.0, 0)
-    step.measured_context = decode_limit(tables, inst.pool, decodes)
+    step.least_s = host_s(tables, inst.row, tokens, decodes)
+    step.measured_ratio = extrapolation(tables, inst.row, tokens, tokens, decodes, 0.0, 0)
+    step.measured_context = decode_limit(tables, inst.row, decodes)
     step.ahead_s = -1.0
 
 
@@ -90,10 +90,10 @@ def look_ahead(s: State, i: int, context: int) -> None:
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
     decodes, tokens = step.decodes, step.decodes * (1 + step.depth)
-    value_s, slope_s, _ = decode_s(tables, inst.pool, decodes, context)
-    if unlikely(s.timing_rows[inst.pool]["skew_s"] > 0.0):
+    value_s, slope_s, _ = decode_s(tables, inst.row, decodes, context)
+    if unlikely(s.timing_rows[inst.row]["skew_s"] > 0.0):
         # These are the same for all contexts.
-        value_s += uneven_s(tables, inst.pool, decodes, step.context, _longest_context(s, i))
+        value_s += uneven_s(tables, inst.row, decodes, step.context, _longest_context(s, i))
     first_s, increment_s = step.even_s + value_s, slope_s * decodes
     if unlikely(first_s < step.least_s):
         first_s, increment_s = step.least_s, 0.0
@@ -121,9 +121,9 @@ def _decode_attention(s: State, i: int, decodes: int) -> tuple[float, float, int
         return 0.0, 0.0, _NEVER
     inst, step = s.instances[i], s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
-    value_s, slope_s, knot = decode_s(tables, inst.pool, decodes, step.context)
-    if s.timing_rows[inst.pool]["skew_s"] > 0.0:
-        value_s += uneven_s(tables, inst.pool, decodes, step.context - inst.guests, _longest_context(s, i))
+    value_s, slope_s, knot = decode_s(tables, inst.row, decodes, step.context)
+    if s.timing_rows[inst.row]["skew_s"] > 0.0:
+        value_s += uneven_s(tables, inst.row, decodes, step.context - inst.guests, _longest_context(s, i))
     straight = _NEVER
     if knot < np.inf:
         straight = max(1, math.ceil((knot - step.context) / decodes))
@@ -151,7 +151,7 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
     decode_tokens = decodes * (1 + step.depth)
     step.sampled = decode_tokens + (_completing(s, i) if prefill_tokens > 0 else 0)
     step.longest_prompt = 0
-    time_s = base_s(tables, inst.pool, prefill_tokens, decode_tokens, step.sampled, decode_tokens - decodes)
+    time_s = base_s(tables, inst.row, prefill_tokens, decode_tokens, step.sampled, decode_tokens - decodes)
     if prefill_tokens == 0:
         return time_s + decode_attention_s
     chunks_s, step.square = 0.0, 0.0
@@ -159,14 +159,14 @@ def _of_even_parts(s: State, i: int, decodes: int, prefill_tokens: int, decode_a
         q = s.requests[s.lists[inst.prefilling_at + j]]
         chunk = s.lists[inst.chunk_at + j]
         if chunk > 0:
-            attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
+            attention_s = chunk_s(tables, inst.row, q.prefilled, chunk)
             time_s += attention_s
             chunks_s += attention_s
             step.square += float((2 * q.prefilled + chunk) * chunk)
             step.longest_prompt = max(step.longest_prompt, q.prefilled + chunk)
     if decodes == 0:
         return time_s
-    joint_s = decode_with_chunks_s(tables, inst.pool, decodes, step.context, decode_attention_s)
+    joint_s = decode_with_chunks_s(tables, inst.row, decodes, step.context, decode_attention_s)
     return time_s + joint_s - s.options.attention_overlap * min(chunks_s, joint_s)
 
 

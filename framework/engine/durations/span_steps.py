@@ -29,12 +29,12 @@ def span_step_s(s: State, number: int, tokens: int) -> float:
         slowness, bandwidth = max(slowness, other.slowness), min(bandwidth, other.bandwidth_bytes_s)
     tables = StepTables(s.timing_rows, s.timing_data)
     if chunk > 0:
-        time_s = _pipeline_s(s, lead.pool, tokens, chunk, count)
+        time_s = _pipeline_s(s, lead.row, tokens, chunk, count)
     else:
-        time_s = base_s(tables, lead.pool, part_of(tokens, count), 0, 1)
-        own_s = chunk_s(tables, lead.pool, 0, tokens) / count
+        time_s = base_s(tables, lead.row, part_of(tokens, count), 0, 1)
+        own_s = chunk_s(tables, lead.row, 0, tokens) / count
         time_s += max(own_s, _round_s(s, tokens, count, bandwidth))
-    time_s = max(time_s, host_s(tables, lead.pool, part_of(tokens, count), 0)) * slowness
+    time_s = max(time_s, host_s(tables, lead.row, part_of(tokens, count), 0)) * slowness
     return math.floor(time_s * _PER_SECOND + 0.5) / _PER_SECOND
 
 

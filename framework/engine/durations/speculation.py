@@ -86,12 +86,12 @@ def draft_after_s(s: State, i: int, decodes: int, kv: int, even_s: float) -> flo
 def even_s(s: State, i: int, decodes: int, depth: int) -> float:
     """Seconds, without attention, of a step that verifies `depth` drafts for each of `decodes` decodes."""
     tokens = decodes * (1 + depth)
-    return base_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, 0, tokens, tokens, tokens - decodes)
+    return base_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].row, 0, tokens, tokens, tokens - decodes)
 
 
 @inner
 def _attention_s(s: State, i: int, decodes: int, context: int) -> float:
-    value_s, _, _ = decode_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].pool, decodes, context)
+    value_s, _, _ = decode_s(StepTables(s.timing_rows, s.timing_data), s.instances[i].row, decodes, context)
     return value_s
 
 

@@ -63,7 +63,7 @@ def _extrapolation(s: State, i: int) -> float:
     tables = StepTables(s.timing_rows, s.timing_data)
     context = step.context + (step.steps - 1) * step.decodes
     tokens = step.widest_tokens + step.decodes * (1 + step.depth)
-    return extrapolation(tables, inst.pool, tokens, step.sampled, step.decodes, context, step.longest_prompt)
+    return extrapolation(tables, inst.row, tokens, step.sampled, step.decodes, context, step.longest_prompt)
 
 
 @inner

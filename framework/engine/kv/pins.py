@@ -1,18 +1,20 @@
 """Pins: references to the cached blocks of requests that have ended, which keep them for the next call of a program.
 
 A pinned request references blocks as it did before it ended, and is in the list of pinned requests of its instance,
-the oldest pin first.
+the oldest pin first. A prefetch is a pin some of whose blocks are still being loaded: of these it has the room.
 """
 
 from __future__ import annotations
 
-from framework.codes import PIN_END
-from framework.compiler.decorators import inner
-from framework.engine.kv.cached_blocks import find, link, unlink
-from framework.engine.kv.kv_cache import drop_references
-from framework.engine.kv.prefix_cache import reference_prefix
+from framework.codes import FINISHED, PIN_END
+from framework.compiler.decorators import inner, unlikely
+from framework.engine.kv.cached_blocks import find, insert, link, reference, unlink
+from framework.engine.kv.held_blocks import hold, node_of
+from framework.engine.kv.kv_cache import allocate, drop_references, free
+from framework.engine.kv.prefix_cache import read_stores, reference_prefix
+from framework.engine.kv.prefix_tiers import tier_of
 from framework.engine.kv.ranks import set_rank
-from framework.engine.memory.kv_blocks import available
+from framework.engine.memory.kv_blocks import available, watermark_of
 from framework.engine.memory.queues import append
 from framework.engine.memory.state import State
 
@@ -70,6 +72,9 @@ def end_pin(s: State, r: int) -> None:
         s.requests[q.next].previous = q.previous
     else:
         inst.pinned_tail = q.previous
+    if unlikely(is_loading(s, r)):
+        free(s, q.instance, blocks_under_way(s, r))
+        _note_end_of_load(s, r)
     drop_references(s, q.instance, r)
 
 
@@ -93,6 +98,106 @@ def break_pins(s: State, i: int, blocks: int) -> None:
     while s.instances[i].pinned_head >= 0 and blocks > available(s, i):
         break_pin(s, i)
         s.instances[i].pins_yielded = True
+
+
+# --- prefetches -------------------------------------------------------------------------------------------------------
+
+
+@inner
+def awaits_prefetch(s: State, r: int) -> bool:
+    """Whether the prefetch of r, which has ended, is to come."""
+    q = s.requests[r]
+    return bool(q.heap_index >= 0 and q.registered == 0 and q.landing_s >= 0.0)
+
+
+@inner
+def is_loading(s: State, r: int) -> bool:
+    """Whether blocks of r, which is pinned, are being loaded."""
+    return bool(s.requests[r].registered > s.requests[r].shared)
+
+
+@inner
+def blocks_under_way(s: State, r: int) -> int:
+    """The engine blocks that are being loaded for r."""
+    return int((s.requests[r].registered - s.requests[r].shared) * s.options.hash_blocks)
+
+
+@inner
+def waits_for_load(s: State, i: int, r: int) -> bool:
+    """Whether r, which waits at i, waits for blocks that are being loaded there."""
+    before = s.lists[s.options.awaited_at + r]
+    if before < 0:
+        return False
+    found = _is_loading_on(s, i, before)
+    if s.options.joins:
+        for k in range(s.lists[s.options.joins_at + r], s.lists[s.options.joins_at + r + 1]):
+            found |= _is_loading_on(s, i, s.lists[k])
+    return found
+
+
+@inner
+def _is_loading_on(s: State, i: int, r: int) -> bool:
+    """Whether blocks of r, which has ended, are being loaded on i."""
+    return bool(s.requests[r].state == FINISHED and s.requests[r].instance == i and is_loading(s, r))
+
+
+@inner
+def loadable_run(s: State, i: int, r: int) -> int:
+    """The length of the longest run of leading blocks of r in the cache or tiers of i that has room in the cache."""
+    q, inst = s.requests[r], s.instances[i]
+    refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
+    room, run = available(s, i) - watermark_of(s, i), 0
+    while run < q.hash_count:
+        node = find(s, i, s.names[q.hash_at + run])
+        if node < 0 and (s.options.tiers == 0 or tier_of(s, i, r, run) < 0):
+            break
+        if node < 0 or s.lists[refs_at + node] == 0:
+            room -= s.options.hash_blocks
+        if room < 0:
+            break
+        run += 1
+    return run
+
+
+@inner
+def begin_load(s: State, i: int, r: int) -> float:
+    """Take room for the blocks of r, pinned on i, that the cache lacks, and read them; return the end of that load."""
+    inst = s.instances[i]
+    before_s, inst.load_s = inst.load_s, 0.0
+    read_stores(s, i, r)
+    load_s, inst.load_s = inst.load_s, before_s
+    allocate(s, i, blocks_under_way(s, r))
+    inst.loading += 1
+    s.sim.awaited += 1
+    inst.loads_end_s = max(inst.loads_end_s, s.sim.now_s) + load_s
+    return float(inst.loads_end_s)
+
+
+@inner
+def end_load(s: State, i: int, r: int) -> None:
+    """Enter the blocks loaded for r, pinned on i; where i caches one by now, the room of its copy comes free."""
+    q = s.requests[r]
+    for j in range(q.registered):
+        if node_of(s, r, j) < 0:
+            node = find(s, i, s.names[q.hash_at + j])
+            if node >= 0:
+                free(s, i, s.options.hash_blocks)
+                reference(s, i, node)
+            else:
+                node = insert(s, i, s.names[q.hash_at + j])
+            hold(s, r, j, node)
+            q.shared += 1
+    _note_end_of_load(s, r)
+
+
+@inner
+def _note_end_of_load(s: State, r: int) -> None:
+    s.instances[s.requests[r].instance].loading -= 1
+    s.sim.awaited -= 1
+    s.requests[r].landing_s = -1.0
+
+
+# --- the ends of TTLs -------------------------------------------------------------------------------------------------
 
 
 @inner

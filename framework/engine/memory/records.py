@@ -80,7 +80,9 @@ REQUEST = record(
     ("migrated_kv", "i8"),  # KV tokens that its migration has copied so far
     ("sent_until", "f8"),  # count of that channel's bytes at which all of its own have been sent
     ("complete_s", "f8"),  # time before which its last byte cannot arrive
-    ("landing_s", "f8"),  # seconds between its last byte and the end of the copy
+    # seconds between its last byte and the end of the copy; once it has ended, the TTL that begins with its prefetch,
+    # -1: it has none to come or under way
+    ("landing_s", "f8"),
     ("channel", "i4"),  # channel of its copy, -1: none, or not any more
     ("previous", "i4"),  # request of that channel whose copy ends before its own
     ("priority", "i4"),  # priority in the trace, the larger the more urgent
@@ -90,6 +92,7 @@ REQUEST = record(
 INSTANCE = record(
     # What it is.
     ("pool", "i4"),  # index of its pool
+    ("row", "i4"),  # row of its step times, which is that index unless it runs on fewer GPUs than it has
     ("max_batch", "i8"),  # requests that it may hold at once
     ("bandwidth_bytes_s", "f8"),  # bandwidth of its network in each direction
     ("host_bytes_s", "f8"),  # bandwidth between its GPUs and its host memory
@@ -224,6 +227,7 @@ INSTANCE = record(
     ("extrapolation", "f8"),  # the largest excess of these steps, as a ratio to a limit
     # What scaling needs.
     ("pool_role", "i1"),  # the role of its pool
+    ("gpus", "i4"),  # its GPUs that work
     ("start_s", "f8"),  # seconds from switching it on until it takes work
     ("starts", "i8"),  # how often it was switched on
     ("stops", "i8"),  # how often it went off
@@ -243,8 +247,9 @@ INSTANCE = record(
     ("provisioning_s", "f8"),  # seconds of start_s before it reads its weights
     ("source_s", "f8"),  # seconds for which the source of its weights then serves no other start, 0: it serves all
     ("reversals", "i8"),  # its changes that turned the number of instances of a phase back
-    # Backups of KV.
-    ("restored_tokens", "i8"),  # KV tokens that it has read from backups
+    # Prefetches.
+    ("loading", "i8"),  # pinned requests whose blocks are being loaded
+    ("loads_end_s", "f8"),  # time at which the last of these loads ends
 )
 
 # A row of the step log: a leap that has ended.

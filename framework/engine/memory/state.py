@@ -187,6 +187,7 @@ SIM = record(
     ("prefill_trend", "i8"),  # 1 if the number of instances that are to prefill grew last, -1 if it shrank, 0: neither
     ("decode_trend", "i8"),  # the same of instances that are to decode
     ("timed_starts", "i8"),  # starts that have been given a time
+    ("back_s", "f8"),  # when the instances that the last fault took down come back
 )
 
 # The hook that stopped the loop, if one did.
@@ -221,6 +222,7 @@ TIER = record(
     ("uses_at", "i8"),  # offset of the uses of each block, by name, if write_after > 1
     ("takes_outputs", "b1"),  # 1: it takes what a request has generated, at its end
     ("on_eviction", "b1"),  # 1: it takes what the tier above evicts, 0: what is computed or loaded
+    ("over_pcie", "b1"),  # 1: its bandwidth is that between the instance's GPUs and its host memory
 )
 
 # The requests of one tenant in one band that wait at the gateway. Those of a band are consecutive, and the first has

@@ -31,7 +31,7 @@ _SET = {
 _FOLLOWING = {
     "options": ("keeps_outputs", "counts_uses", "writes_back"),
     "sim": ("spanning", "spans_over", "pin_ends"),
-    "instances": ("lending", "guests"),
+    "instances": ("lending", "guests", "loading"),
     "step": ("fixed_depth",),
 }
 # The values by the names of the fields; no instance has a pinned request.

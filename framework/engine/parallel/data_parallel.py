@@ -184,7 +184,7 @@ def slowest_rank(s: State, i: int, decodes: int, prefill_tokens: int) -> tuple[f
     bends.
     """
     inst = s.instances[i]
-    if decodes > 0 and s.timing_rows[inst.pool]["skew_s"] > 0.0:
+    if decodes > 0 and s.timing_rows[inst.row]["skew_s"] > 0.0:
         _note_largest(s, i)
     first_s, increment_s = -1.0, 0.0
     for k in range(inst.ranks):
@@ -228,26 +228,26 @@ def _line_of_rank(s: State, i: int, k: int, decodes: int, prefill_tokens: int) -
             chunk = s.lists[inst.chunk_at + j]
             if chunk > 0 and q.rank == k:
                 chunk_tokens += chunk
-                chunks_s += inst.ranks * chunk_s(tables, inst.pool, q.prefilled, chunk)
+                chunks_s += inst.ranks * chunk_s(tables, inst.row, q.prefilled, chunk)
                 if q.prefilled + chunk == q.prefill_until and q.split != q.prefill_until:
                     completing += 1
     running = s.lists[at + DECODES] if decodes > 0 else 0
     tokens = running * (1 + step.depth)
     sampled, drafts = inst.ranks * (tokens + completing), inst.ranks * (tokens - running)
-    first_s = base_s(tables, inst.pool, inst.ranks * chunk_tokens, inst.ranks * tokens, sampled, drafts)
+    first_s = base_s(tables, inst.row, inst.ranks * chunk_tokens, inst.ranks * tokens, sampled, drafts)
     value_s, more_s, straight = 0.0, 0.0, _NEVER
     if running > 0:
         batch = inst.ranks * running
         context = inst.ranks * (s.lists[at + OFFSETS] + running * inst.decode_steps + tokens)
-        value_s, slope_s, knot = decode_s(tables, inst.pool, batch, context)
+        value_s, slope_s, knot = decode_s(tables, inst.row, batch, context)
         more_s = slope_s * batch
         if knot < np.inf:
             straight = max(1, math.ceil((knot - context) / batch))
-        if s.timing_rows[inst.pool]["skew_s"] > 0.0:
+        if s.timing_rows[inst.row]["skew_s"] > 0.0:
             longest = s.lists[at + LARGEST] + inst.decode_steps + 1 + step.depth
-            value_s += uneven_s(tables, inst.pool, batch, context, longest)
+            value_s += uneven_s(tables, inst.row, batch, context, longest)
         if chunk_tokens > 0:
-            value_s = decode_with_chunks_s(tables, inst.pool, batch, context, value_s)
+            value_s = decode_with_chunks_s(tables, inst.row, batch, context, value_s)
     first_s += chunks_s + value_s
     if chunk_tokens > 0 and running > 0:
         first_s -= s.options.attention_overlap * min(chunks_s, value_s)

@@ -72,7 +72,7 @@ def slowest_s(s: State, i: int, decodes: int, context: int, decode_s: float) -> 
     _note_micro_batches(s, i)
     slowest, sum_s, filled = 0.0, 0.0, 0
     tables = StepTables(s.timing_rows, s.timing_data)
-    joint_s = decode_with_chunks_s(tables, inst.pool, decodes, context, decode_s) if decodes > 0 else 0.0
+    joint_s = decode_with_chunks_s(tables, inst.row, decodes, context, decode_s) if decodes > 0 else 0.0
     for m in range(inst.stages):
         if decodes == 0 and s.lists[inst.loads_at + m] == 0:
             continue
@@ -111,10 +111,10 @@ def _like_micro_batch(s: State, i: int, m: int, decodes: int, decode_s: float) -
         q = s.requests[s.lists[inst.prefilling_at + j]]
         chunk = s.lists[inst.chunk_at + j]
         if chunk > 0 and s.lists[inst.dealt_at + j] == m:
-            chunks_s += inst.stages * chunk_s(tables, inst.pool, q.prefilled, chunk)
+            chunks_s += inst.stages * chunk_s(tables, inst.row, q.prefilled, chunk)
             if q.prefilled + chunk == q.prefill_until and q.prefill_until != q.split:
                 sampled += inst.stages
-    time_s = base_s(tables, inst.pool, inst.stages * s.lists[inst.loads_at + m], tokens, sampled, tokens - decodes)
+    time_s = base_s(tables, inst.row, inst.stages * s.lists[inst.loads_at + m], tokens, sampled, tokens - decodes)
     time_s += chunks_s + decode_s
     if s.lists[inst.loads_at + m] > 0 and decodes > 0:
         time_s -= s.options.attention_overlap * min(chunks_s, decode_s)

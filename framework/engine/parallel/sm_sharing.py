@@ -155,17 +155,17 @@ def start_prefill_step(s: State, i: int, tokens: int) -> None:
         q = s.requests[s.lists[inst.prefilling_at + j]]
         chunk = s.lists[inst.chunk_at + j]
         if chunk > 0:
-            chunks_s += chunk_s(tables, inst.pool, q.prefilled, chunk)
+            chunks_s += chunk_s(tables, inst.row, q.prefilled, chunk)
             stream.sampled += 1 if q.prefilled + chunk == q.prefill_until and q.prefill_until != q.split else 0
             stream.kv_tokens += q.prefilled + chunk
             stream.square += float((2 * q.prefilled + chunk) * chunk)
             stream.longest_prompt = max(stream.longest_prompt, q.prefilled + chunk)
-    alone_s = base_s(tables, inst.pool, tokens, 0, stream.sampled) + chunks_s
+    alone_s = base_s(tables, inst.row, tokens, 0, stream.sampled) + chunks_s
     stream.tokens = tokens
     stream.attention_share = chunks_s / alone_s if alone_s > 0.0 else 0.0
     stream.start_s = sim.now_s
     inst.counted_s = inst.counted_s if inst.busy else sim.now_s
-    step_s = max(alone_s, host_s(tables, inst.pool, tokens, 0)) * (
+    step_s = max(alone_s, host_s(tables, inst.row, tokens, 0)) * (
         inst.slowness * prefill_slowdown(s, inst.prefill_percent)
     )
     if unlikely(inst.load_s > 0.0):
@@ -198,7 +198,7 @@ def complete_prefill_step(s: State, i: int) -> None:
     if s.options.chosen_share > 0.0:
         inst.expert_reads += 1.0 - (1.0 - s.options.chosen_share) ** stream.tokens
     tables = StepTables(s.timing_rows, s.timing_data)
-    count_busy(s, i, extrapolation(tables, inst.pool, stream.tokens, stream.sampled, 0, 0, stream.longest_prompt))
+    count_busy(s, i, extrapolation(tables, inst.row, stream.tokens, stream.sampled, 0, 0, stream.longest_prompt))
     _announce(s, i, np.inf)
 
 

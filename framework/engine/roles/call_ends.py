@@ -5,17 +5,30 @@ The loop returns to Python for this, so that a run whose policy does not answer 
 
 from __future__ import annotations
 
-from framework.codes import NO_RANK, OFF
+from framework.codes import BAD_INSTANCE, NO_RANK, OFF
 from framework.compiler.decorators import inner
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.leap import catch_up_one, keep_room
-from framework.engine.events.ask import ask
+from framework.engine.events.ask import ask, fail, is_asked
 from framework.engine.events.order import wake
-from framework.engine.kv.pins import cached_blocks, end_pin, end_pins, is_pinned, note_next_pin_end, pin, rank_blocks
+from framework.engine.kv.pins import (
+    awaits_prefetch,
+    begin_load,
+    cached_blocks,
+    end_load,
+    end_pin,
+    end_pins,
+    is_loading,
+    is_pinned,
+    loadable_run,
+    note_next_pin_end,
+    pin,
+    rank_blocks,
+)
 from framework.engine.memory.queues import pin_end_pop, pin_end_push
 from framework.engine.memory.state import State
 from framework.engine.roles.changes import note_next_change
-from framework.policy.hooks import ON_CALL_END, RAISED
+from framework.policy.hooks import NO_INSTANCE, ON_CALL_END, PREFETCH, RAISED
 
 _USED = -2  # in place of the index in a heap: a call that waited for this one has been admitted
 
@@ -34,27 +47,37 @@ def deal_with_notices(s: State) -> None:
 
 @inner
 def _ask_about(s: State, r: int) -> None:
-    """Ask what becomes of the blocks of r, which has ended: by which rank they are kept, and with which TTL.
+    """Ask what becomes of the blocks of r, which has ended: by which rank they are kept, with which TTL and prefetch.
 
-    The answer leaves the TTL in `event_s`.
+    The answer leaves the TTL in `event_s`, and the seconds until the prefetch, -1: there is none, in `landing_s`.
     """
     rank = ask(s, ON_CALL_END, r)
     if rank in (RAISED, NO_RANK):
         return
     q = s.requests[r]
-    i, ttl_s = q.instance, q.event_s
+    i, ttl_s, wait_s = q.instance, q.event_s, q.landing_s
     inst = s.instances[i]
     catch_up_one(s, i)
     run = cached_blocks(s, i, r)
     rank_blocks(s, i, r, run, rank)
-    if ttl_s == 0.0 or run == 0 or q.heap_index == _USED or inst.next_role == OFF:
+    if q.heap_index == _USED:
         return
-    evictable = inst.evictable_blocks
-    pin(s, i, r, run)
-    keep_room(s, i, evictable)
-    pin_end_push(s, r, s.sim.now_s + ttl_s)
+    if wait_s >= 0.0:
+        q.landing_s = ttl_s
+        _announce(s, r, s.sim.now_s + wait_s)
+    elif ttl_s > 0.0 and run > 0 and inst.next_role != OFF:
+        evictable = inst.evictable_blocks
+        pin(s, i, r, run)
+        keep_room(s, i, evictable)
+        _announce(s, r, s.sim.now_s + ttl_s)
+        start_transfers(s, i)
+
+
+@inner
+def _announce(s: State, r: int, time_s: float) -> None:
+    """Announce the end of r's TTL or load, or its prefetch."""
+    pin_end_push(s, r, time_s)
     note_next_pin_end(s)
-    start_transfers(s, i)
 
 
 @inner
@@ -74,6 +97,8 @@ def _end_pin_of(s: State, r: int) -> None:
     """End the pin of r, or let it get none."""
     if is_pinned(s, r):
         release(s, r)
+    elif awaits_prefetch(s, r):
+        s.requests[r].landing_s = -1.0
     elif s.requests[r].heap_index == -1:
         s.requests[r].heap_index = _USED
 
@@ -82,9 +107,15 @@ def _end_pin_of(s: State, r: int) -> None:
 def release(s: State, r: int) -> None:
     """End the pin of r, and let those use its room that wait for it."""
     i = s.requests[r].instance
-    inst = s.instances[i]
     catch_up_one(s, i)
     end_pin(s, r)
+    _use_room(s, i)
+
+
+@inner
+def _use_room(s: State, i: int) -> None:
+    """Let those use room on i, or blocks, that wait for it."""
+    inst = s.instances[i]
     start_transfers(s, i)
     if inst.queued + inst.swapped + inst.joining > 0:
         wake(s, i)
@@ -92,12 +123,63 @@ def release(s: State, r: int) -> None:
 
 @inner
 def end_ttl(s: State) -> None:
-    """The first TTL is over: its pin, if it is still there, ends."""
-    was_pinned = is_pinned(s, s.lists[s.options.pin_ends_at])
+    """The first TTL is over, and its pin, if it is still there, ends; or the first load is, or a prefetch is due."""
+    first = s.lists[s.options.pin_ends_at]
+    was_pinned, is_due = is_pinned(s, first), awaits_prefetch(s, first)
     r = pin_end_pop(s)
     note_next_change(s)
-    if was_pinned:
+    if is_due:
+        _prefetch(s, r)
+    elif was_pinned and is_loading(s, r):
+        _finish_load(s, r)
+    elif was_pinned:
         release(s, r)
+
+
+@inner
+def _prefetch(s: State, r: int) -> None:
+    """Load the blocks of r, which has ended, where the policy says, and pin them."""
+    q = s.requests[r]
+    ttl_s, q.landing_s = q.landing_s, -1.0
+    i = ask(s, PREFETCH, r) if is_asked(s, PREFETCH) else int(q.instance)
+    if i in (RAISED, NO_INSTANCE):
+        return
+    if i < 0 or i >= s.options.instances:
+        fail(s, BAD_INSTANCE, PREFETCH, r, i)
+        return
+    inst = s.instances[i]
+    if inst.down or inst.next_role == OFF:
+        return
+    catch_up_one(s, i)
+    run = loadable_run(s, i, r)
+    if run == 0:
+        return
+    q.instance = i
+    evictable = inst.evictable_blocks
+    pin(s, i, r, run)
+    if is_loading(s, r):
+        q.landing_s = ttl_s
+        _announce(s, r, begin_load(s, i, r))
+    elif ttl_s > 0.0:
+        _announce(s, r, s.sim.now_s + ttl_s)
+    else:
+        end_pin(s, r)
+    keep_room(s, i, evictable)
+    start_transfers(s, i)
+
+
+@inner
+def _finish_load(s: State, r: int) -> None:
+    """The blocks of r have been loaded: its TTL begins."""
+    q = s.requests[r]
+    i, ttl_s = q.instance, q.landing_s
+    catch_up_one(s, i)
+    end_load(s, i, r)
+    if ttl_s > 0.0:
+        _announce(s, r, s.sim.now_s + ttl_s)
+    else:
+        end_pin(s, r)
+    _use_room(s, i)
 
 
 @inner

@@ -9,7 +9,7 @@ from typing import Any
 
 import numba
 
-from framework.codes import CRASH, DETECTION, FAULT, FUTURE, HANG, LINK_FAULT, ROLE_CHANGE, YIELDED
+from framework.codes import CRASH, DETECTION, FAULT, FUTURE, HANG, LINK_FAULT, REPAIR, ROLE_CHANGE, YIELDED
 from framework.compiler.decorators import entry, inner, unlikely
 from framework.engine.copies.link_sharing import share_links
 from framework.engine.memory.attach import HANDED, attach_at
@@ -17,7 +17,7 @@ from framework.engine.memory.state import State
 from framework.engine.requests.arrivals import serve
 from framework.engine.requests.parking import unpark
 from framework.engine.roles.changes import note_next_change, reroute
-from framework.engine.roles.crashes import come_back, crash
+from framework.engine.roles.crashes import come_back, crash, lose_gpus, repair
 from framework.engine.roles.hangs import hang, notice
 from framework.engine.roles.networks import limit_network
 from framework.engine.roles.slow_downs import slow_down
@@ -49,6 +49,7 @@ def _fault(s: State, i: int) -> None:
     sim = s.sim
     value = s.times[s.options.fault_values_at + sim.next_fault]
     what = s.lists[s.options.fault_at + s.options.faults + sim.next_fault]
+    width = s.lists[s.options.fault_at + 2 * s.options.faults + sim.next_fault]
     sim.next_fault += 1
     note_next_change(s)
     if what == CRASH:
@@ -59,8 +60,12 @@ def _fault(s: State, i: int) -> None:
         notice(s, i, value)
     elif what == LINK_FAULT:
         limit_network(s, i, value)
+    elif what == REPAIR:
+        repair(s, i)
     else:
         slow_down(s, i, value)
+    if what != REPAIR and sim.fell > 0 and s.options.widths > 0:
+        lose_gpus(s, i, width, value)
 
 
 @entry(numba.types.int64(HANDED))

@@ -179,9 +179,9 @@ def _queue_anew(s: State, i: int, r: int) -> None:
         target = ask_route(s, ROUTE_PREFILL, r)
         if target < 0:
             return
-        if not fits(s, target, r):
-            end_request(s, r, FAILED, REASON_KV)
-            return
+    if not fits(s, target, r):  # elsewhere, or because its instance has lost GPUs
+        end_request(s, r, FAILED, REASON_KV)
+        return
     q.instance = target
     take_place(s, r)
     join_queue(s, target, r)

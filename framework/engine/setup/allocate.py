@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from framework.codes import FAULT, PREFILL, REPORT, ROLE_CHANGE, WHAT_FAILS
 from framework.engine.kv.spans import lay_out_spans
+from framework.engine.memory.options import WIDTH_COUNTS, WIDTH_VALUES
 from framework.engine.memory.records import STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import (
     ACTION,
@@ -22,9 +23,9 @@ from framework.engine.memory.state import (
     TIER,
     Memory,
 )
-from framework.engine.setup.config import Setting, step_row
+from framework.engine.setup.config import Setting, step_rows
 from framework.engine.setup.gateway import flows_of
-from framework.engine.setup.instances import fill_schedules, first_instances, lay_out_instances
+from framework.engine.setup.instances import fill_schedules, first_instances, lay_out_instances, widths
 from framework.engine.setup.options import run_options
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.setup.programs import fill_programs, lay_out_programs
@@ -43,7 +44,7 @@ _TREES = ROLE_CHANGE + 1  # one for each kind of event that an instance has
 def allocate(setting: Setting) -> Memory:
     """The memory before the first event. Raises InputError if the model does not fit, or prefixes no blocks."""
     workload, cluster, engine = setting.workload, setting.cluster, setting.engine
-    steps = [step_row(engine, setting.timing, setting.model, pool) for pool in cluster.pools]
+    steps, wide = step_rows(setting), widths(setting)
     options = run_options(setting, steps[cluster.entrance])
     requests = first_requests(workload, setting.load, steps[cluster.entrance].request_s)
     instances = first_instances(setting)
@@ -53,6 +54,7 @@ def allocate(setting: Setting) -> Memory:
     flows, flow = flows_of(engine.gateway, workload)
     options["flows"] = len(flows) - 1
     space = ListSpace()
+    options["widths"] = len(wide)
     _lay_out_run(options, space, len(faults))
     lay_out_programs(options, space, workload, setting.load)
     lay_out_instances(instances, space, cluster, engine, int(options["most_running"][0]))
@@ -66,13 +68,14 @@ def allocate(setting: Setting) -> Memory:
     lists[options["output_at"][0] :][: len(workload)] = workload.output_tokens
     lists[options["flow_at"][0] :][: len(flow)] = flow
     fill_programs(options, requests, lists, workload)
-    at = options["fault_at"][0]
-    lists[at:][: 2 * len(faults)] = [*(f.instance for f in faults), *(WHAT_FAILS[f.what] for f in faults)]
+    _fill_faults(options, lists, faults, setting, wide)
     fill_schedules(instances, cluster, lists)
     if cached:
         names = fill_cache(options, instances, requests, lists, workload)
         fill_tiers(options, tiers, lists)
     tables = stack(steps)
+    late_s = lateness_s(steps[cluster.entrance], len(workload), setting.seed)
+    times = _times(options, cluster, faults, late_s, engine.start.draws(setting.seed))
     options["slowdown_at"] = len(tables.data)
     step_log, token_log = _logs(int(options["step_log_rows"][0]))
     return Memory(
@@ -89,10 +92,7 @@ def allocate(setting: Setting) -> Memory:
         flows=flows,
         links=_links(cluster),
         channels=_channels(cluster, len(workload)),
-        times=_times(
-            *(options, cluster, faults, lateness_s(steps[cluster.entrance], len(workload), setting.seed)),
-            engine.start.draws(setting.seed),
-        ),
+        times=np.concatenate([times, _width_values(options, len(times), setting, wide)]),
         lists=lists,
         names=read_only(names),
         step_log=step_log,
@@ -169,6 +169,39 @@ def _times(
     return np.concatenate([trees, [fault.at_s for fault in faults], values, deadlines, gated, late_s, starts.ravel()])
 
 
+def _fill_faults(
+    options: NDArray[np.void],
+    lists: NDArray[np.int64],
+    faults: Sequence[FaultEvent],
+    setting: Setting,
+    wide: NDArray[np.void],
+) -> None:
+    """Write the instance of each fault, its kind, and the width of an instance that lost these GPUs; 0: it lost none.
+    Then write the counts of each width.
+    """
+    pools, pool_of = setting.cluster.pools, setting.cluster.pool_of_instance
+    losses = setting.engine.faults.schedule(setting.cluster).losses(setting.cluster)
+    width_of = {loss: len(pools) + k for k, loss in enumerate(losses)}
+    lists[options["fault_at"][0] :][: 3 * len(faults)] = [
+        *(fault.instance for fault in faults),
+        *(WHAT_FAILS[fault.what] for fault in faults),
+        *(width_of.get((int(pool_of[fault.instance]), fault.gpus), 0) for fault in faults),
+    ]
+    counts = [wide[name] for name in WIDTH_COUNTS]
+    lists[options["widths_at"][0] :][: len(wide) * len(WIDTH_COUNTS)] = np.column_stack(counts).ravel()
+
+
+def _width_values(options: NDArray[np.void], at: int, setting: Setting, wide: NDArray[np.void]) -> NDArray[np.float64]:
+    """The rest of each width: bandwidths, and the seconds of a reconfiguration; they lie at `at`."""
+    options["width_values_at"] = at
+    rows = np.zeros((len(wide), len(WIDTH_VALUES)))
+    for k, name in enumerate(WIDTH_VALUES[:-2]):
+        rows[:, k] = wide[name]
+    for row, (_, left) in zip(rows[len(setting.cluster.pools) :], setting.fewer, strict=False):
+        row[-2:] = left.shrink_s, left.grow_s
+    return rows.ravel()
+
+
 def _channels(cluster: ClusterSpec, requests: int) -> NDArray[np.void]:
     """Channels, the most that can be in use at once."""
     return np.zeros(min(cluster.instances**2, requests) if cluster.link.sharing == "fair" else 0, CHANNEL)
@@ -178,9 +211,9 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
     """Lay out the lists of the whole run."""
     count, size = int(options["requests"][0]), int(options["instances"][0])
     leaves = int(options["tree_leaves"][0])
-    options["faults"], options["fault_at"] = faults, space.reserve(2 * faults)
-    options["dropped_at"] = space.reserve(3 * count if faults else 0)
-    options["backed_up_at"] = space.reserve(count if faults else 0)
+    options["faults"], options["fault_at"] = faults, space.reserve(3 * faults)
+    options["widths_at"] = space.reserve(len(WIDTH_COUNTS) * int(options["widths"][0]))
+    options["dropped_at"] = space.reserve(2 * count if faults else 0)
     options["tree_at"] = space.reserve(_TREES * 2 * leaves)
     options["load_tree_at"] = space.reserve(2 * leaves)
     for name in ("woken_at", "leaping_at", "touched_at"):

@@ -205,11 +205,14 @@ class Binding:
         return write
 
     def _asking_ttl(self, ask: Callable[[Any], Any]) -> Callable[[int], int]:
-        """A function of a request that has ended: it asks about its KV, stores the TTL, and answers with the rank."""
-        events_s = self.memory.requests["event_s"]
+        """A function of a request that has ended: it asks about its KV, stores the TTL and the seconds until the
+        prefetch, and answers with the rank.
+        """
+        ttls_s, waits_s = self.memory.requests["event_s"], self.memory.requests["landing_s"]
 
         def write(r: int) -> int:
-            events_s[r], kept_by = ask(r)
+            ttls_s[r], kept_by, wait_s = ask(r)
+            waits_s[r] = -1.0 if wait_s is None else wait_s
             return int(kept_by)
 
         return write

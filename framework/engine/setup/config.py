@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
@@ -18,10 +19,11 @@ from framework.load import Load, Open
 from framework.policy.reports import CURRENT, Views
 from framework.system.cluster import BATCHINGS, PLANS, Batching, ClusterSpec, Phase, PoolSpec
 from framework.system.faults import Faults
+from framework.system.fewer_gpus import Fewer
 from framework.system.gateway import OPEN, Gateway
 from framework.system.model import Model
 from framework.system.start_cost import StartCost
-from framework.timing.rank_row import instance_row
+from framework.timing.rank_row import instance_row, on_fewer_gpus
 from framework.timing.table import StepRow, Timing
 from framework.workload import Workload
 
@@ -200,6 +202,20 @@ class Setting:
         tokens = self.model.state_tokens(pool.parallelism.tp) / self.engine.memory_share(self.model)
         return math.ceil(round(tokens / self.engine.block_tokens, 6))
 
+    @functools.cached_property
+    def fewer(self) -> tuple[tuple[PoolSpec, Fewer], ...]:
+        """What instances are without GPUs that they may lose, with their pools, in the order of `Schedule.losses`."""
+        engine, found = self.engine, []
+        for k, lost in engine.faults.schedule(self.cluster).losses(self.cluster):
+            pool, share = self.cluster.pools[k], engine.memory_share(self.model)
+            left = engine.faults.fewer.of(self.model, pool, lost, engine.kv_fraction, share)
+            if engine.kv_tokens is not None:
+                left = left._replace(
+                    kv_tokens=engine.kv_tokens * left.gpus // pool.parallelism.tp * (left.kv_tokens > 0)
+                )
+            found.append((pool, left))
+        return tuple(found)
+
     def start_s(self, pool: PoolSpec) -> float:
         """Seconds from switching an instance on until it takes work."""
         return self.engine.start_s + self.engine.start.seconds(self.model, pool)
@@ -208,6 +224,16 @@ class Setting:
     def copy_bytes_per_token(self) -> float:
         """Bytes of a token's KV on a link."""
         return self.model.kv_bytes_per_token * self.engine.copy_share(self.model)
+
+
+def step_rows(setting: Setting) -> list[StepRow]:
+    """The step times of an instance of each pool, then of those that may have lost GPUs; raises as `timing` does."""
+    engine, model, pools = setting.engine, setting.model, setting.cluster.pools
+    rows = {pool.name: step_row(engine, setting.timing, model, pool) for pool in pools}
+    return [
+        *rows.values(),
+        *(on_fewer_gpus(rows[pool.name], left.work, left.attention) for pool, left in setting.fewer),
+    ]
 
 
 def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec) -> StepRow:

@@ -145,7 +145,7 @@ def _prefill_times_s(
     times_s = np.empty(len(instances))
     for j in range(len(instances)):
         inst = s.instances[instances[j]]
-        times_s[j] = prefill_alone_s(tables, inst.pool, max(1, inst.stages), cached[j], prompt, most)
+        times_s[j] = prefill_alone_s(tables, inst.row, max(1, inst.stages), cached[j], prompt, most)
     return times_s
 
 
@@ -178,10 +178,10 @@ def next_streams_s(s: State, i: int) -> tuple[float, float]:
         q = s.requests[r]
         chunk = min(tokens, q.prefill_until - q.prefilled)
         read = q.prefilled + tokens
-        attention_s = chunk_s(tables, inst.pool, q.prefilled, chunk)
+        attention_s = chunk_s(tables, inst.row, q.prefilled, chunk)
         if tokens > chunk:
-            attention_s += chunk_s(tables, inst.pool, 0, tokens - chunk)
-        prefill_s = base_s(tables, inst.pool, tokens, 0, 1) + attention_s
+            attention_s += chunk_s(tables, inst.row, 0, tokens - chunk)
+        prefill_s = base_s(tables, inst.row, tokens, 0, 1) + attention_s
     decode_s = 0.0
     if inst.running > 0:
         decode_s = decode_step_s(s, i, choose_depth(s, i))

@@ -27,7 +27,7 @@ def first_instances(setting: Setting) -> NDArray[np.void]:
     cluster = setting.cluster
     instances = np.zeros(cluster.instances, INSTANCE)
     pool_of = cluster.pool_of_instance
-    instances["pool"] = pool_of
+    instances["pool"] = instances["row"] = pool_of
     for k, pool in enumerate(cluster.pools):
         mine = instances[pool_of == k]
         _fill(mine, setting, pool)
@@ -46,6 +46,7 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     model, engine = setting.model, setting.engine
     blocks = _kv_blocks(setting, pool)
     mine["pool_role"] = ROLES[pool.role]
+    mine["gpus"] = pool.own_parallelism.gpus
     for name in ("role", "draining_role", "next_role"):
         mine[name][: pool.begins_on] = ROLES[pool.role]
     mine["start_s"] = setting.start_s(pool)
@@ -72,6 +73,29 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     mine["memory_bytes_s"] = bandwidth_bytes_s if engine.sharing.contention else np.inf
     mine["unpack_s"] = engine.kv_compression.unpack_s(model, pool.own_parallelism)
     mine["slowness"] = 1.0
+
+
+def widths(setting: Setting) -> NDArray[np.void]:
+    """An instance of each pool, then those without GPUs that they may lose: (K + F,) INSTANCE; (0,) if none loses any.
+
+    An instance without room for one block has 0 blocks.
+    """
+    pools, fewer = setting.cluster.pools, setting.fewer
+    found = np.zeros(len(pools) + len(fewer) if fewer else 0, INSTANCE)
+    of_each = [*pools, *(pool for pool, _ in fewer)]
+    for k in range(len(found)):
+        _fill(found[k : k + 1], setting, of_each[k])
+    for one, (pool, left) in zip(found[len(pools) :], fewer, strict=False):
+        blocks = left.kv_tokens // setting.engine.block_tokens
+        watermark = math.floor(setting.engine.watermark * blocks)
+        share = left.gpus / pool.parallelism.tp
+        one["gpus"], one["watermark"] = left.gpus, watermark
+        one["total_blocks"] = blocks if blocks > watermark else 0
+        one["reserve_blocks"] = min(one["reserve_blocks"], blocks - watermark)
+        one["host_bytes_s"] = pool.gpu.pcie_bytes_s * left.gpus
+        one["memory_bytes_s"] *= share
+        one["unpack_s"] *= left.work
+    return found
 
 
 def _kv_blocks(setting: Setting, pool: PoolSpec) -> int:

@@ -88,7 +88,7 @@ def lay_out_tiers(
     options["keeps_outputs"] = any(tier.outputs == "written" for tier in tiers)
     options["counted_at"] = space.reserve(len(workload) if options["counts_uses"][0] else 0)
     names = named(_names(options, workload)[0])[1]
-    options["tiers"], options["tier_keys"] = len(tiers), names
+    options["tiers"], options["tier_keys"], options["loads_layer_wise"] = len(tiers), names, stores.layer_wise
     for k, tier in enumerate(tiers):
         own = rows[k :: len(tiers)]
         lists = 1 if tier.shared else count
@@ -102,7 +102,7 @@ def lay_out_tiers(
         own["write_after"], own["on_eviction"] = tier.write_after, tier.write == "back"
         own["takes_outputs"] = tier.outputs == "written"
         own["uses_at"] = space.reserve(names * lists if tier.write_after > 1 else 0) + names * number
-        own["bandwidth_bytes_s"] = instances["host_bytes_s"]
+        own["bandwidth_bytes_s"], own["over_pcie"] = instances["host_bytes_s"], tier.bandwidth_bytes_s is None
         if tier.bandwidth_bytes_s is not None:
             own["bandwidth_bytes_s"] = tier.bandwidth_bytes_s
         own["latency_s"] = tier.latency_s

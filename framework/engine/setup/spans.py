@@ -81,7 +81,8 @@ def _of_instances(cluster: ClusterSpec, engine: EngineConfig) -> list[Conflict]:
 
 
 def _of_engine(cluster: ClusterSpec, engine: EngineConfig, model: Model) -> list[Conflict]:
-    hangs = any(event.what == "hang" for event in engine.faults.schedule(cluster).events)
+    faults = engine.faults.schedule(cluster)
+    hangs = any(event.what == "hang" for event in faults.events)
     return [
         (bool(engine.prefix_cache), "a prefix cache", "set engine.prefix_cache=false"),
         (engine.asynchronous, "asynchronous scheduling", "set engine.asynchronous=false, or server=none"),
@@ -89,6 +90,7 @@ def _of_engine(cluster: ClusterSpec, engine: EngineConfig, model: Model) -> list
         (engine.preemption == "swap", "engine.preemption=swap", "set engine.preemption=recompute"),
         (engine.speculation.most > 0, "speculation", "set engine/speculation=none"),
         (engine.output_reserve.ratio != 0, "an output reserve", "set engine/output_reserve=none"),
+        (bool(faults.losses(cluster)), "instances that lose GPUs", "leave gpus out of engine.faults"),
         (hangs, "crashes that are detected late", "set detected_after_s=0"),
         (model.linear is not None, f"the states of linear attention of {model.name}", "choose another model"),
     ]

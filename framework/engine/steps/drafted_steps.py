@@ -36,7 +36,7 @@ def note_fixed_depth(s: State, i: int) -> None:
         return
     if inst.mode == CONCURRENT or streaming(s, i) or inst.reserve_blocks > 0 or block & (block - 1) != 0:
         return
-    if s.timing_rows[inst.pool]["skew_s"] > 0.0 or step.depth > min(block - 1, MOST_AT_ONCE):
+    if s.timing_rows[inst.row]["skew_s"] > 0.0 or step.depth > min(block - 1, MOST_AT_ONCE):
         return
     for j in range(step.decodes):
         if s.requests[s.lists[inst.running_at + j]].split > 0:
@@ -53,7 +53,7 @@ def _note_line(s: State, i: int, context: int) -> None:
     """Note the line by which the attention of i's decodes grows with the context, around this context."""
     step = s.step[i]
     tables = StepTables(s.timing_rows, s.timing_data)
-    line = decode_line(tables, s.instances[i].pool, step.decodes, context)
+    line = decode_line(tables, s.instances[i].row, step.decodes, context)
     step.line_from, step.line_to, step.line_knot, step.line_s, step.line_slope_s = line
 
 
@@ -167,7 +167,7 @@ def _start_again(s: State, i: int, growth: int, now_s: float) -> tuple[int, floa
         _note_line(s, i, context)
         first_s, increment_s = step.ahead_s, step.ahead_increment_s
     else:
-        per_token_s = s.timing_rows[inst.pool]["per_context_token_s"]
+        per_token_s = s.timing_rows[inst.row]["per_context_token_s"]
         slope_s = step.line_slope_s
         first_s = step.even_s + (per_token_s * context + (step.line_s + slope_s * (context - step.line_knot)))
         increment_s = (per_token_s + slope_s) * decodes

@@ -24,7 +24,7 @@ from framework.engine.events.ask import ask_batching, ask_route, ask_select, is_
 from framework.engine.events.order import wake
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import settle_reserve
-from framework.engine.kv.pins import break_pin, break_pins
+from framework.engine.kv.pins import break_pin, break_pins, waits_for_load
 from framework.engine.memory.kv_blocks import available
 from framework.engine.memory.state import State
 from framework.engine.memory.winner_trees import time_of
@@ -189,7 +189,8 @@ def _break_pin_if_needed(s: State, i: int) -> None:
     """Break the oldest pin of i, which found nothing to do, if requests wait there; i then schedules again."""
     inst = s.instances[i]
     waits = inst.swapped > 0 or inst.incoming_head >= 0
-    waits |= inst.waiting_root >= 0 and inst.late_seats + inst.late_blocks == 0
+    if inst.waiting_root >= 0 and inst.late_seats + inst.late_blocks == 0:
+        waits |= inst.loading == 0 or not waits_for_load(s, i, inst.waiting_root)
     if waits and not streaming(s, i):
         break_pin(s, i)
         start_transfers(s, i)

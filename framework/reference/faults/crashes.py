@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from framework.codes import CALLED_OFF, LOST, OFF, PREFILL_STEP_END, RECOMPUTED, RESTORED, ROLE_CHANGE, STEP_END
+from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import serve
 from framework.reference.copies.links import withdraw_copy
 from framework.reference.copies.transfers import (
@@ -17,6 +17,7 @@ from framework.reference.copies.transfers import (
 from framework.reference.faults.parking import forget_place, park
 from framework.reference.giving_up import end_cancelled
 from framework.reference.kv import free_deferred
+from framework.reference.options import Spec
 from framework.reference.prefixes import end_span, free_kv
 from framework.reference.roles import reroute, take_role
 from framework.reference.simulation import Simulation
@@ -31,13 +32,17 @@ def fail(s: Simulation, i: Instance) -> None:
     this = s.options.faults[s.faults]
     s.faults += 1
     if this.what == "crash":
-        crash(s, i, this)
+        if crash(s, i, this):
+            lose_gpus(s, i, this)
     elif this.what == "hang":
         hang(s, i)
     elif this.what == "detection" and i.hung:
         for rank in i.group:
             rank.hung = False
-        crash(s, i, this)
+        if crash(s, i, this):
+            lose_gpus(s, i, this)
+    elif this.what == "repair":
+        repair(s, i, this)
     elif this.what == "link":
         i.link_share, s.links_changed = this.value, True
     elif this.what == "slowdown":
@@ -67,10 +72,10 @@ def give_back_growth(s: Simulation, i: Instance) -> None:
         i.cache.take(r.id, s.blocks_of(i, r.kv) - s.blocks_of(i, min(r.kv + 1 + i.step.depth, last)))
 
 
-def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
-    """Let i and its group lose everything that they hold; nothing happens if i is off or down."""
+def crash(s: Simulation, i: Instance, this: FaultEvent) -> bool:
+    """Let i and its group lose everything that they hold; False: nothing happens, as i is off or down."""
     if i.down or i.off_since_s is not None:
-        return
+        return False
     for rank in i.group:
         lose_steps(s, rank)
         resume(rank)
@@ -78,7 +83,7 @@ def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
         if r.span is not None and any(rank in r.span.instances for rank in i.group):
             lose_steps_of_span(s, r, r.span)
     dropped, freed = drop(s, i.group)
-    row = len(s.crash_log)
+    s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
     s.crash_log.append((this.since_s, this.value, i.id, len(i.group), this.at_s))
     for rank in i.group:
         go_down(s, rank)
@@ -88,35 +93,70 @@ def crash(s: Simulation, i: Instance, this: FaultEvent) -> None:
         if other in freed and not other.down:
             start_transfers(s, other)
             s.wake(other)
-    s.drops += [(row, r.id, lost_tokens, settle(s, r, lost_tokens)) for r, lost_tokens in dropped]
+    for r, _ in dropped:
+        settle(s, r)
+    return True
 
 
-def settle(s: Simulation, r: Request, lost_tokens: int) -> int:
-    """Cancel r, which was dropped, if that decision awaited its instance; else park it or let it fail; which of these
-    it was.
-    """
+def lose_gpus(s: Simulation, i: Instance, this: FaultEvent) -> None:
+    """Let i, which has just crashed, come back with the GPUs that it has left, if it can and if that is chosen."""
+    take_spec(s, i, i.whole)
+    if this.gpus == 0:
+        return
+    narrow = s.options.narrow[i.spec.pool, this.gpus]
+    i.gpus = narrow.gpus
+    ready_s = s.now_s + narrow.shrink_s
+    if narrow.total_blocks and ready_s < this.value and reconfigures(s, i):
+        take_spec(s, i, narrow)
+        come_back_at(s, i, ready_s)
+
+
+def repair(s: Simulation, i: Instance, this: FaultEvent) -> None:
+    """Let all GPUs of i work again; if it runs on fewer, and that is chosen, it goes down to come back with all."""
+    i.gpus = i.whole.gpus
+    if i.spec is i.whole:
+        return
+    if i.off_since_s is not None:
+        take_spec(s, i, i.whole)
+    elif reconfigures(s, i):
+        crash(s, i, this._replace(value=s.now_s + i.spec.grow_s))
+        take_spec(s, i, i.whole)
+
+
+def reconfigures(s: Simulation, i: Instance) -> bool:
+    """Whether i is to run with the GPUs that work now."""
+    if "reconfigure" in s.hooks.overrides:
+        return s.hooks.reconfigure(s, i)
+    return s.options.engine.faults.fewer.after_loss == "go_on"
+
+
+def come_back_at(s: Simulation, i: Instance, time_s: float) -> None:
+    """Let the crash of i, the last one, end at another time."""
+    assert i.change_event is not None
+    s.withdrawn.add(i.change_event)
+    i.change_event = s.push(time_s, ROLE_CHANGE, i.id)
+    began_s, _, first, count, noticed_s = s.crash_log[-1]
+    s.crash_log[-1] = began_s, time_s, first, count, noticed_s
+
+
+def take_spec(s: Simulation, i: Instance, spec: Spec) -> None:
+    """Let i, which holds nothing, have the GPUs, the memory and the step times of `spec`."""
+    i.spec, i.gpus = spec, spec.gpus
+    i.cache.total = i.cache.free = spec.total_blocks
+    i.watermark = math.floor(s.options.watermark * spec.total_blocks)
+
+
+def settle(s: Simulation, r: Request) -> None:
+    """Cancel r, which was dropped, if that decision awaited its instance; else fail r or park it."""
     there = [entry for entry in s.postponed if entry.action[1] == r.id]
     s.postponed = [entry for entry in s.postponed if entry not in there]
     r.instance = -1
     if there and there[0].action[0] == "cancel":
         end_cancelled(s, r, there[0].action[2])
-        return CALLED_OFF
-    park(s, r)
-    return recover(s, r, lost_tokens, s.options.engine.faults.recovery)
-
-
-def recover(s: Simulation, r: Request, lost_tokens: int, recovery: str) -> int:
-    """Let r, which is parked, fail, or be restored from whole blocks if there are any."""
-    if recovery == "fail":
-        s.parked.remove(r)
+    elif s.options.engine.faults.recovery == "fail":
         s.end_request(r, FAILED, "crash")
-        return LOST
-    if recovery == "restore":
-        block = s.options.engine.faults.backup_tokens
-        r.backed_up = lost_tokens // block * block if lost_tokens > 0 else r.backed_up
-        return RESTORED if r.backed_up else RECOMPUTED
-    r.backed_up = 0
-    return RECOMPUTED
+    else:
+        park(s, r)
 
 
 def lose_steps(s: Simulation, i: Instance) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from framework.codes import NO_RANK
+from framework.policy.retention import Retention
 from framework.policy.spans import SpanRow
 from framework.reference.state import Instance, Request
 
@@ -76,10 +76,18 @@ class Hooks:
         """The instances that compute r together; None: one does all."""
         return None
 
+    def reconfigure(self, s: Simulation, i: Instance) -> bool:
+        """Whether i runs with the GPUs that work now."""
+        return False
+
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         """Tell the policy that r has finished; the actions are those of `on_tick`."""
         return ()
 
-    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
-        """The TTL of the pin of r, which has ended, in seconds, 0: there is none; and the rank of its blocks."""
-        return 0.0, NO_RANK
+    def on_call_end(self, s: Simulation, r: Request) -> Retention:
+        """What becomes of the blocks of r, which has ended."""
+        return Retention()
+
+    def prefetch(self, s: Simulation, r: Request) -> int:
+        """The instance that loads the blocks of r, -1: none."""
+        return r.instance

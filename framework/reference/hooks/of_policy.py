@@ -30,6 +30,7 @@ from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
 from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.reports import Reported
+from framework.policy.retention import Retention
 from framework.policy.rules import rule_of
 from framework.policy.spans import SpanRow
 from framework.policy.ticks import require_tick
@@ -154,13 +155,19 @@ class PolicyHooks(Hooks):
         self.ask("select", i.id)
         return [int(action.request) for action in self._answers.actions]
 
-    def on_call_end(self, s: Simulation, r: Request) -> tuple[float, int]:
-        ttl_s, rank = self.ask("on_call_end", r.id)
-        return ttl_s, rank
+    def on_call_end(self, s: Simulation, r: Request) -> Retention:
+        answer: Retention = self.ask("on_call_end", r.id)
+        return answer
+
+    def prefetch(self, s: Simulation, r: Request) -> int:
+        return int(self.ask("prefetch", r.id))
 
     def span(self, s: Simulation, r: Request) -> SpanRow | None:
         answer: SpanRow | None = self.ask("span", r.id)
         return answer
+
+    def reconfigure(self, s: Simulation, i: Instance) -> bool:
+        return int(self.ask("reconfigure", i.id)) > 0
 
     def on_finish(self, s: Simulation, r: Request) -> Sequence[tuple[Any, ...]]:
         self.ask("on_finish", r.id)

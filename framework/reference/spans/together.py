@@ -109,7 +109,7 @@ def begin_span(s: Simulation, r: Request) -> None:
     for k, i in enumerate(together):
         own = others if k else tokens - (len(together) - 1) * others
         part = -(-tokens // len(together))
-        beyond = s.timing.extrapolation(i.spec.pool, part, int(k == 0), 0, 0, tokens)
+        beyond = s.timing.extrapolation(i.spec.row, part, int(k == 0), 0, 0, tokens)
         chunks = [(r, 0, tokens)] if k == 0 else []
         square = tokens**2 / len(together) if own else 0.0
         i.step = Step(s.now_s, end_s, i.mode, [], chunks, 0, beyond=beyond, own=(own, square))
@@ -120,7 +120,7 @@ def begin_span(s: Simulation, r: Request) -> None:
 def step_s(s: Simulation, span: Span, tokens: int) -> float:
     """Seconds in which the instances of a span compute so many tokens."""
     lead, count = span.instances[0], len(span.instances)
-    pool, part, latency_s = lead.spec.pool, -(-tokens // count), s.options.latency_s
+    pool, part, latency_s = lead.spec.row, -(-tokens // count), s.options.latency_s
     if span.chunk_tokens:
         starts = range(0, tokens, span.chunk_tokens)
         ends = [min(start + span.chunk_tokens, tokens) for start in starts]

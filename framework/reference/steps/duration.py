@@ -35,7 +35,7 @@ def choose_depth(s: Simulation, i: Instance) -> int:
 
 def verify_s(s: Simulation, i: Instance, decodes: list[Request], depth: int) -> float:
     """Seconds of a step of these decodes of i, contexts taken as equal, without drafting."""
-    pool, tokens = i.spec.pool, len(decodes) * (1 + depth)
+    pool, tokens = i.spec.row, len(decodes) * (1 + depth)
     context = context_of(i, decodes, depth)
     base_s = s.timing.base_s(pool, 0, tokens, tokens, tokens - len(decodes))
     return base_s + s.timing.decode_s(pool, len(decodes), context)
@@ -62,7 +62,7 @@ def start_step(s: Simulation, i: Instance, decodes: list[Request], chunks: list[
         bubble_s = i.spec.stages * duration - sum(times)
         widest, filled = i.spec.stages * batches[times.index(duration)], len(batches)
     tokens = len(decodes) * (1 + depth) + sum([tokens for _, _, tokens in chunks])
-    duration = max(duration, s.timing.host_s(i.spec.pool, tokens, len(decodes)))
+    duration = max(duration, s.timing.host_s(i.spec.row, tokens, len(decodes)))
     slowdown = i.slowness
     if i.mode == "concurrent" or i.prefill_step is not None:
         slowdown *= s.options.decode_slowdown[100 - i.prefill_percent]
@@ -92,7 +92,7 @@ def beyond_measured(s: Simulation, i: Instance, decodes: list[Request], chunks: 
     context = context_of(i, decodes, depth)
     sampled = drafted + sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
     tokens = drafted + sum([tokens for _, _, tokens in chunks])
-    return s.timing.extrapolation(i.spec.pool, tokens, sampled, len(decodes), context, longest)
+    return s.timing.extrapolation(i.spec.row, tokens, sampled, len(decodes), context, longest)
 
 
 def micro_batches(i: Instance, chunks: list[Chunk]) -> list[list[Chunk]]:
@@ -111,7 +111,7 @@ def with_loads_s(s: Simulation, i: Instance, duration: float) -> float:
 
 def like_rank_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
     """Seconds of a step of i if each of its ranks had these decodes and chunks."""
-    ranks, pool, depth = i.spec.ranks, i.spec.pool, i.depth if decodes else 0
+    ranks, pool, depth = i.spec.ranks, i.spec.row, i.depth if decodes else 0
     batch, context = ranks * len(decodes), ranks * context_of(i, decodes, depth)
     sampled = batch * (1 + depth) + ranks * sum(
         [prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks]
@@ -148,7 +148,7 @@ def decode_with_chunks_s(s: Simulation, pool: int, batch: int, context: int, dec
 
 def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunks: list[Chunk]) -> float:
     """Seconds of a step of i with these decodes if each of its micro-batches had these chunks."""
-    pool, copies, depth = i.spec.pool, i.spec.stages, i.depth if decodes else 0
+    pool, copies, depth = i.spec.row, i.spec.stages, i.depth if decodes else 0
     context, batch = sum([r.input_tokens + r.emitted + depth for r in decodes]), len(decodes) * (1 + depth)
     emitting = sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
     tokens = copies * sum([tokens for _, _, tokens in chunks])
@@ -166,7 +166,7 @@ def like_micro_batch_s(s: Simulation, i: Instance, decodes: list[Request], chunk
 
 def start_prefill_step(s: Simulation, i: Instance, chunks: list[Chunk]) -> None:
     """Start a prefill step concurrent with the decodes."""
-    pool = i.spec.pool
+    pool = i.spec.row
     sampled = sum([prefix + tokens == r.prefill_until != r.split for r, prefix, tokens in chunks])
     base_s = s.timing.base_s(pool, sum([tokens for _, _, tokens in chunks]), 0, sampled)
     attention_s = sum(s.timing.chunk_s(pool, prefix, tokens) for _, prefix, tokens in chunks)

@@ -1,0 +1,113 @@
+"""KV between calls that is prefetched from a tier, followed by hand in both engines."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from framework.engine.kv.prefix_tiers import PrefixStores, Tier
+from framework.errors import PolicyError
+from framework.policy import Cluster, Request, Retain
+from tests.engine.test_pins import Call, Engine, Keeps, both, named, played
+from tests.helpers.scenarios import MODEL
+
+# Four tokens take a second. All steps take one, and one that loads is longer by that.
+HOST = PrefixStores({"host": Tier(bandwidth_bytes_s=4 * MODEL.kv_bytes_per_token)}, layer_wise=False)
+# A call of four tokens ends at 1 s, and another takes all room from 1 to 2 s. The next of the program comes at 10 s.
+EVICTED = [
+    Call(0.0, named(1, 4), 1, session=0),
+    Call(1.0, named(2, 8), 1),
+    Call(2.0, named(1, 6), 1, after=0, think_s=9.0, session=0),
+]
+
+
+class Elsewhere(Keeps):
+    """Says where to prefetch, and sends the calls of sessions there once they have a past."""
+
+    def __init__(self, answers: dict[int, Any], where: int) -> None:
+        super().__init__(answers)
+        self.where = where
+
+    def prefetch(self, request: Request, cluster: Cluster) -> int:
+        return self.where
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        return int(request.id == 2)
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "start_s", "end_s"),
+    [
+        (None, 10.0, 12.0),  # loaded with its step
+        (Retain(prefetch_s=4.0), 10.0, 11.0),
+        (Retain(prefetch_s=8.0), 10.0, 11.0),
+        (Retain(prefetch_s=8.5), 10.5, 11.5),  # it waits for the end of the load
+        (Retain(prefetch_s=9.0), 11.0, 12.0),  # due at its arrival, and before it
+        (Retain(prefetch_s=9.5), 10.0, 12.0),  # it has come before
+    ],
+)
+def test_a_call_finds_what_was_prefetched(engine: Engine, answer: Any, start_s: float, end_s: float) -> None:
+    result = played(EVICTED, Keeps({0: answer}), engine, 8, prefix_stores=HOST)
+    assert (result.requests["start_s"][2], result.requests["end_s"][2]) == (start_s, end_s)
+    assert result.requests["cached_tokens"].tolist() == [0, 0, 4]
+
+
+@both
+def test_loads_follow_one_another(engine: Engine) -> None:
+    calls = [
+        Call(0.0, named(1, 4), 1, session=0),
+        Call(0.0, named(2, 4), 1, session=1),
+        Call(1.0, named(3, 8), 1),
+        *(Call(2.0, named(1 + k, 5), 1, after=k, think_s=5.25, session=k) for k in (0, 1)),
+    ]
+    answers = {k: Retain(prefetch_s=4.0) for k in (0, 1)}  # the loads end at 6 and 7 s
+    result = played(calls, Keeps(answers), engine, 10, prefix_stores=HOST)
+    assert result.requests["start_s"].tolist() == [0.0, 0.0, 1.0, 6.25, 7.25]
+    assert result.requests["end_s"].tolist()[3:] == [7.25, 8.25]
+
+
+@both
+def test_what_decodes_breaks_a_load(engine: Engine) -> None:
+    slow = PrefixStores({"host": Tier(bandwidth_bytes_s=MODEL.kv_bytes_per_token)}, layer_wise=False)
+    calls = [*EVICTED, Call(3.0, named(3, 2), 7)]  # it has four blocks at 5 s, as a load of four begins, and grows
+    result = played(calls, Keeps({0: Retain(math.inf, prefetch_s=4.0)}), engine, 8, prefix_stores=slow)
+    assert result.instances["pins_broken"].tolist() == [1]
+    assert result.requests["end_s"].tolist()[2:] == [15.0, 10.0]  # four seconds of its own load, and a step
+
+
+@both
+def test_a_load_has_the_room_that_there_is(engine: Engine) -> None:
+    answers = {0: Retain(prefetch_s=4.0), 1: Retain(math.inf)}  # the eight blocks of the second call are pinned
+    ends_s = {
+        room: played(EVICTED, Keeps(answers), engine, room, prefix_stores=HOST).requests["end_s"][2]
+        for room in (12, 10)
+    }
+    assert ends_s == {12: 11.0, 10: 11.5}  # with room for two, the other two are loaded with the step
+
+
+@both
+def test_a_policy_says_where(engine: Engine) -> None:
+    pool = PrefixStores({"pool": Tier(bandwidth_bytes_s=4 * MODEL.kv_bytes_per_token, shared=True)}, layer_wise=False)
+    ends_s = {
+        where: played(
+            EVICTED, Elsewhere({0: Retain(prefetch_s=4.0)}, where), engine, 8, instances=2, prefix_stores=pool
+        ).requests["end_s"][2]
+        for where in (-1, 0, 1)
+    }
+    assert ends_s == {-1: 12.0, 0: 12.0, 1: 11.0}
+
+
+@both
+@pytest.mark.parametrize("wrong", [-1.0, math.inf, math.nan, "soon"])
+def test_an_unusable_time_is_refused(engine: Engine, wrong: Any) -> None:
+    with pytest.raises(PolicyError, match="prefetch_s is 0 or more seconds, or None"):
+        played(EVICTED, Keeps({0: Retain(prefetch_s=wrong)}), engine, 8, prefix_stores=HOST)
+
+
+@both
+def test_an_instance_that_there_is_not_is_refused(engine: Engine) -> None:
+    with pytest.raises(PolicyError, match="prefetch returned instance 7 for request 0; "):
+        played(EVICTED, Elsewhere({0: Retain(prefetch_s=4.0)}, 7), engine, 8, instances=2, prefix_stores=HOST)
