@@ -117,7 +117,18 @@ FIRST_TOKENS = {
 }
 # Actions of a policy. Those from PREEMPT on decide about requests that already run, or scale a pool; a run compiles
 # them only if it has any.
-MIGRATE, SET_TOKEN_BUDGET, SET_ROLE, SET_MAX_BATCH, PREEMPT, RESUME, CANCEL, REQUEUE, SCALE = range(9)
+(
+    MIGRATE,
+    SET_TOKEN_BUDGET,
+    SET_ROLE,
+    SET_MAX_BATCH,
+    SET_DRAFTS,
+    PREEMPT,
+    RESUME,
+    CANCEL,
+    REQUEUE,
+    SCALE,
+) = range(10)
 # The KV that a request keeps when the policy preempts it.
 KEEP_NOTHING, KEEP_HERE, KEEP_SWAPPED = range(3)
 KEPT = {"drop": KEEP_NOTHING, "kv": KEEP_HERE, "swap": KEEP_SWAPPED}

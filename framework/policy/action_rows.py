@@ -14,6 +14,7 @@ from framework.codes import (
     RESUME,
     ROLES,
     SCALE,
+    SET_DRAFTS,
     SET_MAX_BATCH,
     SET_ROLE,
     SET_TOKEN_BUDGET,
@@ -28,6 +29,7 @@ from framework.policy.actions import (
     Requeue,
     Resume,
     Scale,
+    SetDrafts,
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
@@ -61,6 +63,7 @@ class ActionRows:
         self._policy, self._cluster, self._reasons = policy, cluster, reasons
         self._pools = {pool.name: pool for pool in cluster.spec.pools}
         self._seats = cluster.instances.max_batch.tolist()  # most seats of each instance
+        self._drafts = int(cluster.instances.most_drafts.max())  # most tokens drafted for each decode
 
     def row_of(self, hook: str, action: Action) -> ActionRow:
         """The record of an action that a hook returned. Raises PolicyError if it could never be carried out."""
@@ -81,6 +84,8 @@ class ActionRows:
             return ActionRow(REQUEUE, action.request, action.instance, int(action.instance))
         if isinstance(action, SetMaxBatch):
             return ActionRow(SET_MAX_BATCH, -1, action.instance, int(action.requests))
+        if isinstance(action, SetDrafts):
+            return ActionRow(SET_DRAFTS, -1, action.instance, int(action.tokens))
         if not self._policy.changes_roles:
             raise returned(self._policy, hook, f"{shown(action)}; such a policy says changes_roles = True")
         if isinstance(action, Scale):
@@ -96,7 +101,7 @@ class ActionRows:
             request, requests = index(action.request), len(self._cluster.requests.input_tokens)
             if request is None or not 0 <= request < requests:
                 return f"there is no request {shown(action.request)}, they are 0 to {requests - 1}"
-        if isinstance(action, (Migrate, Requeue, SetTokenBudget, SetMaxBatch, SetRole)):
+        if isinstance(action, (Migrate, Requeue, SetTokenBudget, SetMaxBatch, SetDrafts, SetRole)):
             instance = index(action.instance)
             if instance is None or not 0 <= instance < len(self._seats):
                 return f"there is no instance {shown(action.instance)}; {there_are(len(self._seats))}"
@@ -113,6 +118,9 @@ class ActionRows:
             most = self._seats[action.instance]
             is_size = is_whole(action.requests, most + 1)
             return "" if is_size else f"instance {action.instance} has 1 to {most} seats, got {shown(action.requests)}"
+        if isinstance(action, SetDrafts):
+            is_count = action.tokens == 0 or is_whole(action.tokens, self._drafts + 1)
+            return "" if is_count else f"the run drafts 0 to {self._drafts} tokens, got {shown(action.tokens)}"
         if isinstance(action, Cancel):
             is_reason = isinstance(action.reason, str) and action.reason
             return "" if is_reason else f"a reason is a text, got {shown(action.reason)}"

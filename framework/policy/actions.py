@@ -6,7 +6,7 @@ ends the run with a PolicyError.
 
 from __future__ import annotations
 
-from framework.policy.instance_actions import Plan, Scale, SetMaxBatch, SetRole, SetTokenBudget
+from framework.policy.instance_actions import Plan, Scale, SetDrafts, SetMaxBatch, SetRole, SetTokenBudget
 from framework.policy.request_actions import Cancel, Migrate, Preempt, Requeue, Resume, Retain
 
 __all__ = [
@@ -19,12 +19,13 @@ __all__ = [
     "Resume",
     "Retain",
     "Scale",
+    "SetDrafts",
     "SetMaxBatch",
     "SetRole",
     "SetTokenBudget",
 ]
 
-Action = Migrate | SetTokenBudget | SetMaxBatch | SetRole | Preempt | Resume | Cancel | Requeue | Scale
+Action = Migrate | SetTokenBudget | SetMaxBatch | SetDrafts | SetRole | Preempt | Resume | Cancel | Requeue | Scale
 """What `on_tick`, `decide` and `on_finish` return in a list, any of the kinds on this page.
 
 Example:

@@ -86,6 +86,35 @@ class SetMaxBatch:
 
 
 @dataclass(frozen=True)
+class SetDrafts:
+    """Draft `tokens` for each decode of an instance from its next step on, at most those of `engine.speculation`.
+
+    With `engine.speculation.depth=adaptive` each step drafts up to so many.
+
+    Attributes:
+        instance: The number of the instance.
+        tokens: Drafts for each request, from 0.
+
+    Raises:
+        PolicyError: By the run, if there is no such instance, or the run drafts fewer tokens than that.
+
+    Example:
+        >>> class DraftWhileFew(servelab.Aggregated):
+        ...     tick_s = 0.1
+        ...     def on_tick(self, cluster):
+        ...         there = cluster.instances
+        ...         return [servelab.SetDrafts(int(i), tokens=4 if there.running[i] < 2 else 0) for i in there.ids]
+        >>> drafting = {"limit": 60, "rate": 20, "engine__speculation": "draft", "engine__speculation__depth": 4}
+        >>> few, all_ = (servelab.run(one, "synthetic", **drafting) for one in (DraftWhileFew(), "chunked"))
+        >>> few.summary["accepted_per_step"] < all_.summary["accepted_per_step"]
+        True
+    """
+
+    instance: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class SetRole:
     """Let an instance take no new work of a phase that `role` lacks from now on; once drained, it changes.
 

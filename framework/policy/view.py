@@ -23,7 +23,7 @@ __all__ = ["Cluster", "Finished", "Floats", "Instances", "Integers", "Request", 
 _INSTANCE_COLUMNS = (
     *("pool", "role", "next_role", "draining_role", "queued", "queued_tokens", "running", "prefilling", "kv_tokens"),
     *("incoming", "incoming_kv_tokens", "swapped", "total_blocks", "free_blocks", "evictable_blocks", "token_budget"),
-    *("max_batch", "bandwidth_bytes_s", "prefill_percent", "gpus"),
+    *("max_batch", "bandwidth_bytes_s", "prefill_percent", "gpus", "most_drafts"),
 )
 _NONE = Finished(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
@@ -44,6 +44,7 @@ class Instances:
         token_budget, max_batch: Most tokens of a step, most requests at once.
         prefill_percent: The share of the SMs of its prefill stream, if two streams share it.
         gpus: The GPUs of each that work.
+        most_drafts: Tokens drafted for each decode of a step, at most if the depth is adaptive.
         bandwidth_bytes_s: Of its network in each direction, in bytes/s, which concurrent copies share.
         step_times: For a policy's own compiled functions, which call `framework.timing.estimate`.
     """
@@ -66,6 +67,7 @@ class Instances:
     token_budget: Integers
     prefill_percent: Integers
     gpus: Integers
+    most_drafts: Integers
     max_batch: Integers
     bandwidth_bytes_s: Floats
 

@@ -80,6 +80,11 @@ def carry_out(s: Simulation, hook: str, action: Action, scheduling: Sequence[Ins
         if not i.down:
             start_transfers(s, i)
             s.wake(i)
+    elif kind == "drafts":
+        i = checked(s, hook, a, "")
+        i.most_drafts = rest[0]
+        if not i.down:
+            s.wake(i)
     else:
         decide_about(s, s.requests[a], action, scheduling)
 

@@ -72,6 +72,7 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("token_budget", "i8", lambda i: i.token_budget),
     ("max_batch", "i8", lambda i: i.max_batch),
     ("prefill_percent", "i8", lambda i: i.prefill_percent),
+    ("most_drafts", "i8", lambda i: i.most_drafts),
     ("bandwidth_bytes_s", "f8", lambda i: i.spec.bandwidth_bytes_s),
     ("stages", "i8", lambda i: i.spec.stages),
     ("gpus", "i4", lambda i: i.gpus),

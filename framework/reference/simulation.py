@@ -64,6 +64,7 @@ class Simulation:
         for i in self.instances:
             first = i.id - (i.id - pool_begins[i.spec.pool]) % i.spec.group
             i.group = self.instances[first : first + i.spec.group]
+            i.most_drafts = options.drafts.depth
             i.ratio_set = (options.engine.output_reserve.ratio, 0)
         if self.hash_tokens:
             self._build_stores()

@@ -218,6 +218,7 @@ class Instance:
     known_room: tuple[int, int] = (0, 0)  # seats taken and blocks available after its prefill step was formed
     counted_s: float = 0.0  # time up to which its busy time is counted
     depth: int = 0  # tokens drafted for each decode of the step being formed
+    most_drafts: int = 0  # the same of any step, or its maximum
     swap_bytes: float = 0.0
     next_rank: int = 0  # rank that comes next if they take turns
     egress_free_s: float = 0.0  # time at which its sending side is free, if copies wait for each other

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.engine.durations.speculation import Speculation
 from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
 from framework.metrics.invariants import check_result
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
-from framework.policy import Action, Cancel, Policy, Preempt, Requeue, Resume, SetMaxBatch, SetRole
+from framework.policy import Action, Cancel, Policy, Preempt, Requeue, Resume, SetDrafts, SetMaxBatch, SetRole
 from framework.policy.view import Cluster, Request
 from framework.reference.loop import run
 from framework.reference.simulation import Simulation
@@ -71,11 +72,12 @@ def play(engine: str, rows: Rows, policy: Policy, roles: str = "mixed", **other:
     otherwise; what is left of it are columns of the trace.
     """
     seats, kv_tokens, gpu = other.pop("seats", 10), other.pop("kv_tokens", 100), other.pop("gpu", GPU)
+    speculation = other.pop("speculation", Speculation())
     arrival_s, prompts, outputs = zip(*rows, strict=True)
     workload = Workload(np.array(arrival_s, float), np.array(prompts), np.array(outputs), **other)
     pools = tuple(PoolSpec(f"{role} {k}", role, 1, gpu) for k, role in enumerate(roles.split()))  # type: ignore[arg-type]
     config = EngineConfig(block_tokens=1, watermark=0.0, kv_tokens=kv_tokens, token_budget=10, max_batch=seats)
-    config = replace(config, batching="decode_first", implementation=engine)  # type: ignore[arg-type]
+    config = replace(config, batching="decode_first", implementation=engine, speculation=speculation)  # type: ignore[arg-type]
     result = simulate(workload, ClusterSpec(pools, LinkSpec(32.0)), MODEL, TIMING, config, policy)
     check_result(result)
     return result
@@ -315,6 +317,17 @@ def test_seats_are_taken_away_and_given_back(engine: str) -> None:
     again = play(engine, waits, Scripted({1.5: [SetMaxBatch(0, 1)], 3.5: [SetMaxBatch(0, 2)]}), seats=2)
     assert token_times(fewer) == [[1, 2, 3], [1, 2, 3, 4, 5], [6]]
     assert token_times(again) == [[1, 2, 3], [1, 2, 3, 4, 5], [5]]
+
+
+@ENGINES
+@pytest.mark.parametrize("depth", [2, "adaptive"])
+def test_drafts_are_taken_away_and_given_back(engine: str, depth: Any) -> None:
+    """Two of two drafts are right, so a step has three tokens; none from 3 s on, one more of them from 5 s on."""
+    speculation = Speculation(depth, acceptance=1.0, max_depth=2, draft_cost=0.0)
+    script: Script = {2.5: [SetDrafts(0, 0)], 4.5: [SetDrafts(0, 1)]}
+    result = play(engine, [(0, 2, 13)], Scripted(script), speculation=speculation)
+    assert token_times(result) == [[1, 2, 2, 2, 3, 3, 3, 4, 5, 6, 6, 7, 7]]
+    assert (result.instances["drafted_tokens"][0], result.instances["accepted_tokens"][0]) == (6, 6)
 
 
 @ENGINES

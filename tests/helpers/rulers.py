@@ -22,6 +22,7 @@ from framework.policy import (
     Resume,
     Retain,
     Scale,
+    SetDrafts,
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
@@ -176,6 +177,7 @@ class Look:
     rest: tuple[Any, ...]
     seats: list[int] = field(default_factory=list)
     pools: list[int] = field(default_factory=list)  # instances of each pool that can be scaled, 0: it cannot
+    drafts: list[int] = field(default_factory=list)  # most drafts for each decode
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,7 @@ class Ruler:
     notes: list[Note] = field(default_factory=list)
     routed: dict[int, int] = field(default_factory=dict)  # how often each request was routed
     seats: dict[int, int] = field(default_factory=dict)  # of each instance whose seats have been set, before
+    drafts: int = 0  # most drafts for a decode that have been seen
     taken_off: list[int] = field(default_factory=list)  # those that it has last preempted and not resumed
 
     def note(self, hook: str, subject: int, look: Look, *more: Any) -> None:
@@ -281,6 +284,9 @@ class Ruler:
         if mix(self.rules.seed, 20, len(self.notes)) % 8 == 0:
             seats = self.seats.setdefault(instance, int(look.seats[instance]))
             decisions.append(("seats", instance, 1 + mix(self.rules.seed, 21, len(self.notes)) % seats))
+        self.drafts = max([self.drafts, *look.drafts])
+        if self.drafts > 0 and mix(self.rules.seed, 40, len(self.notes)) % 4 == 0:
+            decisions.append(("drafts", instance, mix(self.rules.seed, 41, len(self.notes)) % (self.drafts + 1)))
         return decisions
 
     def scale(self, look: Look, number: int) -> tuple[Any, ...]:
@@ -372,8 +378,8 @@ class Ruler:
 
     def on_tick(self, look: Look) -> list[tuple[Any, ...]]:
         """("migrate", request, instance), ("budget", instance, tokens), ("role", instance, role, plan),
-        ("seats", instance, requests), ("preempt", request, keep), ("resume", request), ("cancel", request, reason) and
-        ("requeue", request, instance) and ("scale", pool, instances).
+        ("seats", instance, requests), ("drafts", instance, tokens), ("preempt", request, keep),
+        ("resume", request), ("cancel", request, reason), ("requeue", request, instance) and ("scale", pool, instances).
         """
         self.note("on_tick", 0, look)
         actions: list[tuple[Any, ...]] = []
@@ -466,6 +472,7 @@ def look_at_simulation(s: Simulation, asked: int) -> Look:
         columns=dict(zip(COLUMNS, map(list, columns), strict=True)),
         decoding=[[(r.id, r.emitted, r.kv) for r in i.running] for i in s.instances],
         rest=rest_in_simulation(s, asked) if is_deep(asked) else (),
+        drafts=[i.most_drafts for i in s.instances],
         seats=[i.max_batch for i in s.instances],
         pools=pools_in_simulation(s),
     )
@@ -733,7 +740,8 @@ def look_at_cluster(cluster: Cluster, asked: int) -> Look:
     decoding = [list(itertools.islice(cells, len(there))) for there in running]
     rest = rest_in_cluster(cluster, asked, ids.tolist()) if is_deep(asked) else ()
     seats, pools = instances.max_batch.tolist(), _pools(cluster)
-    return Look(cluster.now_s, _roles(cluster), columns, decoding, rest, seats, pools)
+    drafts = instances.most_drafts.tolist()
+    return Look(cluster.now_s, _roles(cluster), columns, decoding, rest, seats, pools, drafts)
 
 
 def _pools(cluster: Cluster) -> list[int]:
@@ -844,6 +852,7 @@ def _reconfigure(self: _Ruled, instance: int, cluster: Cluster) -> bool:
 _KINDS: dict[str, Any] = {
     "migrate": Migrate,
     "seats": SetMaxBatch,
+    "drafts": SetDrafts,
     "budget": SetTokenBudget,
     "preempt": Preempt,
     "resume": Resume,

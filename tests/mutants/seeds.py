@@ -827,6 +827,13 @@ MUTANTS = (
         "s.instances[i].draining_role != OFF\n",
     ),
     Mutant("a plan of before comes with a start", "roles/scaling.py", "    s.instances[i].next_budget = 0", "    pass"),
+    Mutant("drafts stay as they were", "roles/actions.py", "].most_drafts = action.value", "].max_batch += 0"),
+    Mutant(
+        "an adaptive depth knows no limit of the policy",
+        "durations/speculation.py",
+        "range(1, inst.most_drafts + 1)",
+        "range(1, s.options.depth + 1)",
+    ),
     Mutant("a start does not wait for the source", "roles/changes.py", "max(ready_s, sim.source_free_s)", "ready_s"),
     Mutant(
         "a source serves from the order on",

@@ -24,6 +24,7 @@ from framework.policy import (
     Preempt,
     Requeue,
     Resume,
+    SetDrafts,
     SetMaxBatch,
     SetRole,
     SetTokenBudget,
@@ -398,6 +399,7 @@ NONSENSE: dict[str, tuple[type[Policy], str, str, Any, str]] = {
     "KV kept in part": (Aggregated, "mixed", "decide", [Preempt(0, "half")], "keep is one of drop, kv, swap"),  # type: ignore[arg-type]
     "seats that there are not": (Aggregated, "mixed", "decide", [SetMaxBatch(0, 10**6)], "seats, got 1000000"),
     "no seat": (Aggregated, "mixed", "decide", [SetMaxBatch(0, 0)], "seats, got 0"),
+    "drafts that there are not": (Aggregated, "mixed", "decide", [SetDrafts(0, 1)], "drafts 0 to 0 tokens, got 1"),
     "queued nowhere": (Aggregated, "mixed", "decide", [Requeue(0, 7)], "there is no instance 7"),
     "cancelled for nothing": (Aggregated, "mixed", "decide", [Cancel(0, "")], "a reason is a text, got ''"),
     "no decisions": (Aggregated, "mixed", "decide", None, "None; return a list of actions, () for none"),

@@ -114,15 +114,15 @@ def decode_step_s(s: State, i: int, depth: int) -> float:
 @inner
 def choose_depth(s: State, i: int) -> int:
     """Drafts for each decode of i's next step; an adaptive depth is the one with the most tokens a second."""
-    if not s.options.adaptive_depth:
-        return s.options.depth
     inst = s.instances[i]
+    if not s.options.adaptive_depth:
+        return inst.most_drafts
     if inst.running == 0:
         return 0
     best, best_tokens, best_s = 0, 1.0, _verify_s(s, i, inst.running, inst.decode_kv, 0)
     all_right, tokens = 1.0, 1.0
     drafting_s = draft_s(s, i, inst.running, inst.decode_kv)
-    for depth in range(1, s.options.depth + 1):
+    for depth in range(1, inst.most_drafts + 1):
         all_right *= s.options.acceptance
         tokens += all_right
         time_s = _verify_s(s, i, inst.running, inst.decode_kv, depth) + depth * drafting_s

@@ -250,6 +250,8 @@ INSTANCE = record(
     # Prefetches.
     ("loading", "i8"),  # pinned requests whose blocks are being loaded
     ("loads_end_s", "f8"),  # time at which the last of these loads ends
+    # What a policy sets, further.
+    ("most_drafts", "i8"),  # tokens drafted for each decode; the maximum if that is adaptive
 )
 
 # A row of the step log: a leap that has ended.

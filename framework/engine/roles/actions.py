@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.codes import BAD_INSTANCE, MIGRATE, PREEMPT, SET_MAX_BATCH, SET_ROLE, SET_TOKEN_BUDGET
+from framework.codes import BAD_INSTANCE, MIGRATE, PREEMPT, SET_DRAFTS, SET_MAX_BATCH, SET_ROLE, SET_TOKEN_BUDGET
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.migration import migrate
 from framework.engine.copies.transfers import start_transfers
@@ -48,6 +48,10 @@ def carry_out_for_instance(s: State, hook: int, j: int) -> None:
         s.instances[action.instance].max_batch = action.value
         if not s.instances[action.instance].down:
             start_transfers(s, action.instance)
+            wake(s, action.instance)
+    elif action.kind == SET_DRAFTS:
+        s.instances[action.instance].most_drafts = action.value
+        if not s.instances[action.instance].down:
             wake(s, action.instance)
     elif action.kind == SET_ROLE:
         set_role(s, action.instance, action)

@@ -67,6 +67,7 @@ def _fill(mine: NDArray[np.void], setting: Setting, pool: PoolSpec) -> None:
     if pool.parallelism.pp > 1:
         mine["stages"] = pool.parallelism.pp
     mine["prefill_percent"] = engine.sharing.prefill_percent
+    mine["most_drafts"] = engine.speculation.most
     mine["output_ratio"] = engine.output_reserve.ratio
     mine["host_bytes_s"] = pool.host_bytes_s
     bandwidth_bytes_s = pool.gpu.bandwidth_bytes_s * pool.own_parallelism.gpus

@@ -21,6 +21,7 @@ from framework.codes import (
     REQUEUE,
     RESUME,
     SCALE,
+    SET_DRAFTS,
     SET_MAX_BATCH,
     SET_TOKEN_BUDGET,
 )
@@ -189,6 +190,8 @@ def _action(action: ActionRow, reasons: Sequence[str]) -> tuple[Any, ...]:
         return "scale", instance, int(action.value)
     if action.kind == SET_MAX_BATCH:
         return "seats", instance, int(action.value)
+    if action.kind == SET_DRAFTS:
+        return "drafts", instance, int(action.value)
     if action.kind == MIGRATE:
         return "migrate", int(action.request), instance
     if action.kind == SET_TOKEN_BUDGET:

@@ -23,9 +23,9 @@ def choose_depth(s: Simulation, i: Instance) -> int:
     """Drafts for each decode of i's next step; an adaptive depth is the one with the most tokens a second."""
     drafts = s.options.drafts
     if not drafts.adaptive:
-        return drafts.depth
+        return i.most_drafts
     best, best_tokens, best_s = 0, 0.0, 1.0
-    for depth in range(drafts.depth + 1 if i.running else 1):
+    for depth in range(i.most_drafts + 1 if i.running else 1):
         tokens = sum(drafts.acceptance**k for k in range(depth + 1))
         time_s = verify_s(s, i, i.running, depth) + depth * draft_s(s, i, i.running) if i.running else 0.0
         if depth == 0 or tokens * best_s > best_tokens * time_s:
