@@ -53,8 +53,8 @@ class Room:
 class Waiting:
     """Means over the time in which requests wait, each moment weighted by their number.
 
-    `busy`: share of the time in steps of the instance at which they wait; `others`: of the other instances of its pool,
-    1 if there is none; `room`: the room that decodes take meanwhile.
+    `busy`: share of the time in steps of the instance at which they wait; `others`: of the other instances of its pool
+    that are on, 1 if there is none; `room`: the room that decodes take meanwhile.
     """
 
     busy: float
@@ -86,9 +86,9 @@ def waiting_of(result: Result) -> Waiting | None:
     share = np.minimum(_busy_s(result, windows) / lengths_s, 1.0)
     pool, pools = result.instances["pool"].astype(np.int64), result.cluster.pools
     of_pool = (pool == np.arange(len(pools))[:, None]).astype(np.float64)
-    members = of_pool.sum(axis=1)[pool]
-    others = ((of_pool @ share)[pool] - share) / np.maximum(members - 1, 1)[:, None]
-    others = np.where(members[:, None] > 1, others, 1.0)
+    on = _are_on(result, share, float(lengths_s[0])).astype(np.float64)
+    members = (of_pool @ on)[pool] - on
+    others = np.where(members > 0, ((of_pool @ share)[pool] - share) / np.maximum(members, 1), 1.0)
     requests = result.requests
     here = ~np.isnan(requests["start_s"])
     return Waiting(
@@ -96,6 +96,23 @@ def waiting_of(result: Result) -> Waiting | None:
         others=float((others * queued_s).sum() / queued_s.sum()),
         room=decode_room(result, requests["arrival_s"][here], requests["start_s"][here], _fresh_tokens(result)[here]),
     )
+
+
+def _are_on(result: Result, share: Floats, window_s: float) -> NDArray[np.bool_]:
+    """Whether each instance may have been on in each window, by its `share` of busy time, both (M, windows).
+
+    When an instance went off is not logged. One that was switched on or off counts as off while it has no step for as
+    long as a start takes, or at an end of the run.
+    """
+    on = np.ones(share.shape, np.bool_)
+    for i in np.flatnonzero(result.instances["starts"] + result.instances["stops"]):
+        pool = result.cluster.pools[int(result.instances["pool"][i])]
+        start_s = result.engine.start_s + result.engine.start.seconds(result.model, pool)
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], share[i] > 0, [True]])))  # of spans without a step
+        for begin, end in edges.reshape(-1, 2):
+            is_at_an_end = begin == 0 or end == share.shape[1]
+            on[i, begin:end] = not is_at_an_end and (end - begin) * window_s < start_s
+    return on
 
 
 def _fresh_tokens(result: Result) -> Floats:
