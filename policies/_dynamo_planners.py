@@ -23,9 +23,9 @@ from framework.codes import DECODE, PREFILL
 from framework.errors import InputError
 from framework.policy import Action
 from framework.policy.rules import rule
-from framework.policy.view import Cluster, Finished, Floats, Integers
+from framework.policy.view import Cluster, Floats, Integers
 from framework.timing.estimate import estimate_s
-from policies._scaling import forecast, largest_batch, prefill_only, resize
+from policies._scaling import corrections, forecast, largest_batch, prefill_only, resize, within
 
 LOAD = {
     "queue_high": 0.5,  # prompts per prefill worker at which one is added
@@ -107,7 +107,7 @@ def _step(*, up: bool, down: bool) -> int:
 def plan_by_sla(policy: Planned, cluster: Cluster) -> Iterable[Action]:
     """The workers for the forecast load. Both counts are scaled down to the fleet."""
     wanted = _wanted(policy, cluster, policy.tick_s or math.inf)
-    return resize(cluster, *_within(cluster, *wanted), "mixed", stop=True) if wanted else ()
+    return resize(cluster, *within(cluster, *wanted), "mixed", stop=True) if wanted else ()
 
 
 def _wanted(policy: Planned, cluster: Cluster, interval_s: float) -> tuple[int, int] | None:
@@ -131,36 +131,12 @@ def _wanted(policy: Planned, cluster: Cluster, interval_s: float) -> tuple[int, 
     count, prompt, output = (predict(list(column)) for column in zip(*policy.history, strict=True))
     pool, context = cluster.decode, max(prompt + output / 2, 1.0)
     ttft_s = float(cluster.prefill.estimate_s(max(int(prompt), 1), 0, 0)[0])
-    slow, correction = _corrections(cluster, done, interval_s)
+    slow, correction = corrections(cluster, done, interval_s)
     batch = largest_batch(pool, options["itl_s"] / max(correction, 1e-9), context, int(pool.max_batch[0]))
     decode_rate = batch / float(pool.estimate_s(0, batch, int(batch * context))[0])
     rate = count / interval_s
     wanted = math.ceil(rate * ttft_s * min(1.0, slow)), math.ceil(rate * output / decode_rate)
     return max(wanted[0], 1), max(wanted[1], 1)
-
-
-def _corrections(cluster: Cluster, done: Finished, interval_s: float) -> tuple[float, float]:
-    """Observed over expected TTFT and ITL of the requests that have ended in the interval; 1 where none has."""
-    if not len(done.ids):
-        return 1.0, 1.0
-    pool, prompt = cluster.decode, max(int(done.input_tokens.mean()), 1)
-    slow = float(np.nanmean(done.ttft_s) / cluster.prefill.estimate_s(prompt, 0, 0)[0])
-    tpot_s = done.tpot_s[~np.isnan(done.tpot_s)]
-    if not len(tpot_s):
-        return slow, 1.0
-    lasted_s = done.ttft_s + np.nan_to_num(done.tpot_s) * (done.output_tokens - 1)
-    running = max(round(float(lasted_s.sum()) / interval_s / len(pool)), 1)
-    context = prompt + float(done.output_tokens.mean()) / 2
-    return slow, float(tpot_s.mean() / pool.estimate_s(0, running, int(running * context))[0])
-
-
-def _within(cluster: Cluster, prefill: int, decode: int) -> tuple[int, int]:
-    """Both counts scaled down to the instances that there are, at least one of each."""
-    fleet = len(cluster.instances)
-    if prefill + decode > fleet:
-        prefill = min(max(round(prefill * fleet / (prefill + decode)), 1), fleet - 1)
-        decode = fleet - prefill
-    return prefill, decode
 
 
 # --- both -------------------------------------------------------------------------------------------------------------
@@ -189,7 +165,7 @@ def plan_by_both(policy: Planned, cluster: Cluster) -> Iterable[Action]:
     has_slack = bool(np.all(more_itl_s < options["itl_s"] * options["sensitivity"]))
     decode += _step(up=bool(np.all(itl_s > options["itl_s"])), down=decode > 1 and has_slack)
     wanted = max(prefill, policy.floor[0]), max(decode, policy.floor[1])
-    return resize(cluster, *_within(cluster, *wanted), "mixed", stop=True)
+    return resize(cluster, *within(cluster, *wanted), "mixed", stop=True)
 
 
 def _next_request(policy: Planned) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from framework.codes import DECODE, OFF, PREFILL
 from framework.engine.setup.config import Batching
 from framework.policy import Plan, SetRole
-from framework.policy.view import Cluster, Instances, Request
+from framework.policy.view import Cluster, Finished, Instances, Request
 from framework.system.cluster import ClusterSpec, Role
 
 _BATCHING: dict[Role, Batching] = {"prefill": "prefill_first", "decode": "decode_first", "mixed": "decode_first"}
@@ -42,6 +42,34 @@ def largest_batch(pool: Instances, tpot_s: float, context_tokens: float, most: i
         else:
             high = middle - 1
     return low
+
+
+def corrections(cluster: Cluster, done: Finished, interval_s: float) -> tuple[float, float]:
+    """Observed over expected TTFT and ITL of the requests that have ended in the interval; 1 where none has.
+
+    Expected are the prefill of their mean prompt alone, and the step of as many requests as an instance of the decode
+    pool had on average (Little's law), as NVIDIA Dynamo's SLA planner has it.
+    """
+    if not len(done.ids):
+        return 1.0, 1.0
+    pool, prompt = cluster.decode, max(int(done.input_tokens.mean()), 1)
+    slow = float(np.nanmean(done.ttft_s) / cluster.prefill.estimate_s(prompt, 0, 0)[0])
+    tpot_s = done.tpot_s[~np.isnan(done.tpot_s)]
+    if not len(tpot_s):
+        return slow, 1.0
+    lasted_s = done.ttft_s + np.nan_to_num(done.tpot_s) * (done.output_tokens - 1)
+    running = max(round(float(lasted_s.sum()) / interval_s / len(pool)), 1)
+    context = prompt + float(done.output_tokens.mean()) / 2
+    return slow, float(tpot_s.mean() / pool.estimate_s(0, running, int(running * context))[0])
+
+
+def within(cluster: Cluster, prefill: int, decode: int) -> tuple[int, int]:
+    """Both counts scaled down to the instances that there are, at least one of each."""
+    fleet = len(cluster.instances)
+    if prefill + decode > fleet:
+        prefill = min(max(round(prefill * fleet / (prefill + decode)), 1), fleet - 1)
+        decode = fleet - prefill
+    return prefill, decode
 
 
 def change(cluster: Cluster, instance: int, role: Role) -> SetRole:

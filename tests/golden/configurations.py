@@ -205,6 +205,14 @@ _POLICIES = {
         "policy=dopd policy.interval_s=0.5 engine.role_change_s=0.125 " + _APART + _REQUESTS + "cluster.prefill=3",
         requests=("decode_instance < 3",),
     ),
+    "dopd_grows": Golden(
+        "policy=dopd policy.interval_s=0.5 policy.tpot=observed policy.rounding=ceiling engine.role_change_s=0.125 "
+        "cluster.spare=4 output.steps=true "
+        + _APART
+        + _REQUESTS
+        + "trace.arrivals.rate=128 cluster.prefill=1 cluster.decode=1",
+        steps=("instance >= 2",),
+    ),
     "dynaserve": Golden(
         "policy=dynaserve " + _TWO + _REQUESTS, positive=("migrations",), requests=("predicted_output_tokens > 0",)
     ),

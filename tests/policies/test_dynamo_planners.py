@@ -13,7 +13,7 @@ from framework.errors import InputError
 from framework.policy import Action, SetRole
 from framework.policy.view import Cluster, Finished, Request
 from framework.timing.table import StepRow
-from policies._dynamo_planners import _corrections
+from policies._scaling import corrections
 from policies.dynamo import Dynamo, PrefillQueue
 from tests.helpers.by_hand import Rows, fleet, play
 
@@ -146,7 +146,7 @@ def test_corrections_are_those_of_the_interval(interval_s: float, expected: tupl
 
     class Asking(Dynamo):
         def route_prefill(self, request: Request, cluster: Cluster) -> int:
-            found.append(_corrections(cluster, done, interval_s))
+            found.append(corrections(cluster, done, interval_s))
             return super().route_prefill(request, cluster)
 
     play(Asking(), [(0.0, 64, 2)], fleet(prefill=1, decode=1), row=ROW, **ROOM)

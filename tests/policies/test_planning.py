@@ -151,7 +151,7 @@ class TestQuickArrow(Quick):
 @pytest.mark.slow
 class TestQuickDopd(Quick):
     __test__ = True
-    policy_factory = lambda: Dopd(interval_s=0.5, local_tokens=40)  # noqa: E731
+    policy_factory = lambda: Dopd(interval_s=0.5, local_tokens=40, tpot="observed", rounding="ceiling")  # noqa: E731
 
 
 @pytest.mark.slow
