@@ -539,6 +539,7 @@ _MECHANISMS = {
         positive=("starts", "stops"),
         unlike="vllm_v1",
     ),
+    "failsafe": Golden("policy=failsafe " + _TWO + _REQUESTS + _LOSSES, positive=("dropped",), unlike="lost_gpus"),
     "lmetric": Golden("policy=lmetric " + _TWO + _SESSIONS, unlike="vllm_v1"),
     "kairos": Golden(
         "policy=kairos policy.ttft_s=0.015625 policy.tpot_s=0.0107421875 policy.period_s=0.015625 policy.spare=0.01 "

@@ -2408,12 +2408,6 @@ MUTANTS = (
         "what != REPAIR and sim.fell",
         "what == CRASH and sim.fell",
     ),
-    Mutant(
-        "what no longer fits is queued when it is resumed",
-        "roles/suspension.py",
-        "    if not fits(s, target, r):  # elsewhere",
-        "    if target != i and not fits(s, target, r):  # elsewhere",
-    ),
     # --- programs ---
     Mutant(
         "a call waits for one alone",
