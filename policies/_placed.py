@@ -17,14 +17,14 @@ from framework.policy.view import Floats
 
 _SETTINGS = 16
 _INSTANCES, _REQUESTS, _FREE, _LAST_PLACED, _HEAD = range(_SETTINGS, _SETTINGS + 5)
-_FIRST, _LAST, _COUNT, _LEFT_S, _CACHED, _ROW = range(6)  # columns of an instance
-_NEXT, _SENT_THERE_S, _SENT_PREFILL_S, _NOTE = range(4)
-_INSTANCE, _SOURCE, _TTFT_S, _PREFILL_S, _THERE_S, _PLACED = range(6)  # columns of a request
+_FIRST, _LAST, _COUNT, _LEFT_S, _CACHED, _COPIED_S, _ROW = range(7)  # columns of an instance
+_NEXT, _SENT_THERE_S, _SENT_PREFILL_S, _SENT_TOKENS, _SENT_LACKING, _NOTE = range(6)
+_INSTANCE, _SOURCE, _TTFT_S, _PREFILL_S, _THERE_S, _LACKING, _PLACED = range(7)  # columns of a request
 
 
 class Placement(NamedTuple):
     """Where a request is to be prefilled, the source of its prefix (-1: none), and what is expected: TTFT, prefill
-    alone, and its arrival in that queue.
+    alone, its arrival in that queue, and the tokens of its prompt that are computed there.
     """
 
     instance: int
@@ -32,6 +32,7 @@ class Placement(NamedTuple):
     ttft_s: float
     prefill_s: float
     there_s: float
+    lacking_tokens: int
 
 
 def nothing_placed(settings: Mapping[int, float], instances: int, requests: int) -> Floats:
@@ -87,7 +88,7 @@ def remember(numbers: Floats, r: int, placement: Placement) -> None:
     at = _request_at(numbers, r)
     numbers[at + _INSTANCE], numbers[at + _SOURCE] = placement.instance, placement.source
     numbers[at + _TTFT_S], numbers[at + _PREFILL_S] = placement.ttft_s, placement.prefill_s
-    numbers[at + _THERE_S] = placement.there_s
+    numbers[at + _THERE_S], numbers[at + _LACKING] = placement.there_s, placement.lacking_tokens
 
 
 @either()
@@ -95,7 +96,8 @@ def remembered(numbers: Floats, r: int) -> Placement:
     """The last placement given to `remember`."""
     at = _request_at(numbers, r)
     instance, source = int(numbers[at + _INSTANCE]), int(numbers[at + _SOURCE])
-    return Placement(instance, source, numbers[at + _TTFT_S], numbers[at + _PREFILL_S], numbers[at + _THERE_S])
+    expected = numbers[at + _TTFT_S], numbers[at + _PREFILL_S], numbers[at + _THERE_S]
+    return Placement(instance, source, *expected, int(numbers[at + _LACKING]))
 
 
 @either()
@@ -121,22 +123,26 @@ def is_confirmed(numbers: Floats, r: int) -> bool:
 
 
 @either()
-def send(numbers: Floats, i: int, there_s: float, prefill_s: float) -> None:
-    """Note a prompt that was sent to i: when it will be in the queue there, and the seconds of its prefill.
+def send(numbers: Floats, placement: Placement, prompt_tokens: int) -> None:
+    """Note a prompt that was sent as placed: when it will be in the queue there, and what is to be computed of it.
 
     There must be a free note: see `keep`.
     """
-    row, note = _instance_at(numbers, i), numbers[_FREE]
+    row, note = _instance_at(numbers, placement.instance), numbers[_FREE]
     at = _note_at(numbers, note)
     numbers[_FREE] = numbers[at + _NEXT]
-    numbers[at + _NEXT], numbers[at + _SENT_THERE_S], numbers[at + _SENT_PREFILL_S] = -1.0, there_s, prefill_s
+    numbers[at + _NEXT], numbers[at + _SENT_THERE_S] = -1.0, placement.there_s
+    numbers[at + _SENT_PREFILL_S] = placement.prefill_s
+    numbers[at + _SENT_TOKENS], numbers[at + _SENT_LACKING] = prompt_tokens, placement.lacking_tokens
     if numbers[row + _COUNT] == 0.0:
         numbers[row + _FIRST] = note
     else:
         numbers[_note_at(numbers, numbers[row + _LAST]) + _NEXT] = note
     numbers[row + _LAST] = note
     numbers[row + _COUNT] += 1.0
-    numbers[row + _LEFT_S] += prefill_s
+    numbers[row + _LEFT_S] += placement.prefill_s
+    if placement.source >= 0:
+        numbers[_instance_at(numbers, placement.source) + _COPIED_S] = placement.there_s
 
 
 @either()
@@ -179,6 +185,32 @@ def left_s(numbers: Floats, i: int) -> float:
     """Seconds of the prompts sent to i and not forgotten."""
     seconds: float = numbers[_instance_at(numbers, i) + _LEFT_S]
     return seconds
+
+
+@either()
+def copied_s(numbers: Floats, i: int) -> float:
+    """When i will have sent all prefixes that were to be copied from it."""
+    time_s: float = numbers[_instance_at(numbers, i) + _COPIED_S]
+    return time_s
+
+
+@either()
+def done_s(numbers: Floats, i: int, under_way: int, tokens: int, now_s: float) -> float:
+    """Seconds of the first `under_way` prompts sent to i that are over, if `tokens` are left of all that are there.
+
+    What waits is left whole. So much of the tokens that the others were to compute is done.
+    """
+    lacking, waiting, seconds, k = 0.0, 0.0, 0.0, 0
+    note = numbers[_instance_at(numbers, i) + _FIRST]
+    while note >= 0.0:
+        at = _note_at(numbers, note)
+        if k < under_way:
+            lacking, seconds = lacking + numbers[at + _SENT_LACKING], seconds + numbers[at + _SENT_PREFILL_S]
+        elif numbers[at + _SENT_THERE_S] <= now_s:
+            waiting += numbers[at + _SENT_TOKENS]
+        note, k = numbers[at + _NEXT], k + 1
+    share = min(max((tokens - waiting) / lacking, 0.0), 1.0) if lacking > 0.0 else 1.0
+    return seconds * (1.0 - share)
 
 
 @either()

@@ -3,6 +3,11 @@
 The Conductor sends a prompt to the instance with the least TTFT (Algorithm 1): queue, prefill of the uncached part, and
 the copy of a prefix if another instance has much more of it. If TTFT or TBT would be too late it rejects (arXiv,
 section 7).
+
+Simplified: the queue is the sum of the whole prefills in it, as in Algorithm 1, and a copy finds an idle link. With
+`estimate=left` a prefill under way counts by its tokens that are left, and a copy begins when those before it from the
+same instance should be over; KV on its way to decode instances, which shares that link, still counts nothing. KV leaves
+when a prompt is computed, if `engine.layerwise_tokens` does not say that it leaves layer by layer, as in the paper.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ from policies._placed import (
     Placement,
     cached_on,
     confirm,
+    copied_s,
+    done_s,
     instances_in,
     is_confirmed,
     is_full,
@@ -44,10 +51,11 @@ Admission = Literal["none", "slo", "baseline", "early", "predicted"]
 
 
 Routing = Literal["random", "load", "local", "global"]
+Estimate = Literal["whole", "left"]
 
 # Settings among the numbers of a policy. `_LONGER`: as `kvcache_balancing_threshold`, 0: nothing is copied; `_DRAWN`:
-# the instance that was drawn at random, -1: it is chosen by cost.
-_TTFT_LIMIT_S, _TBT_LIMIT_S, _LONGER, _BY_QUEUE, _CHUNK_TOKENS, _BYTES_PER_TOKEN, _DRAWN = range(7)
+# the instance that was drawn at random, -1: it is chosen by cost; `_BY_LEFT`: `estimate=left`.
+_TTFT_LIMIT_S, _TBT_LIMIT_S, _LONGER, _BY_QUEUE, _CHUNK_TOKENS, _BYTES_PER_TOKEN, _DRAWN, _BY_LEFT = range(8)
 _LATE = ("", "ttft", "tbt")
 
 
@@ -66,7 +74,7 @@ def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
             note_cached(numbers, i, own)
             if own > longest:
                 best, longest = i, own
-    found, least = Placement(-1, -1, 0.0, 0.0, 0.0), np.inf
+    found, least = Placement(-1, -1, 0.0, 0.0, 0.0, 0), np.inf
     computed, pool, alone_s = -1, -1, 0.0
     for i in range(instances_in(numbers)):
         inst = instance_of(engine, i)
@@ -74,16 +82,27 @@ def best_placement(engine: Any, numbers: Floats, r: int) -> Placement:
             prefix, source, transfer_s = cached_on(numbers, i), -1, 0.0
             if numbers[_LONGER] > 0.0 and longest > numbers[_LONGER] * prefix:  # Its own prefix may be 0.
                 slower = min(inst.bandwidth_bytes_s, instance_of(engine, best).bandwidth_bytes_s)
-                transfer_s = (longest - prefix) * numbers[_BYTES_PER_TOKEN] / slower
+                transfer_s = _before_s(numbers, best, present_s)
+                transfer_s += (longest - prefix) * numbers[_BYTES_PER_TOKEN] / slower
                 prefix, source = longest, best
             if prefix != computed or inst.pool != pool:  # The result for the instance before is reused once.
                 alone_s = prefill_s(engine, i, prefix, prompt, int(numbers[_CHUNK_TOKENS]))
                 computed, pool = prefix, inst.pool
-            ttft_s = left_s(numbers, i) + transfer_s + alone_s
-            cost = left_s(numbers, i) if numbers[_BY_QUEUE] else ttft_s
+            queue_s = left_s(numbers, i)
+            if numbers[_BY_LEFT]:
+                queue_s -= done_s(numbers, i, inst.prefilling, inst.queued_tokens, present_s)
+            ttft_s = queue_s + transfer_s + alone_s
+            cost = queue_s if numbers[_BY_QUEUE] else ttft_s
             if i == numbers[_DRAWN] or (numbers[_DRAWN] < 0 and (found.instance < 0 or cost < least)):
-                found, least = Placement(i, source, ttft_s, alone_s, present_s + transfer_s), cost
+                found = Placement(i, source, ttft_s, alone_s, present_s + transfer_s, prompt - prefix)
+                least = cost
     return found
+
+
+@either()
+def _before_s(numbers: Floats, source: int, present_s: float) -> float:
+    """Seconds until a copy from this instance begins."""
+    return max(copied_s(numbers, source) - present_s, 0.0) if numbers[_BY_LEFT] else 0.0
 
 
 @either()
@@ -128,7 +147,7 @@ def sent_to(engine: Any, numbers: Floats, r: int) -> int:
                 inst = instance_of(engine, i)
                 keep(numbers, i, inst.queued + inst.prefilling, until_s)
     placement = remembered(numbers, r)
-    send(numbers, placement.instance, placement.there_s, placement.prefill_s)
+    send(numbers, placement, int(request_of(engine, r).input_tokens))
     return placement.instance
 
 
@@ -160,7 +179,7 @@ class Mooncake(Disaggregated):
     `kvcache_balancing_threshold`. `admission` compares expected TTFT and TBT with `ttft_s` and `tbt_s` (None: no
     limit): none; slo (of the chosen instances); or by the mean TBT of the decode pool: baseline (after a prompt has
     been prefilled), early (before that), predicted (before, with the TBT expected then if each decode lasts
-    `decode_s`).
+    `decode_s`). `estimate` of TTFT: see above.
     """
 
     route_prefill: Any = as_placed
@@ -175,6 +194,7 @@ class Mooncake(Disaggregated):
         tbt_s: Positive | None = 0.05,
         decode_s: Positive = 10.0,
         chunk_tokens: Count = 1000,
+        estimate: Estimate = "whole",
         seed: Whole = 0,
     ) -> None:
         self.routing, self.admission = routing, admission
@@ -189,6 +209,7 @@ class Mooncake(Disaggregated):
             _BY_QUEUE: float(routing == "load"),
             _CHUNK_TOKENS: chunk_tokens,
             _DRAWN: -1.0,
+            _BY_LEFT: float(estimate == "left"),
         }
         self.by_pool = admission in ("early", "predicted")
         if admission != "none":

@@ -127,6 +127,13 @@ _POLICIES = {
         "policy=mooncake policy.routing=local engine.kv_tokens=8192 trace.sessions.prefixes=2 "
         "engine.prefix_stores.tiers.dram.capacity_bytes=4294967296 " + _APART + _SESSIONS,
     ),
+    "mooncake_left": Golden(
+        "policy=mooncake policy.estimate=left engine.layerwise_tokens=1 engine.kv_tokens=8192 "
+        "trace.sessions.prefixes=2 engine.prefix_stores.tiers.dram.capacity_bytes=4294967296 "
+        "policy.kvcache_balancing_threshold=1.5 " + _APART + _SESSIONS,
+        positive=("cache_hit_rate", "cache_hit_rate_dram", "loaded_bytes_dram"),
+        unlike="mooncake",
+    ),
     "mooncake_rejects": Golden(
         "policy=mooncake policy.admission=predicted policy.decode_s=2 policy.tbt_s=0.0087890625 policy.ttft_s=0.125 "
         + _APART

@@ -12,8 +12,9 @@ from framework.engine.kv.prefix_tiers import Tier
 from framework.errors import InputError
 from framework.result import Result
 from policies._decode_load import DecodeLoad
-from policies.mooncake import Admission, Mooncake, Routing
+from policies.mooncake import Admission, Estimate, Mooncake, Routing
 from tests.engine.test_prefix_stores import BYTES, SECOND_A_TOKEN, play, prompts, stored
+from tests.helpers.conformance import Conformance
 
 NODES = ("prefill", "prefill", "decode")
 FIVE = ((0.0, [1, 2]), *[(100.0, [1, 2])] * 4)
@@ -46,6 +47,48 @@ def test_a_prefix_that_is_not_much_longer_is_not_copied() -> None:
         result = play(workload, stored(Tier(bandwidth_bytes_s=2.0**20)), policy, NODES, kv_tokens=200)
         assert result.requests["prefill_instance"][:2].tolist() == [0, 1]
         assert result.instances["transferred_bytes"][0] == copied_tokens * BYTES
+
+
+# A prompt of 9 s on each of two instances, from 0 and from 1 s on, and one more on the first from 9.5 s on. At 9.6 s
+# the second has three of its nine tokens left, in chunks of three.
+UNDER_WAY = ((0.0, [1, 2]), (1.0, [3, 4]), (9.5, [5, 6]), (9.6, [7, 8]))
+
+
+@pytest.mark.parametrize(("estimate", "instances"), [("whole", [0, 1, 0, 0]), ("left", [0, 1, 0, 1])])
+def test_a_prefill_under_way_counts_whole_or_as_far_as_it_is_left(estimate: Estimate, instances: list[int]) -> None:
+    """9 and 9 s are expected, and the first instance comes first; or 9 and 3 s."""
+    policy = Mooncake("local", admission="none", chunk_tokens=3, estimate=estimate)
+    result = play(prompts(*UNDER_WAY), stored(Tier()), policy, NODES, kv_tokens=200)
+    assert result.requests["prefill_instance"].tolist() == instances
+
+
+@pytest.mark.parametrize(("estimate", "states"), [("whole", [1, 1, 1, 2]), ("left", [1, 1, 1, 1])])
+def test_admission_knows_what_is_left(estimate: Estimate, states: list[int]) -> None:
+    """The last prompt has its first token 9.4 s after it came. 12 s are expected, or 18."""
+    policy = Mooncake("local", ttft_s=12.5, tbt_s=None, chunk_tokens=3, estimate=estimate)
+    result = play(prompts(*UNDER_WAY), stored(Tier()), policy, NODES, kv_tokens=200)
+    assert result.requests["state"].tolist() == states
+
+
+@pytest.mark.parametrize(("estimate", "instances"), [("whole", [0, 0, 0, 0, 1, 2]), ("left", [0, 0, 0, 0, 1, 0])])
+def test_a_copy_waits_for_the_one_before_it(estimate: Estimate, instances: list[int]) -> None:
+    """The sixth prompt would wait 3 s behind three on the first instance. A copy to the third takes 2 s, and 2 s more
+    behind the copy to the second.
+    """
+    policy = Mooncake(admission="none", chunk_tokens=100, estimate=estimate)
+    nodes = ("prefill", "prefill", "prefill", "decode")
+    workload = prompts(*FIVE, (100.0, [1, 2]))
+    result = play(workload, stored(Tier(bandwidth_bytes_s=2.0**20)), policy, nodes, kv_tokens=200)
+    assert result.requests["prefill_instance"].tolist() == instances
+
+
+@pytest.mark.parametrize(("layerwise_tokens", "there_s"), [(None, 9.0 + 2.25 + 0.5), (1, 9.0 + 2.25 / 4 + 0.5)])
+def test_layer_wise_prefill_leaves_the_last_layer_to_be_copied(layerwise_tokens: int | None, there_s: float) -> None:
+    """A prompt of 9 s has 144 bytes of KV in four layers."""
+    workload = replace(prompts((0.0, [1, 2])), output_tokens=np.array([2]))
+    policy = Mooncake("local", admission="none", chunk_tokens=100)
+    result = play(workload, stored(Tier()), policy, NODES, kv_tokens=200, layerwise_tokens=layerwise_tokens)
+    assert result.requests["transfer_end_s"].tolist() == pytest.approx([there_s])
 
 
 def test_what_would_be_late_is_rejected_at_once() -> None:
@@ -113,3 +156,8 @@ def test_bad_parameters_are_refused() -> None:
         Mooncake(admission="late")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"policy.kvcache_balancing_threshold must be a finite number above 0"):
         Mooncake(kvcache_balancing_threshold=0.0)
+
+
+@pytest.mark.slow
+class TestMooncakeByWhatIsLeft(Conformance):
+    policy_factory = lambda: Mooncake(estimate="left", kvcache_balancing_threshold=1.5, chunk_tokens=16)  # noqa: E731
