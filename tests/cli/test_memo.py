@@ -149,7 +149,7 @@ def test_a_sample_of_a_twin_is_drawn_once(tmp_path: Path, monkeypatch: pytest.Mo
         return sample(self, requests, seed)
 
     monkeypatch.setattr(FittedTrace, "sample", spy)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # a sample that another process has kept is not drawn
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))  # where a sample that was drawn before is kept
     for seed in (1, 1, 2, 1):
         load(path=str(path), format="twin", requests=20, seed=seed)
     assert drawn == [(20, 1), (20, 2)]
