@@ -68,6 +68,9 @@ WHAT_FAILS = {
     "slowdown": SLOWDOWN,
     "repair": REPAIR,
 }
+# What becomes of a request that a crash drops: it is computed again, restored from a backup, or it fails; or a
+# decision to cancel it had not been carried out yet.
+RECOMPUTED, RESTORED, LOST, CALLED_OFF = range(4)
 # Live migration of a decoding request: the copy runs, or the copy is done and the switch is due.
 NOT_MIGRATING, COPYING, COPIED = range(3)
 # Why the loop came back.

@@ -47,8 +47,9 @@ OUTCOME = np.dtype(
 # A crash at `at_s` of an instance and the `instances` - 1 others in lockstep behind it; `noticed_s`: when they lost
 # what they had, and were known to be down.
 CRASHED = np.dtype([("at_s", "f8"), ("back_s", "f8"), ("instance", "i4"), ("instances", "i4"), ("noticed_s", "f8")])
-# A request that a crash took off its instance, and the KV tokens that it lost; `crash` is the row of the crash.
-DROPPED = np.dtype([("crash", "i4"), ("request", "i4"), ("lost_tokens", "i8")])
+# A request that a crash took off its instance, the KV tokens that it lost, and what became of it (`framework.codes`:
+# RECOMPUTED to CALLED_OFF); `crash` is the row of the crash.
+DROPPED = np.dtype([("crash", "i4"), ("request", "i4"), ("lost_tokens", "i8"), ("recovery", "i1")])
 
 # Totals of an instance as of one time: `since_s` is the start of the earliest step that it is in, or that time; a step
 # counts once it has ended, `busy_s` and the integrals over time up to that time.

@@ -950,10 +950,26 @@ def _take_spec(s: Simulation, i: Instance, spec: Spec) -> Names:
         yield "goes on with fewer GPUs" if spec is not i.whole else "goes on with all GPUs again"
 
 
-def _settle(s: Simulation, r: Request) -> Names:
+def _settle(s: Simulation, r: Request, lost_tokens: int) -> Names:
     yield "dropped by a crash"
     yield from ["dropped with tokens that it has emitted"] * (r.emitted > 0)
+    restores = s.options.engine.faults.recovery == "restore"
+    yield from ["dropped again before it was restored"] * (restores and not lost_tokens and r.backed_up > 0)
     yield from ["dropped where a decision awaits it"] * any(entry.action[1] == r.id for entry in s.postponed)
+
+
+def _recover(s: Simulation, r: Request, lost_tokens: int, recovery: str | None) -> Names:
+    if recovery is not None:
+        yield f"policy answers {recovery} for a dropped request"
+
+
+def _read_backup(s: Simulation, i: Instance, r: Request, cached: int) -> Names:
+    if r.prefilled > cached:
+        yield "restored from a backup"
+        yield from ["restored behind a cached prefix"] * (cached > 0)
+        yield from ["restored but for its last token"] * (r.prefilled == r.goal - 1)
+        yield from ["restored up to its split"] * (r.split > 0)
+        yield from ["restored where prefills have a stream"] * (i.mode == "concurrent")
 
 
 def _route_parked(s: Simulation) -> Names:
@@ -1096,6 +1112,8 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "reconfigures": _reconfigures,
     "take_spec": _take_spec,
     "settle": _settle,
+    "recover": _recover,
+    "read_backup": _read_backup,
     "come_back": _always("back after a crash"),
     "lose_kv": _always("prefilled where nobody decodes"),
     "park": _always("parked"),

@@ -182,9 +182,15 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("tail_s", "s: after 90 % of the completed requests had ended, until the last one did; only if all are sent at "
          "once; their makespan is `duration`", "tail", "s", _DOWN),
     row("availability", "share of the time of all instances, first request to last answer, for which they were up and "
-         "made progress; only if something may fail, like the next five", "availability", "%", _UP),
+         "made progress; only if something may fail, like the next nine", "availability", "%", _UP),
     row("dropped", "number of times that a crash took a request off its instance", "dropped by crashes", "", _DOWN),
     row("lost_tokens", "KV tokens of these requests that were lost", "KV lost in crashes", "tokens", _DOWN),
+    row("dropped_recomputed", "number of times that such a request was then computed again", "recomputed after crashes",
+         ""),
+    row("dropped_restored", "number of times that it was restored from a backup of its KV instead",
+         "restored after crashes", ""),
+    row("dropped_failed", "number of times that it failed", "failed in crashes", "", _DOWN),
+    row("restored_tokens", "KV tokens that were read from backups", "KV restored", "tokens"),
     row("median_recovery_s", "s: median time from a crash to the next token of a request that it dropped; needs "
          "engine.log=full", "median recovery", "s", _DOWN),
     row("p99_recovery_s", "s: its 99th percentile", "P99 recovery", "s", _DOWN),

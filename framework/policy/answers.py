@@ -12,11 +12,12 @@ from framework.compiler.decorators import compiled
 from framework.errors import PolicyError, shown
 from framework.policy.action_rows import PLAN, ActionRow, ActionRows, is_plan, number_of, returned, there_are
 from framework.policy.base import Policy
-from framework.policy.hooks import MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
+from framework.policy.hooks import AS_SET, MOST_ACTIONS, MOST_TOKENS, NO_INSTANCE, REFUSED, Hook, encode_plan
 from framework.policy.retention import Retention, retention_of
 from framework.policy.spans import SpanRow, span_row
 from framework.policy.values import as_floats, index
 from framework.policy.view import Cluster, Floats, Integers, Request
+from framework.system.faults import RECOVERIES
 
 _MOST_PLANS = 256  # the most plans that are remembered
 _UNUSABLE_KEYS = (
@@ -74,6 +75,7 @@ class Answers:
             "retention": self._retention,
             "span": self._span,
             "choice": self._choice,
+            "recovery": self._recovery,
         }
         check, name = kinds[hook.answer], hook.name
         cluster = self._fronts.get(name, self._cluster)
@@ -150,6 +152,14 @@ class Answers:
             lambda i: 0 <= i < self._instances and self._cluster.instances.role[i] == MIXED,
             lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"),
         )
+
+    def _recovery(self, hook: str, answer: Any, r: int) -> int:
+        if answer is None:
+            return AS_SET
+        if not isinstance(answer, str) or answer not in RECOVERIES:
+            choices = ", ".join(map(repr, RECOVERIES))
+            raise self.error(hook, f"{shown(answer)} for request {r}; return one of {choices}, or None")
+        return RECOVERIES.index(answer)
 
     def _tokens(self, hook: str, answer: Any, r: int) -> int:
         tokens = self._whole(hook, answer, "a number of tokens")

@@ -20,6 +20,7 @@ from framework.policy.predictor import given_name
 from framework.policy.spans import Span
 from framework.policy.view import Cluster, Floats, Request, View
 from framework.system.cluster import Batching, ClusterSpec
+from framework.system.faults import Recovery
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,10 @@ class Policy:
         repair: True takes it down, so that it comes back with all of them. By default `engine.faults.fewer` decides.
         """
         return False
+
+    def on_failure(self, request: Request, cluster: Cluster) -> Recovery | None:
+        """What becomes of a request that a crash dropped, before any is routed anew; None: `engine.faults.recovery`."""
+        return None
 
 
 def overrides(policy: Policy, hook: str) -> bool:

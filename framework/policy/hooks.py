@@ -48,11 +48,15 @@ HOOKS = (
         "span", "request", "span", "a request arrives, or is the first that waits for a span when one may begin", True
     ),
     Hook("reconfigure", "instance", "choice", "GPUs of an instance have failed, or are repaired", True),
+    Hook("on_failure", "request", "recovery", "a crash has dropped a request, and others that it dropped", True),
 )
 HOOK_NAMES = tuple(hook.name for hook in HOOKS)
 # What the front end of the fleet answers, by what instances report; an instance's own scheduler answers the others.
 FRONT_END = frozenset(
-    {"admit", "route_prefill", "route_decode", "split_at", "fetch_prefix", "on_tick", "on_finish", "prefetch"}
+    (
+        *("admit", "route_prefill", "route_decode", "split_at", "fetch_prefix"),
+        *("on_tick", "on_finish", "prefetch", "on_failure"),
+    )
 )
 (
     ADMIT,
@@ -71,6 +75,7 @@ FRONT_END = frozenset(
     PREFETCH,
     SPAN,
     RECONFIGURE,
+    ON_FAILURE,
 ) = range(len(HOOKS))
 
 # The answer if the policy raised: the engine stops and the exception is raised again outside.
@@ -79,6 +84,8 @@ RAISED = -(2**62)
 NO_INSTANCE = -1
 # The answers of `span`: the request needs no other instance; it waits. Others are the number of instances.
 NO_SPAN, NOT_NOW = -1, 0
+# The answer of `on_failure` that leaves it to the setting.
+AS_SET = -1
 # The answer of `route_decode` to turn a request away: this less the number of its reason.
 REFUSED = -(2**40)
 

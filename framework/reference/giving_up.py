@@ -15,7 +15,7 @@ def end_cancelled(s: Simulation, r: Request, reason: str) -> None:
     again_s = s.now_s + s.options.retry_backoff_s * 2.0 ** (r.attempts - 1)
     if reason == GAVE_UP and r.attempts <= s.options.retries and again_s < s.options.horizon_s:
         let_go(r)
-        r.split = 0
+        r.split = r.backed_up = 0
         s.push(again_s, ARRIVAL, r.id)
     else:
         s.end_request(r, CANCELLED, reason)

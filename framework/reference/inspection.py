@@ -83,6 +83,7 @@ INSTANCE_COLUMNS: tuple[tuple[str, str, Callable[[Instance], Any]], ...] = (
     ("stops", "i8", lambda i: i.stops),
     ("reversals", "i8", lambda i: i.reversals),
     ("pins_broken", "i8", lambda i: i.pins_broken),
+    ("restored_tokens", "i8", lambda i: i.restored_tokens),
     *((name, "i8" if name in _COUNTS else "f8", lambda i, name=name: i.totals[name]) for name in INSTANCE_TOTALS),
 )
 

@@ -9,7 +9,15 @@ from framework.reference.asking import ask_route_prefill
 from framework.reference.copies.transfers import cancel_migration, start_decoding, stop_decoding
 from framework.reference.faults.parking import park
 from framework.reference.pins import break_pins, waits_for_load
-from framework.reference.prefixes import enter_read, free_ended, free_kv, matched_prefix, read_stores
+from framework.reference.prefixes import (
+    enter_read,
+    free_ended,
+    free_kv,
+    known_tokens,
+    matched_prefix,
+    read_backup,
+    read_stores,
+)
 from framework.reference.reserve import keeps_reserve
 from framework.reference.simulation import Simulation
 from framework.reference.spans.waiting import await_span
@@ -62,13 +70,14 @@ def admit(s: Simulation, i: Instance, covered: int) -> None:
     ids = matched_prefix(s, i, r)
     present = [id for id in ids if id in i.cache.references]
     i.cache.reference(r.id, present)
-    r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), s.hash_tokens * len(ids)
+    r.prefill_until, r.registered, r.prefilled = r.goal, len(ids), known_tokens(s, i, r)
     r.covered, r.caches = covered, True
     lacking = [id for id in ids if id not in present]
     r.counted = 0
     read_stores(s, i, r, lacking)
     i.cache.take(r.id, s.blocks_of(i, covered) - len(present) * i.cache.blocks_per_id)
     enter_read(i, r, lacking)
+    read_backup(s, i, r, s.hash_tokens * len(ids))
     i.take_in(r)
     i.prefilling.append(r)
     s.give_admission_number(r)

@@ -25,6 +25,20 @@ def known_prefix(s: Simulation, i: Instance, r: Request, tokens: int) -> list[in
     return ids
 
 
+def known_tokens(s: Simulation, i: Instance, r: Request) -> int:
+    """KV tokens that r, which waits, need not compute on i: of its cached prefix, or of its backup if that has more."""
+    return max(s.hash_tokens * len(matched_prefix(s, i, r)), min(r.backed_up, r.goal - 1))
+
+
+def read_backup(s: Simulation, i: Instance, r: Request, cached: int) -> None:
+    """Read back to i what the backup of r, which is admitted, has beyond `cached` tokens."""
+    tokens, r.backed_up = r.prefilled - cached, 0
+    if tokens > 0:
+        size = tokens * s.options.kv_bytes_per_token + s.options.state_bytes
+        i.load_s += size / (s.options.engine.faults.restore_bytes_s or i.spec.host_bytes_s)
+        i.restored_tokens += tokens
+
+
 def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
     """Ids of the leading trace blocks of r that i caches, all within its first `kv` tokens."""
     ids: list[int] = []

@@ -96,7 +96,7 @@ class Simulation:
         self.step_log: list[tuple[float, float, int, int, int, int, int, int, int]] = []  # see `count_step`
         self.token_log: list[tuple[int, int, float, int, int, int]] = []  # see `stop_decoding`
         self.crash_log: list[tuple[float, float, int, int, float]] = []  # see `framework.result.CRASHED`
-        self.drops: list[tuple[int, int, int]] = []  # row of crash_log, request, tokens lost
+        self.drops: list[tuple[int, int, int, int]] = []  # see `framework.result.DROPPED`
         self.marks_s: Sequence[float] = ()  # times at which the totals of instances are recorded
         self.marks: list[list[dict[str, float]]] = []  # marks that have passed
         self.faults = self.pushed = self.queue_number = self.admissions = self.preemptions = self.freed_early = 0

@@ -64,6 +64,7 @@ class Request:
     rank: int = 0  # rank of the instance that it prefills or decodes on
     handing_over: bool = False  # the copy under way is the tail of a migration, or follows a split
     migration: Migration | None = None
+    backed_up: int = 0  # KV tokens from which it is restored where it is admitted next, after a crash
     rerouted: bool = False  # a crash took it off its instance; until it decodes it is computed on the routed instance
     copy: Copy | None = None  # copy of its KV, or of a prefix
     sent_ahead: bool = False  # true: that copy began before its prefill had ended
@@ -227,6 +228,7 @@ class Instance:
     stores: list[Store] = field(default_factory=list)  # the fastest first
     hit_tokens: list[int] = field(default_factory=list)  # tokens found by first admissions, by store
     loaded_bytes: list[float] = field(default_factory=list)
+    restored_tokens: int = 0  # KV tokens that it has read from backups
     closed: bool = False  # a request found no room, and no room has come free since
     # for KV that came free: 1, or 2 if its next step cannot count on it
     opens_after: list[int] = field(default_factory=list)

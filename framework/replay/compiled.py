@@ -202,6 +202,7 @@ class FaultLog:
         dropped["crash"] = len(self.crashes)
         dropped["request"] = listed[: len(dropped)]
         dropped["lost_tokens"] = listed[options["requests"] :][: len(dropped)]
+        dropped["recovery"] = listed[2 * options["requests"] :][: len(dropped)]
         self.crashes.append((fault.since_s, float(sim["back_s"]), fault.instance, int(sim["fell"]), fault.at_s))
         self.drops.append(dropped)
 

@@ -187,6 +187,8 @@ def _of_fleet(summary: Summary, instances: int) -> dict[str, str]:
 def _crashes(summary: Summary) -> str:
     """The effects of crashes on the run."""
     dropped = f"{summary['dropped']:,} requests dropped, {summary['lost_tokens']:,} KV tokens lost"
+    if summary["dropped_restored"]:
+        dropped += f", {summary['dropped_restored']:,} restored with {summary['restored_tokens']:,} tokens"
     said = f"{len(summary['crashes']):,}; available {percent(summary['availability'])}; {dropped}"
     if summary["median_recovery_s"] is None:
         return said

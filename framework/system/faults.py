@@ -7,12 +7,13 @@ from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
-from framework.checks import NotNegative, Positive, Whole, at_least, between, check_fields
+from framework.checks import Count, NotNegative, Positive, Whole, at_least, between, check_fields
 from framework.errors import InputError, shown
 from framework.system.cluster import ClusterSpec, PoolSpec
 from framework.system.fewer_gpus import FewerGpus
 
-Recovery = Literal["recompute", "fail"]
+Recovery = Literal["recompute", "restore", "fail"]
+RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)  # RECOMPUTED, RESTORED and LOST of `framework.codes`
 What = Literal["repair", "crash", "detection", "hang", "link", "slowdown"]  # in the order of one time and instance
 _ORDER: tuple[str, ...] = get_args(What)
 
@@ -154,11 +155,15 @@ def _place(event: FaultEvent) -> tuple[float, ...]:
 class Faults:
     """The faults of a run: none.
 
-    `recovery`: whether requests of a crashed instance are computed again, or fail. `fewer`: what becomes of an instance
-    that loses some of its GPUs.
+    `recovery`: whether requests of a crashed instance are computed again, are restored from a backup of their KV, or
+    fail. KV is backed up in whole blocks of `backup_tokens`, and read back at `restore_bytes_s` (None: the bandwidth of
+    all PCIe links of the instance that reads). `fewer`: what becomes of an instance that loses some of its GPUs. Raises
+    InputError for a value out of range.
     """
 
     recovery: Recovery = "recompute"
+    backup_tokens: Count = 16
+    restore_bytes_s: Positive | None = None
     fewer: FewerGpus = field(default_factory=FewerGpus)
 
     def __post_init__(self) -> None:
@@ -174,7 +179,12 @@ class Faults:
 
     def engine_options(self) -> Mapping[str, float]:
         """Values of the fields of `OPTIONS` that the compiled part reads."""
-        return {"fails_dropped": self.recovery == "fail", "goes_on": self.fewer.after_loss == "go_on"}
+        return {
+            "recovery": RECOVERIES.index(self.recovery),
+            "backup_tokens": self.backup_tokens,
+            "restore_bytes_s": self.restore_bytes_s or 0.0,
+            "goes_on": self.fewer.after_loss == "go_on",
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

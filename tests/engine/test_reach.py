@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from framework.system.faults import RECOVERIES
 from tests.helpers.kept_counts import RUNS, KeptCounts
 from tests.reach import MECHANISMS, is_excluded, reached
 
@@ -109,6 +110,9 @@ EVENTS = (
         "dropped with tokens that it has emitted",
         "parked",
     ),
+    *("restored from a backup", "restored behind a cached prefix", "restored but for its last token"),
+    *(f"policy answers {recovery} for a dropped request" for recovery in RECOVERIES),
+    *("restored up to its split", "dropped again before it was restored"),
     *("routed once each phase has an instance", "slowed down", "fast again", "slowed down in a step"),
     *("network parted with copies under way", "network limited with copies under way"),
     *(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from framework.codes import MIXED
+from framework.codes import MIXED, RECOMPUTED
 from framework.engine.durations.speculation import Speculation
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
@@ -207,7 +207,7 @@ def test_a_crash_of_a_member_drops_what_it_helps_to_compute(engine: Engine) -> N
 def test_a_crash_of_one_that_keeps_kv_drops_the_decoding_request(engine: Engine) -> None:
     faults = FaultSchedule(crashes=[Crash(7.0, 0, 1.0)])
     result = played([(0.0, 16, 9)], Shares({0: Span((1, 0))}), engine, faults=faults)
-    assert result.drops.tolist() == [(0, 0, 16)]
+    assert result.drops.tolist() == [(0, 0, 16, RECOMPUTED)]
     assert result.requests["emitted"].tolist() == [9]
 
 

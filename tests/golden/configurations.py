@@ -288,6 +288,12 @@ _MECHANISMS = {
         positive=("failed",),
         requests=("reason = 'crash'",),
     ),
+    "crashes_restore": Golden(
+        _DISTSERVE + "engine/faults=crash engine.faults.recovery=restore "
+        "engine.faults.crashes=[{instance:0,at_s:1.0,down_s:1.0},{instance:3,at_s:1.25,down_s:2.0},{instance:2,at_s:2.0,down_s:0.5}]",
+        positive=("dropped_restored", "restored_tokens"),
+        unlike="crashes_apart",
+    ),
     "recompute_routed": Golden(_DISTSERVE + "engine.kv_tokens=8192 engine.recompute=routed", positive=("preemptions",)),
     "one_list": Golden(
         _CACHED + "engine.kv_tokens=4096 trace.arrivals.rate=16 engine.longest_chunk=96 engine.admission_room=chunk "

@@ -41,7 +41,15 @@ def crashing(draw: Draw) -> Scenario:
     shares = scenario.cluster.link.sharing == "fair"
     links = [one for i in range(scenario.cluster.instances * shares) for one in _links_of(draw, i, last_s)]
     faults = FaultSchedule(recovery=recovery, crashes=tuple(crashes), slowdowns=slowdowns, links=links)
-    return replace(scenario, engine=replace(scenario.engine, faults=faults))
+    rules = replace(scenario.rules, on_failure=draw.apart().one(["", "", "any"]))
+    return replace(scenario, rules=rules, engine=replace(scenario.engine, faults=backed_up(draw.apart(), faults)))
+
+
+def backed_up(draw: Draw, faults: FaultSchedule) -> FaultSchedule:
+    """The same faults; in half of all cases KV is restored from backups, in blocks of a few tokens."""
+    recovery: Recovery = "restore" if draw.chance(0.5) else faults.recovery
+    bytes_s = draw.one([None, 2.0 ** draw.integer(8, 12), 2.0 ** draw.integer(12, 20)])
+    return replace(faults, recovery=recovery, backup_tokens=draw.one([1, 1, 2, 3, 4, 16]), restore_bytes_s=bytes_s)
 
 
 def crashes_of(draw: Draw, group: range, last_s: float) -> list[Crash]:

@@ -62,7 +62,7 @@ def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
     numbers = {r.id: k for k, r in enumerate(sent)}
     return {
         "crashes": simulation.crash_log,
-        "drops": [(crash, numbers[r], lost_tokens) for crash, r, lost_tokens in simulation.drops],
+        "drops": [(crash, numbers[r], *rest) for crash, r, *rest in simulation.drops],
         "reasons": [r.reason for r in sent],
         "rows": rows,
         "gated_s": [r.gated_s for r in sent if simulation.gate is not None],
@@ -74,6 +74,7 @@ def outline(simulation: Simulation, notes: list[Note]) -> dict[str, Any]:
         "off_s": [i.off_s_at(simulation.now_s) for i in simulation.instances],
         "starts": [(i.starts, i.stops, i.reversals) for i in simulation.instances],
         "pins_broken": [i.pins_broken for i in simulation.instances],
+        "restored_tokens": [i.restored_tokens for i in simulation.instances],
         "marks": [[{name: row[name] for name in MARK.names or ()} for row in mark] for mark in simulation.marks],
         "hit_tokens": [tokens for i in simulation.instances for tokens in i.hit_tokens],
         "loaded_bytes": [size for i in simulation.instances for size in i.loaded_bytes],
@@ -98,6 +99,7 @@ def outline_of_result(result: Result, notes: list[Note]) -> dict[str, Any]:
         "off_s": result.instances["off_s"].tolist(),
         "starts": result.instances[["starts", "stops", "reversals"]].tolist(),
         "pins_broken": result.instances["pins_broken"].tolist(),
+        "restored_tokens": result.instances["restored_tokens"].tolist(),
         "marks": [_rows(mark, MARK.names or ()) for mark in result.marks],
         "hit_tokens": result.tiers["hit_tokens"].tolist(),
         "loaded_bytes": result.tiers["loaded_bytes"].tolist(),

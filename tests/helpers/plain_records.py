@@ -89,9 +89,9 @@ def records(scenario: Scenario) -> Records:
     def under_way(i: Instance) -> list[tuple[int, float]]:
         return [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
 
-    def note_drop(s: Simulation, r: Request) -> None:
+    def note_drop(s: Simulation, r: Request, lost_tokens: int) -> int:
         taken[-1][4][r.id] = had[r.id]
-        settle(s, r)
+        return settle(s, r, lost_tokens)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_end, "count_step", note_step)

@@ -20,6 +20,7 @@ def crash_figures(run: Run) -> Summary:
         "availability": _availability(run),
         "dropped": sum(len(crash.prefilled) for crash in crashes),
         "lost_tokens": sum(_lost_tokens(run, crash) for crash in crashes),
+        "dropped_failed": sum(row["reason"] == "crash" for row in run.requests),
         "median_recovery_s": statistics.median(waits_s) if waits_s and is_known else None,
         "p99_recovery_s": percentile(waits_s, 99) if waits_s and is_known else None,
         "crashes": [_row(run, crash, is_known) for crash in crashes],

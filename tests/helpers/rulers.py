@@ -43,6 +43,7 @@ from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUEST
 from framework.reference.simulation import Simulation
 from framework.reference.state import FINISHED, Instance, Request
 from framework.system.cluster import PoolSpec
+from framework.system.faults import Recovery
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
 
 Integers = NDArray[np.int64]
@@ -82,6 +83,7 @@ OPTIONAL_HOOKS = (
         "prefetch",
         "span",
         "reconfigure",
+        "on_failure",
         "on_tick",
     ),
 )
@@ -116,6 +118,7 @@ class Rules:
     ttl_exponent: int = -5  # of the seconds of pins, and until prefetches
     prefetches: int = 0  # of each eight calls that end, so many are prefetched
     prefetch: str = ""
+    on_failure: str = ""  # "any": each request that a crash drops is treated by a hash
     span: str = ""  # "some", "most" or "all" of the requests are computed by several instances
     reconfigure: str = ""  # "hash": in three of four cases
 
@@ -335,6 +338,12 @@ class Ruler:
         if draw % 8 == 0:
             return -1
         return instance if self.rules.prefetch == "own" else (draw >> 8) % len(look.roles)
+
+    def on_failure(self, look: Look, request: int) -> Recovery | None:
+        """Restored as often as all else together."""
+        self.note("on_failure", request, look)
+        answers: tuple[Recovery | None, ...] = ("restore", "restore", "restore", "recompute", "fail", None)
+        return answers[mix(self.rules.seed, 31, request, len(self.notes)) % 6]
 
     def span(self, look: Look, request: int, tokens: int) -> Span | None:
         """Of one to all instances, of which a part keep some of `tokens` tokens; it waits at times while others run."""
@@ -682,6 +691,9 @@ class RuledHooks(Hooks):
     def prefetch(self, s: Simulation, r: Request) -> int:
         return self.ruler.prefetch(self._front_look(s), r.id, r.instance)
 
+    def on_failure(self, s: Simulation, r: Request) -> str | None:
+        return self.ruler.on_failure(self._front_look(s), r.id)
+
     def span(self, s: Simulation, r: Request) -> SpanRow | None:
         tokens = r.input_tokens + r.emitted
         answer = self.ruler.span(self._look(s), r.id, tokens)
@@ -841,6 +853,10 @@ def _prefetch(self: _Ruled, request: RequestView, cluster: Cluster) -> int:
     return self.ruler.prefetch(self.look(cluster), request.id, int(cluster.requests.instance[request.id]))
 
 
+def _on_failure(self: _Ruled, request: RequestView, cluster: Cluster) -> Recovery | None:
+    return self.ruler.on_failure(self.look(cluster), request.id)
+
+
 def _span(self: _Ruled, request: RequestView, cluster: Cluster) -> Span | None:
     return self.ruler.span(self.look(cluster), request.id, request.input_tokens + request.generated)
 
@@ -897,6 +913,7 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "prefetch": _prefetch,
     "span": _span,
     "reconfigure": _reconfigure,
+    "on_failure": _on_failure,
     "on_tick": _on_tick,
 }
 

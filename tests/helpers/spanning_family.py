@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from framework.engine.setup.spans import engine_for_spans
 from framework.system.cluster import Batching
-from framework.system.faults import Faults, FaultSchedule
+from framework.system.faults import Faults, FaultSchedule, Recovery
 from tests.helpers.broad_families import crowded, doubled, moving, pressed, severed, sharing
-from tests.helpers.crashing_family import crashes_of, slowdowns_of
+from tests.helpers.crashing_family import backed_up, crashes_of, slowdowns_of
 from tests.helpers.decided_family import decided
 from tests.helpers.drawing import Draw
 from tests.helpers.gateway_family import gateway
@@ -64,6 +64,7 @@ def spanning(draw: Draw) -> Scenario:
         batching="" if draw.chance(0.8) else scenario.rules.batching,
         route_prefill=draw.one(["turn", "hash", "queued_tokens"]),
         span=draw.one(["some", "most", "all"]),
+        on_failure=draw.apart().one(["", "any"]),
     )
     return replace(scenario, model=model, cluster=replace(scenario.cluster, pools=(pool,)), engine=engine, rules=rules)
 
@@ -80,4 +81,5 @@ def _faults(draw: Draw, instances: int, last_s: float) -> Faults:
         if crash.at_s >= down_until_s[crash.instance]:
             noticed.append(replace(crash, detected_after_s=0.0))
             down_until_s[crash.instance] = noticed[-1].back_s
-    return FaultSchedule(recovery=draw.one(["recompute", "recompute", "fail"]), crashes=noticed, slowdowns=slowdowns)
+    recovery: Recovery = draw.one(["recompute", "recompute", "fail"])
+    return backed_up(draw.apart(), FaultSchedule(recovery=recovery, crashes=noticed, slowdowns=slowdowns))

@@ -33,7 +33,7 @@ HOOK = {
             ")\nHOOK_NAMES = ",
             '    Hook("on_end", "request", "nothing", "a request finishes", True),\n)\nHOOK_NAMES = ',
         ),
-        ("    RECONFIGURE,\n) = range", "    RECONFIGURE,\n    ON_END,\n) = range"),
+        ("    ON_FAILURE,\n) = range", "    ON_FAILURE,\n    ON_END,\n) = range"),
     ],
     "framework/policy/answers.py": [
         ('"tokens": self._tokens,\n', '"tokens": self._tokens,\n            "nothing": lambda hook, answer, r: 0,\n')

@@ -75,7 +75,7 @@ HIGHER = [
     *("capacity_share_of_bound", "programs_completed", "user_hit_rate", "tool_hit_rate"),
 ]
 LOWER = [
-    *("dropped", "lost_tokens", "slowed_share", "median_recovery_s", "p99_recovery_s"),
+    *("dropped", "lost_tokens", "dropped_failed", "slowed_share", "median_recovery_s", "p99_recovery_s"),
     *(
         "rejected",
         "failed",

@@ -55,6 +55,9 @@ _NOT_RECOMPUTED = {
     "p99_program_slowdown": "the same",
     "refused_kv_tokens": "of which tests/metrics/test_too_large has an example by hand",
     "largest_kv_tokens": "the same",
+    "dropped_recomputed": "of which tests/metrics/test_crash_figures has examples by hand",
+    "dropped_restored": "the same",
+    "restored_tokens": "the same",
     "worst_slowdown": "relative to step times of a pool, of which tests/metrics/test_tenants has a second computation",
 }
 _NEAR = 1e-9  # relative

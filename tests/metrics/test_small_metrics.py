@@ -106,12 +106,17 @@ def test_recoveries_have_a_median_and_a_tail(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(crashes, "recoveries_s", lambda result, next_s: np.array([1.0, np.nan, 3.0, 9.0, 4.0]))
     monkeypatch.setattr(crashes, "_availability", lambda result, clock: 0.5)
     monkeypatch.setattr(crashes, "_rows", lambda result, next_s: iter([{"at": 1}]))
-    drops = np.array([(3,), (4,)], [("lost_tokens", "i8")])
-    result: Any = SimpleNamespace(engine=SimpleNamespace(faults=True), drops=drops)
+    drops = np.array([(3, 0), (4, 1), (0, 1), (0, 2), (0, 3)], [("lost_tokens", "i8"), ("recovery", "i1")])
+    instances = np.array([(5,), (6,)], [("restored_tokens", "i8")])
+    result: Any = SimpleNamespace(engine=SimpleNamespace(faults=True), drops=drops, instances=instances)
     assert crashes.crash_figures(result, ANY) == {
         "availability": 0.5,
-        "dropped": 2,
+        "dropped": 5,
         "lost_tokens": 7,
+        "dropped_recomputed": 1,
+        "dropped_restored": 2,
+        "dropped_failed": 1,
+        "restored_tokens": 11,
         "median_recovery_s": 3.5,
         "p99_recovery_s": pytest.approx(8.85),
         "crashes": [{"at": 1}],

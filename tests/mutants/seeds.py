@@ -2408,6 +2408,49 @@ MUTANTS = (
         "what != REPAIR and sim.fell",
         "what == CRASH and sim.fell",
     ),
+    Mutant(
+        "blocks that were not whole are restored",
+        "kv/backups.py",
+        "tokens // s.options.backup_tokens * s.options.backup_tokens",
+        "tokens",
+    ),
+    Mutant(
+        "one that waited loses its backup",
+        "kv/backups.py",
+        "    if tokens > 0:\n        s.lists[at]",
+        "    if True:\n        s.lists[at]",
+    ),
+    Mutant(
+        "a restored request computes nothing",
+        "kv/backups.py",
+        "s.requests[r].prefill_until - 1",
+        "s.requests[r].prefill_until",
+    ),
+    Mutant(
+        "what is cached is read back", "kv/backups.py", "s.requests[r].prefilled - cached", "s.requests[r].prefilled"
+    ),
+    Mutant("backups are read at host bandwidth", "kv/backups.py", "s.options.restore_bytes_s > 0.0", "False"),
+    Mutant(
+        "what the policy says of a dropped request comes too late",
+        "roles/crashes.py",
+        "    if not is_asked(s, ON_FAILURE):\n",
+        "    if True:\n",
+    ),
+    Mutant(
+        "a policy that leaves it to the setting recomputes",
+        "roles/crashes.py",
+        "answer if answer != AS_SET else s.options.recovery",
+        "max(answer, 0)",
+    ),
+    Mutant("states are not restored", "kv/backups.py", " + s.options.state_bytes", ""),
+    Mutant("a backup is read twice", "kv/backups.py", "    forget_backup(s, r)\n", "    pass\n"),
+    Mutant("a request that is sent again has a backup", "requests/giving_up.py", "        forget_backup(s, r)\n", ""),
+    Mutant(
+        "chunks of a schedule begin before a backup's end",
+        "steps/admission.py",
+        "largest_chunk(s, i, known, left)",
+        "largest_chunk(s, i, 0, left)",
+    ),
     # --- programs ---
     Mutant(
         "a call waits for one alone",

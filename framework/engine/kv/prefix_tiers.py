@@ -93,6 +93,10 @@ class PrefixStores:
                 )
             above = tier
 
+    def engine_options(self) -> Mapping[str, float]:
+        """Values of the fields of `OPTIONS` that the compiled part reads, without lists."""
+        return {"loads_layer_wise": self.layer_wise}
+
 
 # --- the compiled part: lists of blocks -------------------------------------------------------------------------------
 

@@ -122,8 +122,8 @@ OPTIONS = record(
         "i8",
     ),  # offset into times: of a crash its end, of a slow-down its factor, of a link bytes/s
     ("fault_at", "i8"),  # offset into lists: the instance of each fault; then its kind, of framework.codes
-    ("dropped_at", "i8"),  # offset into lists: requests that a crash dropped; then the tokens that each lost
-    ("fails_dropped", "b1"),  # 1: requests of a crashed instance fail; 0: they are routed anew
+    ("dropped_at", "i8"),  # offset into lists: requests that a crash dropped; what each lost; what becomes of it
+    ("recovery", "i1"),  # what becomes of requests that a crash drops, of framework.codes
     ("rows_at_once", "i8"),  # instances whose steps one event may cut off
     # Speculation.
     ("speculates", "b1"),  # 1: decode steps draft tokens
@@ -189,4 +189,8 @@ OPTIONS = record(
     ("widths_at", "i8"),  # offset into lists: WIDTH_COUNTS of each
     ("width_values_at", "i8"),  # offset into times: WIDTH_VALUES of each
     ("goes_on", "b1"),  # 1: an instance goes on with the GPUs that it has left, unless the policy says
+    # Backups of KV.
+    ("backup_tokens", "i8"),  # tokens of a block that is backed up
+    ("restore_bytes_s", "f8"),  # bandwidth at which an instance reads a backup, 0.0: that of its host memory
+    ("backed_up_at", "i8"),  # offset into lists, by request: KV tokens from which it is restored where it is admitted
 )

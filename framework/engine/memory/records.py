@@ -252,6 +252,8 @@ INSTANCE = record(
     ("loads_end_s", "f8"),  # time at which the last of these loads ends
     # What a policy sets, further.
     ("most_drafts", "i8"),  # tokens drafted for each decode; the maximum if that is adaptive
+    # Backups of KV.
+    ("restored_tokens", "i8"),  # KV tokens that it has read from backups
 )
 
 # A row of the step log: a leap that has ended.

@@ -6,6 +6,7 @@ import numpy as np
 
 from framework.codes import CANCELLED, FINISHED, FUTURE, GATEWAY, GIVE_UP, REASON_GAVE_UP
 from framework.compiler.decorators import inner
+from framework.engine.kv.backups import forget_backup
 from framework.engine.memory.queues import turn_push
 from framework.engine.memory.state import State
 from framework.engine.requests.lifecycle import end_request
@@ -68,6 +69,7 @@ def end_cancelled(s: State, r: int, reason: int) -> None:
         q.destination = -1
         q.split = 0
         forget_place(s, r)
+        forget_backup(s, r)
         turn_push(s, r, again_s)
     else:
         end_request(s, r, CANCELLED, reason)

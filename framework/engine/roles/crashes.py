@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from framework.codes import CANCEL, FAILED, OFF, REASON_CRASH
+from framework.codes import CALLED_OFF, CANCEL, FAILED, HOOK_RAISED, LOST, OFF, REASON_CRASH, RECOMPUTED, RESTORED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.transfers import start_transfers
 from framework.engine.durations.lockstep import group_of
-from framework.engine.events.ask import ask, is_asked
+from framework.engine.events.ask import ask, fail, is_asked
 from framework.engine.events.order import drop_turn, wake
+from framework.engine.kv.backups import forget_backup, keep_backup
 from framework.engine.kv.cached_blocks import forget_prefixes
 from framework.engine.kv.kv_cache import give_back
 from framework.engine.kv.pins import end_pins
@@ -19,12 +20,12 @@ from framework.engine.memory.state import State
 from framework.engine.memory.winner_trees import load_changed
 from framework.engine.requests.giving_up import end_cancelled
 from framework.engine.requests.lifecycle import end_request
-from framework.engine.requests.parking import park
+from framework.engine.requests.parking import leave_parked, park
 from framework.engine.roles.changes import announce, is_off, is_up, note_phases, take_effect
 from framework.engine.roles.inventory import drop_marked
 from framework.engine.roles.lost_steps import lose_step, lose_steps_of_spans
 from framework.engine.roles.postponing import forget, place_of
-from framework.policy.hooks import RECONFIGURE
+from framework.policy.hooks import AS_SET, ON_FAILURE, RECONFIGURE
 
 _COUNTS, _VALUES = len(WIDTH_COUNTS), len(WIDTH_VALUES)
 
@@ -59,7 +60,9 @@ def crash(s: State, i: int, back_s: float) -> None:
             start_transfers(s, j)
             wake(s, j)
     for k in range(dropped):
-        _settle(s, s.lists[s.options.dropped_at + k])
+        _settle(s, k)
+    if unlikely(is_asked(s, ON_FAILURE)):
+        _ask_about(s, dropped)
 
 
 @inner
@@ -74,8 +77,9 @@ def _drop_shares(s: State) -> None:
 
 
 @inner
-def _settle(s: State, r: int) -> None:
-    """Cancel r, which was dropped, if that decision awaited its instance; else fail r or park it."""
+def _settle(s: State, k: int) -> None:
+    """Cancel the k-th dropped request if that decision awaited its instance; else park it or let it fail."""
+    r = s.lists[s.options.dropped_at + k]
     known = place_of(s, r) if unlikely(s.sim.postponed > 0) else -1
     cancelled, reason = False, 0
     if known >= 0:
@@ -84,10 +88,39 @@ def _settle(s: State, r: int) -> None:
     s.requests[r].instance = -1
     if cancelled:
         end_cancelled(s, r, reason)
-    elif s.options.fails_dropped:
+        s.lists[s.options.dropped_at + 2 * s.options.requests + k] = CALLED_OFF
+        return
+    park(s, r)
+    s.lists[s.options.dropped_at + 2 * s.options.requests + k] = RECOMPUTED
+    if not is_asked(s, ON_FAILURE):
+        _recover(s, k, s.options.recovery)
+
+
+@inner
+def _ask_about(s: State, dropped: int) -> None:
+    """Ask what becomes of the dropped requests that are parked, and carry out each answer before the next question."""
+    for k in range(dropped):
+        if s.error.status == 0 and s.lists[s.options.dropped_at + 2 * s.options.requests + k] != CALLED_OFF:
+            r = s.lists[s.options.dropped_at + k]
+            answer = ask(s, ON_FAILURE, r)
+            if answer < AS_SET or answer > LOST:
+                fail(s, HOOK_RAISED, ON_FAILURE, r, answer)
+            else:
+                _recover(s, k, answer if answer != AS_SET else s.options.recovery)
+
+
+@inner
+def _recover(s: State, k: int, recovery: int) -> None:
+    """Let the k-th dropped request, which is parked, fail, or be restored from a backup if it has one."""
+    r = s.lists[s.options.dropped_at + k]
+    if recovery == RESTORED and keep_backup(s, r, s.lists[s.options.dropped_at + s.options.requests + k]) == 0:
+        recovery = RECOMPUTED
+    if recovery != RESTORED:
+        forget_backup(s, r)
+    if recovery == LOST:
+        leave_parked(s, r)
         end_request(s, r, FAILED, REASON_CRASH)
-    else:
-        park(s, r)
+    s.lists[s.options.dropped_at + 2 * s.options.requests + k] = recovery
 
 
 @inner

@@ -213,7 +213,8 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
     leaves = int(options["tree_leaves"][0])
     options["faults"], options["fault_at"] = faults, space.reserve(3 * faults)
     options["widths_at"] = space.reserve(len(WIDTH_COUNTS) * int(options["widths"][0]))
-    options["dropped_at"] = space.reserve(2 * count if faults else 0)
+    options["dropped_at"] = space.reserve(3 * count if faults else 0)
+    options["backed_up_at"] = space.reserve(count if faults else 0)
     options["tree_at"] = space.reserve(_TREES * 2 * leaves)
     options["load_tree_at"] = space.reserve(2 * leaves)
     for name in ("woken_at", "leaping_at", "touched_at"):

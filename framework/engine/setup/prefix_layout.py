@@ -88,7 +88,7 @@ def lay_out_tiers(
     options["keeps_outputs"] = any(tier.outputs == "written" for tier in tiers)
     options["counted_at"] = space.reserve(len(workload) if options["counts_uses"][0] else 0)
     names = named(_names(options, workload)[0])[1]
-    options["tiers"], options["tier_keys"], options["loads_layer_wise"] = len(tiers), names, stores.layer_wise
+    options["tiers"], options["tier_keys"] = len(tiers), names
     for k, tier in enumerate(tiers):
         own = rows[k :: len(tiers)]
         lists = 1 if tier.shared else count

@@ -5,6 +5,7 @@ from __future__ import annotations
 from framework.codes import PREFILLING, UNIFIED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.events.ask import is_asked
+from framework.engine.kv.backups import known_tokens, read_backup
 from framework.engine.kv.kv_cache import allocate
 from framework.engine.kv.output_reserve import close_admission, keeps_reserve
 from framework.engine.kv.pins import waits_for_load
@@ -35,12 +36,12 @@ def admit_chunk(s: State, i: int, left: int) -> int:
         return 0
     r = s.instances[i].waiting_root
     matched = matched_blocks(s, i, r, s.requests[r].prefill_until)
-    cached = matched * s.options.hash_blocks * s.options.block_tokens
-    tokens = s.requests[r].prefill_until - cached
+    known = known_tokens(s, r, matched)
+    tokens = s.requests[r].prefill_until - known
     if unlikely(s.options.unchunked):
         chunk = unbroken_chunk(s, i, tokens, left)
     else:
-        chunk = min(tokens, largest_chunk(s, i, cached, left))
+        chunk = min(tokens, largest_chunk(s, i, known, left))
     return _admit(s, i, matched, chunk) if chunk > 0 and _has_room(s, i, matched, chunk) else 0
 
 
@@ -51,7 +52,7 @@ def admit_prompt(s: State, i: int, left: int) -> int:
         return 0
     r = s.instances[i].waiting_root
     matched = matched_blocks(s, i, r, s.requests[r].prefill_until)
-    chunk = s.requests[r].prefill_until - matched * s.options.hash_blocks * s.options.block_tokens
+    chunk = s.requests[r].prefill_until - known_tokens(s, r, matched)
     return _admit(s, i, matched, chunk) if 0 < chunk <= left and _has_room(s, i, matched, chunk) else 0
 
 
@@ -96,7 +97,7 @@ def _has_room(s: State, i: int, matched: int, chunk: int) -> bool:
 def _kv_tokens(s: State, i: int, matched: int, chunk: int) -> int:
     """KV tokens that the first of i's queue takes at its admission; on a prefill instance, those of its prompt."""
     if s.instances[i].mode == UNIFIED:
-        return int(matched * s.options.hash_blocks * s.options.block_tokens + chunk)
+        return int(known_tokens(s, s.instances[i].waiting_root, matched) + chunk)
     return int(s.requests[s.instances[i].waiting_root].prefill_until)
 
 
@@ -122,8 +123,10 @@ def _admit(s: State, i: int, matched: int, chunk: int) -> int:
     sim.admissions += 1
     q.admission = sim.admissions
     q.state = PREFILLING
-    q.prefilled = matched * s.options.hash_blocks * s.options.block_tokens
+    q.prefilled = known_tokens(s, r, matched)
     q.caches = True
+    if unlikely(s.options.faults > 0):
+        read_backup(s, i, r, matched * s.options.hash_blocks * s.options.block_tokens)
     s.lists[inst.prefilling_at + inst.prefilling] = r
     note_chunk(s, i, inst.prefilling, chunk)
     inst.prefilling += 1

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framework.codes import LOST, RECOMPUTED, RESTORED
 from framework.metrics.clock import Clock
 from framework.metrics.service.token_times import TokenTimes, token_times
 from framework.result import Result
 
 Floats = NDArray[np.float64]
+_RECOVERIES = {"dropped_recomputed": RECOMPUTED, "dropped_restored": RESTORED, "dropped_failed": LOST}
 
 
 def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
@@ -20,7 +22,9 @@ def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
 
     `availability`: share of the time of all instances, from the first request to the last answer, in which they were
     not down. `dropped` counts a request each time a crash took it off its instance; `lost_tokens` counts the KV tokens
-    lost that way. The recovery of a dropped request lasts from the crash, or its later arrival, to its next token, over
+    lost that way. `dropped_recomputed`, `dropped_restored` and `dropped_failed` say how often such a request was then
+    computed again, restored from a backup, or failed; `restored_tokens` counts the KV tokens that were read from
+    backups. The recovery of a dropped request lasts from the crash, or its later arrival, to its next token, over
     requests that got one. `crashes`: one row each, with the time until each request that it dropped had a token or had
     ended.
     """
@@ -34,6 +38,8 @@ def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
         "availability": _availability(result, clock),
         "dropped": len(result.drops),
         "lost_tokens": int(result.drops["lost_tokens"].sum()),
+        **{key: int((result.drops["recovery"] == recovery).sum()) for key, recovery in _RECOVERIES.items()},
+        "restored_tokens": int(result.instances["restored_tokens"].sum()),
         **{key: float(np.percentile(known_s, q)) if len(known_s) else None for key, q in statistics.items()},
         "crashes": list(_rows(result, next_s)),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from framework.codes import OFF, PREFILL_STEP_END, ROLE_CHANGE, STEP_END
+from framework.codes import CALLED_OFF, LOST, OFF, PREFILL_STEP_END, RECOMPUTED, RESTORED, ROLE_CHANGE, STEP_END
 from framework.reference.arrivals import serve
 from framework.reference.copies.links import withdraw_copy
 from framework.reference.copies.transfers import (
@@ -83,7 +83,7 @@ def crash(s: Simulation, i: Instance, this: FaultEvent) -> bool:
         if r.span is not None and any(rank in r.span.instances for rank in i.group):
             lose_steps_of_span(s, r, r.span)
     dropped, freed = drop(s, i.group)
-    s.drops += [(len(s.crash_log), r.id, lost_tokens) for r, lost_tokens in dropped]
+    row = len(s.crash_log)
     s.crash_log.append((this.since_s, this.value, i.id, len(i.group), this.at_s))
     for rank in i.group:
         go_down(s, rank)
@@ -93,8 +93,12 @@ def crash(s: Simulation, i: Instance, this: FaultEvent) -> bool:
         if other in freed and not other.down:
             start_transfers(s, other)
             s.wake(other)
-    for r, _ in dropped:
-        settle(s, r)
+    recoveries = [settle(s, r, lost_tokens) for r, lost_tokens in dropped]
+    if "on_failure" in s.hooks.overrides:
+        for k, (r, lost_tokens) in enumerate(dropped):
+            if recoveries[k] != CALLED_OFF:
+                recoveries[k] = recover(s, r, lost_tokens, s.hooks.on_failure(s, r))
+    s.drops += [(row, r.id, lost, recovery) for (r, lost), recovery in zip(dropped, recoveries, strict=True)]
     return True
 
 
@@ -146,17 +150,33 @@ def take_spec(s: Simulation, i: Instance, spec: Spec) -> None:
     i.watermark = math.floor(s.options.watermark * spec.total_blocks)
 
 
-def settle(s: Simulation, r: Request) -> None:
-    """Cancel r, which was dropped, if that decision awaited its instance; else fail r or park it."""
+def settle(s: Simulation, r: Request, lost_tokens: int) -> int:
+    """Cancel r, which was dropped, if that decision awaited its instance; else park it or let it fail; which of these
+    it was.
+    """
     there = [entry for entry in s.postponed if entry.action[1] == r.id]
     s.postponed = [entry for entry in s.postponed if entry not in there]
     r.instance = -1
     if there and there[0].action[0] == "cancel":
         end_cancelled(s, r, there[0].action[2])
-    elif s.options.engine.faults.recovery == "fail":
+        return CALLED_OFF
+    park(s, r)
+    return RECOMPUTED if "on_failure" in s.hooks.overrides else recover(s, r, lost_tokens, None)
+
+
+def recover(s: Simulation, r: Request, lost_tokens: int, recovery: str | None) -> int:
+    """Let r, which is parked, fail, or be restored from whole blocks if there are any; None: as the setting says."""
+    recovery = recovery or s.options.engine.faults.recovery
+    if recovery == "fail":
+        s.parked.remove(r)
         s.end_request(r, FAILED, "crash")
-    else:
-        park(s, r)
+        return LOST
+    if recovery == "restore":
+        block = s.options.engine.faults.backup_tokens
+        r.backed_up = lost_tokens // block * block if lost_tokens > 0 else r.backed_up
+        return RESTORED if r.backed_up else RECOMPUTED
+    r.backed_up = 0
+    return RECOMPUTED
 
 
 def lose_steps(s: Simulation, i: Instance) -> None:

@@ -91,3 +91,7 @@ class Hooks:
     def prefetch(self, s: Simulation, r: Request) -> int:
         """The instance that loads the blocks of r, -1: none."""
         return r.instance
+
+    def on_failure(self, s: Simulation, r: Request) -> str | None:
+        """What becomes of r, which a crash dropped: a name of `Recovery`; None: what the setting says."""
+        return None

@@ -29,7 +29,7 @@ from framework.errors import InputError, instead_of, note_hook
 from framework.policy.action_rows import ActionRow
 from framework.policy.answers import Answers
 from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.hooks import AS_SET, HOOKS, REFUSED, Hook, decode_plan
 from framework.policy.reports import Reported
 from framework.policy.retention import Retention
 from framework.policy.rules import rule_of
@@ -43,6 +43,7 @@ from framework.reference.inspection import ReferenceInspection
 from framework.reference.options import Options
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
+from framework.system.faults import RECOVERIES
 
 _NUMBERS_OF_RULES = 16
 _MODE_NAMES = {mode: name for name, mode in MODES.items()}
@@ -162,6 +163,10 @@ class PolicyHooks(Hooks):
 
     def prefetch(self, s: Simulation, r: Request) -> int:
         return int(self.ask("prefetch", r.id))
+
+    def on_failure(self, s: Simulation, r: Request) -> str | None:
+        answer = int(self.ask("on_failure", r.id))
+        return None if answer == AS_SET else RECOVERIES[answer]
 
     def span(self, s: Simulation, r: Request) -> SpanRow | None:
         answer: SpanRow | None = self.ask("span", r.id)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from framework.reference.kv import admit, cover, finds_room, make_room, may_come, selected, swap_in
-from framework.reference.prefixes import matched_prefix, share_chunk
+from framework.reference.prefixes import known_tokens, share_chunk
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 from framework.reference.steps.duration import micro_batches, start_prefill_step
@@ -68,25 +68,25 @@ def admit_by_chunks(s: Simulation, i: Instance, spent: list[int], chunks: list[C
     """Admit new requests, each with its first chunk, which joins the others of the step; `spent` of the budgets."""
     while not i.swapped and may_come(s, i):
         r, rank = min(i.waiting)[2], i.coming_rank
-        cached = s.hash_tokens * len(matched_prefix(s, i, r))
-        tokens = first_chunk(s, i, r, cached, spent[rank], chunks)
-        covered = cached + tokens if i.mode == "unified" else r.goal
+        known = known_tokens(s, i, r)
+        tokens = first_chunk(s, i, r, known, spent[rank], chunks)
+        covered = known + tokens if i.mode == "unified" else r.goal
         occupied = bool(i.running or i.prefilling)
         room = covered if occupied and s.options.engine.admission_room == "chunk" else None
         if tokens <= 0 or not finds_room(s, i, room):
             break
         admit(s, i, covered)
-        share_chunk(s, i, r, cached + tokens)
-        chunks.append((r, cached, tokens))
+        share_chunk(s, i, r, known + tokens)
+        chunks.append((r, known, tokens))
         spent[rank] += tokens
 
 
-def first_chunk(s: Simulation, i: Instance, r: Request, cached: int, spent: int, chunks: list[Chunk]) -> int:
-    """Tokens of the first chunk of r, which comes next; 0 or less: there is no room for it."""
+def first_chunk(s: Simulation, i: Instance, r: Request, known: int, spent: int, chunks: list[Chunk]) -> int:
+    """Tokens of the first chunk of r, which comes next, behind its `known` ones; 0 or less: there is no room for it."""
     budget, rank = i.token_budget // i.spec.ranks, i.coming_rank
-    wanted = min(r.goal - cached, s.options.engine.longest_chunk or r.goal)
+    wanted = min(r.goal - known, s.options.engine.longest_chunk or r.goal)
     if s.options.engine.chunked_prefill:
-        return min(wanted, tokens_left(i, min(budget, i.chunk_size(cached)), spent, rank, chunks))
+        return min(wanted, tokens_left(i, min(budget, i.chunk_size(known)), spent, rank, chunks))
     left = tokens_left(i, budget, spent, rank, chunks)
     return wanted if wanted <= left or 0 < left == math.ceil(budget / i.spec.stages) else 0
 
@@ -182,7 +182,7 @@ def form_whole_prompts(s: Simulation, i: Instance, spent: int, barred: bool) -> 
     spent += sum(tokens for _, _, tokens in chunks)
     while not barred and not i.chunk_preempted and not i.swapped and may_come(s, i):
         r = min(i.waiting)[2]
-        tokens = r.goal - s.hash_tokens * len(matched_prefix(s, i, r))
+        tokens = r.goal - known_tokens(s, i, r)
         if is_full(i, spent, chunks, tokens) or not finds_room(s, i):
             break
         admit(s, i, r.goal)
