@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from framework.policy import Action, SetRole
-from framework.policy.view import Cluster
+from framework.policy.view import Cluster, Request
 from framework.timing.table import StepRow
 from policies.dopd import Dopd
 from tests.helpers.by_hand import Rows, fleet, play
@@ -64,11 +64,11 @@ def test_a_fleet_with_instances_that_are_off_follows_the_load() -> None:
 
 
 def test_a_fleet_that_grows_has_the_ceiling_of_the_ratio_and_no_more_than_there_is() -> None:
-    """1.5 requests a second fill two decode instances. Of P : D = 1.5, for 96 tokens, two need three.
+    """1.5 requests a second fill two decode instances. Of P : D = 1.25, for 80 tokens, two need three.
 
     Of five instances there are two and three; of four, one decode instance and the others.
     """
-    rows = every(2 / 3, 15, 96, 8)
+    rows = every(2 / 3, 15, 80, 8)
     grown = changes(rows, {}, prefill=1, decode=1, off=3)[:3]
     assert grown == [(10.0, 2, "prefill"), (10.0, 3, "prefill"), (10.0, 4, "mixed")]
     assert changes(rows, {}, prefill=1, decode=1, off=2)[:2] == [(10.0, 2, "prefill"), (10.0, 3, "prefill")]
@@ -83,3 +83,22 @@ def test_tpot_is_corrected_by_what_was_observed(tpot: str, mixed: int) -> None:
     """
     found = changes([(0.0, 64, 9), (1.1, 64, 9)], {"tpot": tpot, "local_tokens": 100}, prefill=3, decode=1)
     assert [(at_s, role) for at_s, _, role in found] == [(10.0, "mixed")] * mixed
+
+
+@pytest.mark.parametrize(("correction", "expected"), [(1.0, (1.25, 1.0)), (2.0, (0.25, 5.0))])
+def test_a_batch_keeps_the_corrected_limit(correction: float, expected: tuple[float, float]) -> None:
+    """A step takes 1/4 s and 1/16 s a decode: four keep 1/2 s. If it takes twice as long, one alone takes 0.625 s.
+
+    A prompt of 60 tokens takes 1.25 s, and 8 tokens of output 4 s, of which a request has a quarter, or 5 s.
+    """
+    found = []
+
+    class Asking(Dopd):
+        def route_prefill(self, request: Request, cluster: Cluster) -> int:
+            self.correction = correction
+            found.append(self._ratio(cluster, 60.0, 8.0))
+            return super().route_prefill(request, cluster)
+
+    row = StepRow(base_s=1 / 4, per_prefill_token_s=1 / 60, per_sequence_s=1 / 16)
+    play(Asking(tpot_s=0.5), [(0.0, 60, 2)], fleet(prefill=1, decode=1), row=row, **ROOM)
+    assert found == [pytest.approx(expected)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from framework.codes import DECODE, PREFILL
 from framework.errors import InputError
-from framework.policy import Action, SetRole
+from framework.policy import Action, Requeue, SetRole
 from framework.policy.view import Cluster, Finished, Request
 from framework.timing.table import StepRow
 from policies._scaling import corrections
@@ -65,6 +66,21 @@ def test_the_length_of_the_queue_is_that_of_the_fleet() -> None:
     rows = [(0.0, 8, 2), (0.0, 8, 2), (1.0, 8, 2), (1.0, 8, 2), (1.0, 8, 2)]
     where = play(policy, rows, fleet(prefill=2, decode=1), row=STEPS, token_budget=8, **ROOM).requests
     assert where["prefill_instance"].tolist() == [0, 1, 0, 1, 2]
+
+
+def test_the_head_of_the_queue_is_what_was_put_there_first() -> None:
+    """Prompts wait on both workers: request 5 since before request 3, or the other way round."""
+
+    none, one = np.zeros(2, np.int64), np.ones(2, np.int64)
+    there = SimpleNamespace(role=one * PREFILL, queued=one, max_batch=one, prefilling=none, running=none)
+    requests = SimpleNamespace(instance=np.array([-1, -1, -1, 1, -1, 0]))
+    now: Any = SimpleNamespace(instances=there, requests=requests, queued=lambda i: [5, 3][i : i + 1])
+    policy = Dynamo(prefill_queue="fleet")
+    policy.seats = one
+    policy.pushed = {5: 0, 3: 1}
+    assert list(policy._pull(1, now)) == [Requeue(5, 1)]
+    policy.pushed = {3: 0, 5: 1}
+    assert list(policy._pull(1, now)) == []
 
 
 # --- planners ---------------------------------------------------------------------------------------------------------
@@ -191,6 +207,16 @@ def test_above_the_floor_a_decode_worker_leaves_if_steps_stay_short_without_it(d
     rows = [*every(0.1, decodes, 1, 30), LAST]
     policy = plan(rows, decode=2, off=0, planner="both", planning=SHORT)
     assert policy.ticks[1][2] == workers
+
+
+@pytest.mark.parametrize(("tokens", "workers"), [(48, 2), (24, 1)])
+def test_above_the_floor_a_prefill_worker_leaves_if_prompts_stay_in_time_without_it(tokens: int, workers: int) -> None:
+    """A prompt of 0.75 s waits on each of two workers. One would have 1.5 s of them; a next prompt leaves 1.25 s of the
+    limit for the queue, of which 0.8 are 1 s. With prompts of 0.375 s it would have 0.75 s, of 1.3.
+    """
+    rows = [(0.9, tokens, 2), (0.9, tokens, 2), LAST]
+    policy = plan(rows, prefill=2, off=0, planner="both", planning=SHORT)
+    assert policy.ticks[1][1] == workers
 
 
 def test_no_loop_acts_while_a_worker_changes() -> None:

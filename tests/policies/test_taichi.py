@@ -80,11 +80,12 @@ def test_a_class_has_its_own_limit_of_ttft(classes_ttft_s: list[float] | None, w
 
 
 def flows(**settings: Any) -> list[int]:
-    """Moves of a tight request and a loose one that fill more than half of the decode-heavy instance from 11 s on."""
+    """Moves of a tight request and a loose one that fill more than half of the decode-heavy instance from 15 s on."""
     policy = TaiChi(ttft_s=100.0, full=0.5, short_tokens=8, **SIZES, **settings)
-    columns = {"slo_class": ("tight", "loose")}
-    result = play(policy, [(0.0, 6, 20), (8.0, 6, 20)], fleet(prefill=1, decode=1), columns=columns, kv_tokens=40)
-    return result.requests["migrations"].tolist()
+    columns = {"slo_class": ("loose", "tight", "loose")}
+    rows = [(0.0, 1, 1), (4.0, 6, 20), (12.0, 6, 20)]
+    result = play(policy, rows, fleet(prefill=1, decode=1), columns=columns, kv_tokens=40)
+    return result.requests["migrations"].tolist()[1:]
 
 
 @pytest.mark.parametrize(("tight_s", "moves"), [(100.0, [1, 0]), (1.0, [3, 0])])
@@ -94,7 +95,7 @@ def test_a_class_has_its_own_limit_of_tpot(tight_s: float, moves: list[int]) -> 
 
 
 def test_requests_move_when_something_changes_and_not_at_ticks_alone() -> None:
-    """No tick comes while they run. The prompt that is done at 11 s fills the instance."""
+    """No tick comes while they run. The prompt that is done at 15 s fills the instance."""
     assert flows(tpot_s=100.0, period_s=LONG) == [0, 0]
     assert flows(tpot_s=100.0, period_s=LONG, flow="change") == [1, 0]
 
