@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from framework.codes import HANDING_OVER, JOINING, PREFILLING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
+import numpy as np
+
+from framework.codes import HANDING_OVER, JOINING, PREFILL_STEP_END, PREFILLING, TOKEN_AT_PREFILL, TOKEN_RECOMPUTED
 from framework.compiler.decorators import inner, unlikely
 from framework.engine.copies.link_sharing import start_flow, withdraw_copy
 from framework.engine.copies.prefix_transfer import release, reserve_for, settle_prefix, tokens_to_copy
@@ -13,7 +15,7 @@ from framework.engine.kv.kv_cache import free, free_kv
 from framework.engine.memory.kv_blocks import add_kv_tokens, blocks_of, fits
 from framework.engine.memory.queues import append, copy_push
 from framework.engine.memory.state import State
-from framework.engine.memory.winner_trees import load_changed
+from framework.engine.memory.winner_trees import load_changed, time_of
 
 
 @inner
@@ -80,8 +82,15 @@ def start_transfers(s: State, i: int) -> None:
             break
         wait_no_more(s, i, -1)
         start_copy(s, r, s.requests[r].instance, i, tokens_to_copy(s, r, kv))
-    if unlikely(inst.pinned_head >= 0) and inst.incoming_head >= 0 and inst.running + inst.prefilling == 0:
+    if unlikely(inst.pinned_head >= 0) and inst.incoming_head >= 0 and _is_still(s, i):
         wake(s, i)
+
+
+@inner
+def _is_still(s: State, i: int) -> bool:
+    """Whether nothing decodes or prefills on i, so that a pin there may yield."""
+    inst = s.instances[i]
+    return bool(inst.running + inst.prefilling == 0 and time_of(s, PREFILL_STEP_END, i) == np.inf)
 
 
 @inner

@@ -147,7 +147,7 @@ def start_transfers(s: Simulation, d: Instance) -> None:
         r = d.incoming.pop(0)
         assert r.source is not None
         start_copy(s, r, r.source, d, lacking(s, d, r, r.sent_kv))
-    if d.pinned and d.incoming and not d.running and not d.prefilling:
+    if d.pinned and d.incoming and not d.running and not d.prefilling and d.prefill_step is None:
         s.wake(d)
 
 
