@@ -203,6 +203,15 @@ def _finish_load(s: Simulation, i: Instance, r: Request) -> Names:
     yield from ["prefetched in a step"] * i.busy
 
 
+def _end_move(s: Simulation, r: Request, i: Instance) -> Names:
+    yield "KV moved" if r.moved[1] else "KV moved to where it is"
+    yield from ["KV moved whose next call has come"] * r.has_next
+    run = [*r.moved[0], *r.moved[1]]
+    yield from ["KV moved without room for all"] * (prefixes.with_room(i, run) != run)
+    yield from ["KV moved to where a part of it is"] * bool(r.moved[0] and r.moved[1])
+    yield from ["KV moved to one that is off or down"] * (i.down or i.next_role == OFF)
+
+
 def _break_pin(i: Instance) -> Names:
     yield from ["load broken"] * bool(i.pinned[0].loading)
     yield "pin broken" if i.running or i.prefilling else "pin broken for what waits"
@@ -1045,6 +1054,7 @@ PROBES: dict[str, Callable[..., Iterable[str]]] = {
     "prefetch": _prefetch,
     "pass_time": _pass_time,
     "finish_load": _finish_load,
+    "end_move": _end_move,
     "end_pins": _end_pins,
     "may_come": _may_come,
     "settle_reserve": _settle_reserve,

@@ -141,7 +141,9 @@ class Answers:
         return self._instance(hook, answer, r)
 
     def _retention(self, hook: str, answer: Any, r: int) -> Retention:
-        return retention_of(answer, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}"))
+        return retention_of(
+            answer, self._instances, lambda wrong: self.error(hook, f"{shown(answer)} for request {r}; {wrong}")
+        )
 
     def _span(self, hook: str, answer: Any, r: int) -> SpanRow | None:
         about = Request(r, self._cluster.requests)

@@ -167,14 +167,19 @@ class Retain:
     pinned. Those that only tiers have are loaded meanwhile, and a call that waits for this one is admitted there once
     they are. The TTL begins then.
 
+    With `move_to` the blocks are copied to another instance, over the links, and the TTL begins when they have come
+    there. On the instance where the call ended they stay by rank.
+
     Attributes:
         ttl_s: Seconds from now on, or from the end of the prefetch on, for which the blocks are pinned; 0: they are
             not.
         rank: A whole number from -8, which lets them go first, to 7.
         prefetch_s: Seconds from now on; None: there is no prefetch. A policy that overrides `prefetch` says then where.
+        move_to: The number of an instance; None: they do not move.
 
     Raises:
-        PolicyError: By the run, if `ttl_s` or `prefetch_s` is not a number of at least 0, or there is no such rank.
+        PolicyError: By the run, if `ttl_s` or `prefetch_s` is not a number of at least 0, there is no such rank or
+            instance, or both `prefetch_s` and `move_to` are given.
 
     Example:
         >>> class Patient(servelab.Aggregated):
@@ -187,3 +192,4 @@ class Retain:
     ttl_s: float = 0.0
     rank: int = 0
     prefetch_s: float | None = None
+    move_to: int | None = None

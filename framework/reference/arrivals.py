@@ -12,7 +12,7 @@ from framework.reference.faults.parking import park
 from framework.reference.prefixes import free_kv, matched_prefix, register_cached
 from framework.reference.simulation import Simulation
 from framework.reference.spans.waiting import fits_together, is_to_span
-from framework.reference.state import REJECTED, UNSENT, Instance, Request
+from framework.reference.state import FINISHED, REJECTED, UNSENT, Instance, Request
 
 
 def arrive(s: Simulation, r: Request) -> None:
@@ -137,6 +137,9 @@ def finish_copy(s: Simulation, r: Request) -> None:
         return
     if r.fetch is not None:
         end_fetch(s, r)
+        return
+    if r.state == FINISHED:
+        s.note(r, has_ended=True)
         return
     if r.migration is not None:
         r.migration.ready = True

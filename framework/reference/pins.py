@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from framework.codes import NO_RANK, OFF, PIN_END
 from framework.policy.hooks import NO_INSTANCE
 from framework.reference.asking import checked
 from framework.reference.copies.links import share_links
-from framework.reference.copies.transfers import start_transfers
-from framework.reference.prefixes import cached_run, loadable_run, read_stores
+from framework.reference.copies.transfers import start_copy, start_transfers
+from framework.reference.prefixes import cached_run, enter_read, loadable_run, read_stores, with_room
 from framework.reference.simulation import Simulation
 from framework.reference.state import Instance, Request
 
@@ -18,11 +19,15 @@ def deal_with_notices(s: Simulation) -> None:
     """Ask about calls that have ended, and end pins whose next call has been admitted, in order."""
     while s.notices:
         r, has_ended = s.notices.pop(0)
-        if has_ended:
+        if has_ended and r.moves_to is not None:
+            end_move(s, r, r.moves_to)
+        elif has_ended:
             ask_about(s, r)
         else:
             for before in s.awaited_by(r):
                 before.has_next = True
+                if before.moves_to is not None:
+                    before.load_ttl_s = 0.0
                 release_pin(s, before)
     share_links(s)
 
@@ -38,6 +43,8 @@ def ask_about(s: Simulation, r: Request) -> None:
     if answer.prefetch_s is not None:
         r.prefetch_ttl_s = answer.ttl_s
         s.push(s.now_s + answer.prefetch_s, PIN_END, r.id)
+    elif answer.move_to not in (NO_INSTANCE, i.id):
+        move(s, r, i, s.instances[answer.move_to], ids, answer.ttl_s)
     elif answer.ttl_s > 0.0 and ids and i.next_role != OFF:
         i.cache.reference(r.id, ids)
         i.pinned.append(r)
@@ -84,13 +91,49 @@ def prefetch(s: Simulation, r: Request, ttl_s: float) -> None:
         i.loads_end_s = max(i.loads_end_s, s.now_s) + load_s
         r.load_ttl_s = ttl_s
         s.push(i.loads_end_s, PIN_END, r.id)
-    if r.loading or ttl_s > 0.0:
-        i.pinned.append(r)
-    else:
-        i.cache.free_kv(r.id)
+    i.pinned.append(r)
     if not r.loading:
-        push_ttl(s, r, ttl_s)
+        begin_ttl(s, i, r, ttl_s)
     start_transfers(s, i)
+
+
+def move(s: Simulation, r: Request, source: Instance, i: Instance, ids: list[int], ttl_s: float) -> None:
+    """Copy to i what it lacks of these blocks of r, which has ended."""
+    if not ids or i.down or i.next_role == OFF:
+        return
+    there = len(cached_run(s, i, r, s.hash_tokens * len(ids)))
+    r.moves_to, r.load_ttl_s, r.moved = i, ttl_s, (ids[:there], ids[there:])
+    if there < len(ids):
+        start_copy(s, r, source, i, (len(ids) - there) * s.hash_tokens)
+    else:
+        end_move(s, r, i)
+
+
+def end_move(s: Simulation, r: Request, i: Instance) -> None:
+    """Pin the blocks of r on i, to which they have come, as far as there is room."""
+    r.moves_to = None
+    kept = list(itertools.takewhile(lambda id: id in i.cache.references, r.moved[0]))
+    run = kept if len(kept) < len(r.moved[0]) else [*kept, *r.moved[1]]
+    ids = with_room(i, run)
+    if not ids or i.down or i.next_role == OFF:
+        return
+    r.instance = i.id
+    there = [id for id in ids if id in i.cache.references]
+    come = [id for id in ids if id not in there]
+    i.cache.reference(r.id, there)
+    i.cache.take(r.id, len(come) * i.cache.blocks_per_id)
+    enter_read(i, r, come)
+    i.pinned.append(r)
+    begin_ttl(s, i, r, r.load_ttl_s)
+    use_room(s, i)
+
+
+def begin_ttl(s: Simulation, i: Instance, r: Request, ttl_s: float) -> None:
+    """Let the TTL of r's pin begin; with none the pin ends."""
+    if ttl_s > 0.0:
+        push_ttl(s, r, ttl_s)
+    else:
+        end_pin(i, r)
 
 
 def finish_load(s: Simulation, i: Instance, r: Request) -> None:
@@ -103,10 +146,7 @@ def finish_load(s: Simulation, i: Instance, r: Request) -> None:
             i.cache.register(r.id, id)
     i.cache.sort_held(r.id, r.hash_ids)
     r.loading = []
-    if r.load_ttl_s > 0.0:
-        push_ttl(s, r, r.load_ttl_s)
-    else:
-        end_pin(i, r)
+    begin_ttl(s, i, r, r.load_ttl_s)
     use_room(s, i)
 
 

@@ -51,8 +51,13 @@ def cached_run(s: Simulation, i: Instance, r: Request, kv: int) -> list[int]:
 
 def loadable_run(s: Simulation, i: Instance, r: Request) -> list[int]:
     """Ids of the leading blocks of r, in the cache or a store of i, for which there is room in the cache."""
+    return with_room(i, known_prefix(s, i, r, s.hash_tokens * len(r.hash_ids) + 1))
+
+
+def with_room(i: Instance, run: list[int]) -> list[int]:
+    """Of the blocks of a run, the leading ones that have room in the cache of i once they are pinned there."""
     room, ids = i.cache.available - i.present_watermark, []
-    for id in known_prefix(s, i, r, s.hash_tokens * len(r.hash_ids) + 1):
+    for id in run:
         if id not in i.cache.references or i.cache.idle_blocks([id]):
             room -= i.cache.blocks_per_id
         if room < 0:

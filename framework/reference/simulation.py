@@ -86,7 +86,7 @@ class Simulation:
         self.sessions: list[Request] = []  # first turns that no client has taken up yet
         self.present: dict[int, Request] = {}  # requests that have arrived and not ended, by number
         self.ended: list[Request] = []  # ended requests in the order of their ends
-        self.notices: list[tuple[Request, bool]] = []  # see `note`
+        self.notices: list[tuple[Request, bool]] = []  # see `note`; once more of one that has ended: its KV has moved
         self.finished_seen = 0  # number of these finished requests that the policy has seen
         self.sent: list[Request] = []  # arrived requests, in order; a retry adds its request again
         self.parked: list[Request] = []  # requests to be routed once each phase has an instance

@@ -97,7 +97,9 @@ class Request:
     has_next: bool = False  # a call that waits for it has been admitted, or has ended before
     prefetch_ttl_s: float | None = None  # TTL from its prefetch on, while that is to come
     loading: list[int] = field(default_factory=list)  # blocks that are being loaded for it, while it is pinned
-    load_ttl_s: float = 0.0  # TTL from the end of that load on
+    load_ttl_s: float = 0.0  # TTL from the end of that load, or of its move to another instance, on
+    moves_to: Instance | None = None  # to which its KV moves, once it has ended
+    moved: tuple[list[int], list[int]] = ([], [])  # blocks that were there already, and those that are being copied
     join_step: int = 0  # decode steps of its instance when it began to decode there, or continued
     joined_with: int = 0  # tokens that it had emitted at that time
     spanned: bool = False  # several instances compute it, now or when it is computed next

@@ -111,3 +111,55 @@ def test_an_unusable_time_is_refused(engine: Engine, wrong: Any) -> None:
 def test_an_instance_that_there_is_not_is_refused(engine: Engine) -> None:
     with pytest.raises(PolicyError, match="prefetch returned instance 7 for request 0; "):
         played(EVICTED, Elsewhere({0: Retain(prefetch_s=4.0)}, 7), engine, 8, instances=2, prefix_stores=HOST)
+
+
+# --- KV that moves to another instance --------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "cached"),
+    [
+        (None, 0),
+        (Retain(move_to=1), 4),
+        (Retain(move_to=0), 0),  # where it is already
+        (Retain(prefetch_s=4.0), 0),  # not where the next call goes
+    ],
+)
+def test_the_next_call_finds_what_has_moved(engine: Engine, answer: Any, cached: int) -> None:
+    """The first calls are on instance 0, the next one of the program is on instance 1."""
+    result = played(EVICTED, Elsewhere({0: answer}, 0), engine, 8, instances=2)
+    assert result.requests["cached_tokens"].tolist() == [0, 0, cached]
+    copied = 4 * MODEL.kv_bytes_per_token if cached else 0.0
+    assert result.instances["transferred_bytes"].tolist() == [copied, 0.0]
+
+
+@both
+def test_a_ttl_begins_where_kv_has_moved(engine: Engine) -> None:
+    """Others have 13 of 16 blocks of instance 1 at 10 s, of which six are cached ones. One of those that have moved is
+    the oldest then; with a pin until 6.5 s they are younger than the six.
+    """
+
+    class Both(Elsewhere):
+        def route_prefill(self, request: Request, cluster: Cluster) -> int:
+            return int(request.id >= 2)
+
+    calls = [*EVICTED, Call(4.0, named(4, 1), 9), Call(5.0, named(3, 6), 1)]
+    runs = [
+        played(calls, Both({0: Retain(ttl_s, move_to=1)}, 0), engine, 16, instances=2).requests for ttl_s in (0.0, 5.5)
+    ]
+    assert [rows["cached_tokens"][2] for rows in runs] == [3, 4]
+
+
+@both
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (Retain(move_to=2), "move_to is an instance, from 0 to 1, or None"),
+        (Retain(move_to=-1), "move_to is an instance, from 0 to 1, or None"),
+        (Retain(prefetch_s=1.0, move_to=1), "prefetch_s and move_to exclude each other"),
+    ],
+)
+def test_an_unusable_target_is_refused(engine: Engine, answer: Any, text: str) -> None:
+    with pytest.raises(PolicyError, match=text):
+        played(EVICTED, Elsewhere({0: answer}, 0), engine, 8, instances=2)

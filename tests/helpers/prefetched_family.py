@@ -1,4 +1,4 @@
-"""A family of random runs whose policy prefetches the KV of calls that have ended."""
+"""A family of random runs whose policy prefetches the KV of calls that have ended, or moves it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def prefetched(draw: Draw) -> Scenario:
         ttl_exponent=draw.one([-6, -4, -3]),
         prefetches=draw.one([4, 7, 8]),
         prefetch=draw.one(["", "own", "own", "any"]),
+        moves_kv=draw.apart().one([0, 4, 8, 8]),
     )
     workload = replace(scenario.workload, think_s=draw.one([1.0, 4.0, 16.0]) * think_s)
     return replace(scenario, workload=workload, engine=engine, rules=rules)

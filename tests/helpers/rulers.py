@@ -119,6 +119,7 @@ class Rules:
     prefetches: int = 0  # of each eight calls that end, so many are prefetched
     prefetch: str = ""
     on_failure: str = ""  # "any": each request that a crash drops is treated by a hash
+    moves_kv: int = 0  # of each eight other calls that end, the KV of so many moves
     span: str = ""  # "some", "most" or "all" of the requests are computed by several instances
     reconfigure: str = ""  # "hash": in three of four cases
 
@@ -327,9 +328,12 @@ class Ruler:
         prefetch_s = None
         if (draw >> 32) % 8 < self.rules.prefetches:
             prefetch_s, rank = (draw >> 24) % 24 * unit_s, (-8, rank)[(draw >> 40) % 2]
+        move_to = -1
+        if prefetch_s is None and (draw >> 44) % 8 < self.rules.moves_kv:
+            move_to = (draw >> 48) % len(look.roles)
         if self.rules.on_call_end == "all" or draw % 4 == 0:
-            return Retention(float("inf"), rank, prefetch_s)
-        return Retention((draw >> 8) % 40 * unit_s * (draw % 4 > 1), rank, prefetch_s)
+            return Retention(float("inf"), rank, prefetch_s, move_to)
+        return Retention((draw >> 8) % 40 * unit_s * (draw % 4 > 1), rank, prefetch_s, move_to)
 
     def prefetch(self, look: Look, request: int, instance: int) -> int:
         """The instance where it has ended, or any; at times none."""
@@ -846,7 +850,9 @@ def _on_finish(self: _Ruled, request: RequestView, cluster: Cluster) -> Iterable
 
 def _on_call_end(self: _Ruled, request: RequestView, cluster: Cluster) -> Retain | None:
     answer = self.ruler.on_call_end(self.look(cluster), request.id)
-    return Retain(*answer) if answer.rank != NO_RANK else None
+    if answer.rank == NO_RANK:
+        return None
+    return Retain(answer.ttl_s, answer.rank, answer.prefetch_s, None if answer.move_to < 0 else answer.move_to)
 
 
 def _prefetch(self: _Ruled, request: RequestView, cluster: Cluster) -> int:

@@ -20,7 +20,7 @@ from framework.load import Open, Patience
 from policies.chunked import Chunked
 from tests.conftest import ROOT
 from tests.engine.test_patience import play as play_with_one_seat
-from tests.helpers.by_hand import play
+from tests.helpers.by_hand import fleet, play
 from tests.helpers.scenarios import MODEL, prefixes
 
 EXAMPLES = ROOT / "examples"
@@ -40,6 +40,7 @@ def test_each_file_is_tried_here() -> None:
     policies = {"least_work.py", "interactive_first.py", "mlfq.py", "autoscaler.py", "freest.py", "fair_share.py"} | {
         "tool_ttl.py",
         "tool_prefetch.py",
+        "moving_sessions.py",
     }
     assert files == policies | {
         "running_mean.py",
@@ -272,6 +273,26 @@ def test_a_prefetch_brings_a_context_back_before_its_tool_has_ended() -> None:
     assert policy.gaps_s == [5.0, 5.0]
     assert (late.requests["start_s"][4], late.requests["end_s"][4]) == (12.75, 14.75)
     assert (ahead.requests["start_s"][4], ahead.requests["end_s"][4]) == (12.75, 13.75)
+
+
+def test_a_session_moves_with_its_context() -> None:
+    """Steps of 1 s on two instances. Of two requests on instance 0 the first ends at 2 s, when instance 1 has none:
+    its four tokens of context go there, and the next call of its session finds them.
+    """
+    names = [[100 * program + j for j in range(tokens)] for program, tokens in ((1, 4), (2, 2), (3, 2), (1, 6))]
+    columns = {
+        "session_id": np.array([0, -1, -1, 0]),
+        "turn": np.array([0, 0, 0, 1]),
+        "previous": np.array([-1, -1, -1, 0]),
+        "think_s": np.array([0.0, 0.0, 0.0, 3.0]),
+        **prefixes(names, 1),
+    }
+    rows = [(0.0, 4, 2), (0.0, 2, 1), (0.0, 2, 9), (2.0, 6, 1)]
+    policy = class_of(EXAMPLES / "moving_sessions.py", "MovingSessions")(slack=1.0, least=0)
+    run = play(policy, rows, fleet(mixed=2), columns=columns, prefix_cache=True)
+    assert run.requests["prefill_instance"].tolist() == [0, 1, 0, 1]
+    assert run.requests["cached_tokens"].tolist() == [0, 0, 0, 4]
+    assert run.instances["transferred_bytes"].tolist() == [4 * MODEL.kv_bytes_per_token, 0.0]
 
 
 def test_what_a_crash_dropped_lets_new_prompts_pass() -> None:

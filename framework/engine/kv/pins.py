@@ -107,7 +107,7 @@ def break_pins(s: State, i: int, blocks: int) -> None:
 def awaits_prefetch(s: State, r: int) -> bool:
     """Whether the prefetch of r, which has ended, is to come."""
     q = s.requests[r]
-    return bool(q.heap_index >= 0 and q.registered == 0 and q.landing_s >= 0.0)
+    return bool(q.heap_index >= 0 and q.registered == 0 and q.shared_there == 0 and q.landing_s >= 0.0)
 
 
 @inner
@@ -144,13 +144,31 @@ def _is_loading_on(s: State, i: int, r: int) -> bool:
 @inner
 def loadable_run(s: State, i: int, r: int) -> int:
     """The length of the longest run of leading blocks of r in the cache or tiers of i that has room in the cache."""
+    run = 0
+    while run < s.requests[r].hash_count and (
+        find(s, i, s.names[s.requests[r].hash_at + run]) >= 0 or (s.options.tiers > 0 and tier_of(s, i, r, run) >= 0)
+    ):
+        run += 1
+    return _with_room(s, i, r, run)
+
+
+@inner
+def moved_run(s: State, i: int, r: int) -> int:
+    """The length of the longest run of leading blocks of r that i caches or that have come there, if they have room."""
+    q, run = s.requests[r], 0
+    while run < q.fetched_to and (run >= q.fetched_from or find(s, i, s.names[q.hash_at + run]) >= 0):
+        run += 1
+    return _with_room(s, i, r, run)
+
+
+@inner
+def _with_room(s: State, i: int, r: int, most: int) -> int:
+    """Of the first `most` blocks of r, the number that have room in the cache of i once they are pinned there."""
     q, inst = s.requests[r], s.instances[i]
     refs_at = inst.cache_at + s.options.cache_slots + s.options.cache_nodes
     room, run = available(s, i) - watermark_of(s, i), 0
-    while run < q.hash_count:
+    while run < most:
         node = find(s, i, s.names[q.hash_at + run])
-        if node < 0 and (s.options.tiers == 0 or tier_of(s, i, r, run) < 0):
-            break
         if node < 0 or s.lists[refs_at + node] == 0:
             room -= s.options.hash_blocks
         if room < 0:

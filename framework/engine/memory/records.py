@@ -61,7 +61,9 @@ REQUEST = record(
     ("hash_count", "i4"),  # trace blocks of its prompt that can be shared
     ("registered", "i4"),  # trace blocks that its present instance has already looked at
     ("shared", "i4"),  # trace blocks that it references in the cache
-    ("shared_there", "i4"),  # leading trace blocks that it references at the target of its copy
+    # leading trace blocks that it references at the target of its copy; once it has ended, 1 + the instance to which
+    # its KV moves, 0: it does not
+    ("shared_there", "i4"),
     ("fetched_from", "i4"),  # first trace block of the running fetch of its prefix
     ("fetched_to", "i4"),  # block behind the last one of that fetch
     ("prefill_instance", "i4"),  # instance where it was first admitted

@@ -8,6 +8,7 @@ from framework.codes import (
     BAD_INSTANCE,
     COPYING,
     FETCHING,
+    FINISHED,
     HOOK_RAISED,
     PREFILL,
     REASON_CONTEXT,
@@ -32,6 +33,7 @@ from framework.engine.memory.state import State
 from framework.engine.requests.gate import wait_at_gateway
 from framework.engine.requests.giving_up import begin_to_wait
 from framework.engine.requests.lifecycle import end_request
+from framework.engine.requests.notices import note_move
 from framework.engine.requests.parking import park
 from framework.engine.requests.programs import announce_next_beside
 from framework.engine.requests.queueing import enter_queue
@@ -222,7 +224,9 @@ def _keep_fetched(s: State, r: int) -> int:
 
 @inner
 def finish_copy(s: State, r: int) -> None:
-    """Handle the end of r's copy, or of its last byte's: that of a migration, of a fetched prefix, or of its KV."""
+    """Handle the end of r's copy, or of its last byte's: of a migration, a fetched prefix, its KV, or, if it has ended,
+    of a move.
+    """
     copy_withdraw(s, r)
     if s.requests[r].channel >= 0 and not end_flow(s, r):
         return
@@ -230,5 +234,7 @@ def finish_copy(s: State, r: int) -> None:
         copy_done(s, r)
     elif unlikely(s.requests[r].state == FETCHING):
         _end_fetch(s, r)
+    elif unlikely(s.requests[r].state == FINISHED):
+        note_move(s, r)
     else:
         arrive_with_kv(s, r)

@@ -205,14 +205,16 @@ class Binding:
         return write
 
     def _asking_ttl(self, ask: Callable[[Any], Any]) -> Callable[[int], int]:
-        """A function of a request that has ended: it asks about its KV, stores the TTL and the seconds until the
-        prefetch, and answers with the rank.
+        """A function of a request that has ended: it asks about its KV, stores the TTL, the seconds until the
+        prefetch and the instance to which it moves, and answers with the rank.
         """
-        ttls_s, waits_s = self.memory.requests["event_s"], self.memory.requests["landing_s"]
+        requests = self.memory.requests
+        ttls_s, waits_s, targets = requests["event_s"], requests["landing_s"], requests["shared_there"]
 
         def write(r: int) -> int:
-            ttls_s[r], kept_by, wait_s = ask(r)
+            ttls_s[r], kept_by, wait_s, move_to = ask(r)
             waits_s[r] = -1.0 if wait_s is None else wait_s
+            targets[r] = 1 + move_to
             return int(kept_by)
 
         return write

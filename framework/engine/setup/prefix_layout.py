@@ -55,7 +55,7 @@ def lay_out_cache(options: Array, instances: Array, space: ListSpace, workload: 
     options["hash_blocks"], options["cache_nodes"], options["cache_slots"] = blocks, nodes, slots
     options["held_free_at"] = space.reserve(LENGTHS + 1)
     options["held_at"] = space.reserve(_room_of_lists(_sharable(options, workload)))
-    options["notices_at"] = space.reserve(2 * len(workload))
+    options["notices_at"] = space.reserve(3 * len(workload))
     options["pin_ends_at"] = space.reserve(len(workload))
     options["awaited_at"] = space.reserve(len(workload))
     options["ranks_at"] = space.reserve(2 * RANKS * len(instances))
