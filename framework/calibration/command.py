@@ -36,7 +36,8 @@ from framework.cli.arguments import configured, split_arguments, whole
 from framework.cli.command import Arguments, command
 from framework.cli.terminal import results_console
 from framework.errors import InputError
-from framework.policy.base import Decision, Policy
+from framework.policy.base import Policy
+from framework.policy.decision import Decision
 from framework.policy.laying_out import lay_out
 from framework.timing.calibration_terms import Calibration, Fit, Selector, calibration_path, replace_calibration
 from framework.timing.fit_domain import Domain

@@ -28,7 +28,8 @@ from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.prefix_tiers import Tier
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.objective.experiment import Experiment
-from framework.policy.base import Policy, decode_least_kv, overrides, prefill_least_queued
+from framework.policy.base import Policy, overrides
+from framework.policy.decision import decode_least_kv, prefill_least_queued
 from framework.policy.laying_out import lay_out
 from framework.policy.predictor import Predictor
 from framework.policy.view import Cluster

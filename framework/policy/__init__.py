@@ -17,15 +17,12 @@ from framework.policy.actions import (
     SetRole,
     SetTokenBudget,
 )
-from framework.policy.base import (
-    Aggregated,
+from framework.policy.base import Aggregated, Disaggregated, Policy, overrides
+from framework.policy.decision import (
     Decision,
-    Disaggregated,
-    Policy,
     decision,
     decode_least_kv,
     decode_round_robin,
-    overrides,
     prefill_least_queued,
     prefill_round_robin,
 )

@@ -1,4 +1,4 @@
-"""The decision points of a run, one row each, and batching plans as whole numbers.
+"""The decision points of a run, one row each, the periods of ticks, and batching plans as whole numbers.
 
 A new hook is a method of `Policy` (`base`), a row here, the place in an engine that asks it, and the same place in the
 reference engine. Its answer is one of the kinds that `answers` checks.
@@ -7,6 +7,8 @@ reference engine. Its answer is one of the kinds that `answers` checks.
 from __future__ import annotations
 
 from typing import NamedTuple
+
+from framework.checks import MOST_S, require_number
 
 
 class Hook(NamedTuple):
@@ -90,9 +92,16 @@ AS_SET = -1
 REFUSED = -(2**40)
 
 MOST_ACTIONS = 1 << 16  # most actions of one answer
+LEAST_TICK_S = 1e-5
+MOST_QUIET_TICKS = 1000  # most ticks in a row with nothing to follow but an arrival or the end of a copy
 _MODES = 8  # most modes of batching
 _SHARE = 1 << 48
 MOST_TOKENS = _SHARE // _MODES  # a token budget is below this
+
+
+def require_tick(policy: str, tick_s: float) -> None:
+    """Raise InputError unless ticks come at a period with which a run can end."""
+    require_number(f"policy {policy}: tick_s", tick_s, LEAST_TICK_S, MOST_S)
 
 
 def encode_plan(percent: int, token_budget: int, mode: int) -> int:

@@ -6,7 +6,8 @@ import difflib
 import inspect
 
 from framework.errors import InputError, PolicyError, noting
-from framework.policy.base import Aggregated, Decision, Disaggregated, Policy, overrides
+from framework.policy.base import Aggregated, Disaggregated, Policy, overrides
+from framework.policy.decision import Decision
 from framework.policy.hooks import HOOK_NAMES, HOOKS
 from framework.system.cluster import ClusterSpec
 

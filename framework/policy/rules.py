@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from framework.codes import DECODE, PREFILL
 from framework.errors import InputError, shown
-from framework.policy.base import (
-    Policy,
+from framework.policy.base import Policy, overrides
+from framework.policy.decision import (
     decision,
     decode_least_kv,
     decode_round_robin,
-    overrides,
     prefill_least_queued,
     prefill_round_robin,
 )

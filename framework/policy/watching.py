@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from framework.policy.base import Decision, Policy, overrides
+from framework.policy.base import Policy, overrides
+from framework.policy.decision import Decision
 from framework.policy.rules import rule_of
 from framework.policy.view import Cluster, Instances, Request, View
 from framework.system.cluster import ClusterSpec

@@ -20,7 +20,7 @@ from framework.codes import (
     STEP_END,
     TICK,
 )
-from framework.policy.ticks import MOST_QUIET_TICKS
+from framework.policy.hooks import MOST_QUIET_TICKS
 from framework.reference.arrivals import arrive, finish_copy
 from framework.reference.circles import break_circle, fail_rest
 from framework.reference.copies.links import share_links

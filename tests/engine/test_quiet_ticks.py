@@ -11,7 +11,7 @@ import pytest
 from framework.errors import InputError
 from framework.policy import Action, SetTokenBudget
 from framework.policy.base import Policy
-from framework.policy.ticks import MOST_QUIET_TICKS
+from framework.policy.hooks import MOST_QUIET_TICKS
 from framework.policy.view import Cluster, Request
 from framework.reference.loop import first_tick
 from framework.simulate import simulate

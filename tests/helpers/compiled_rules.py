@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from framework.codes import DECODE, PREFILL
-from framework.policy.base import Decision, decision, decode_round_robin, prefill_round_robin
+from framework.policy.decision import Decision, decision, decode_round_robin, prefill_round_robin
 from framework.reference.simulation import Simulation
 
 Columns = Mapping[str, Sequence[float]]  # of instances, by name

@@ -13,8 +13,7 @@ from framework.engine.durations.lockstep import group_of, rank_in_step
 from framework.engine.memory.state import State
 from framework.engine.memory.winner_trees import first_due, load_changed, time_of
 from framework.engine.parallel.sm_sharing import may_prefill
-from framework.policy.hooks import ON_FINISH
-from framework.policy.ticks import MOST_QUIET_TICKS
+from framework.policy.hooks import MOST_QUIET_TICKS, ON_FINISH
 
 
 @inner

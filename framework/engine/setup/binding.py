@@ -21,10 +21,10 @@ from framework.engine.setup.programs import prepare_call_ends
 from framework.engine.setup.reports import Reports
 from framework.errors import InputError, InvariantError, PolicyError, Stuck, instead_of, note_hook, stuck_error
 from framework.policy.answers import Answers
-from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import FETCH_PREFIX, HOOKS, NO_SPAN, ON_CALL_END, RAISED, Hook
+from framework.policy.base import Policy, overrides
+from framework.policy.decision import Decision
+from framework.policy.hooks import FETCH_PREFIX, HOOKS, NO_SPAN, ON_CALL_END, RAISED, Hook, require_tick
 from framework.policy.rules import rule_of
-from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 
 _DECISION_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)

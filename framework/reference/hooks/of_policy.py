@@ -28,13 +28,13 @@ from framework.codes import (
 from framework.errors import InputError, instead_of, note_hook
 from framework.policy.action_rows import ActionRow
 from framework.policy.answers import Answers
-from framework.policy.base import Decision, Policy, overrides
-from framework.policy.hooks import AS_SET, HOOKS, REFUSED, Hook, decode_plan
+from framework.policy.base import Policy, overrides
+from framework.policy.decision import Decision
+from framework.policy.hooks import AS_SET, HOOKS, REFUSED, Hook, decode_plan, require_tick
 from framework.policy.reports import Reported
 from framework.policy.retention import Retention
 from framework.policy.rules import rule_of
 from framework.policy.spans import SpanRow
-from framework.policy.ticks import require_tick
 from framework.policy.view import Cluster
 from framework.reference.asking import ROLE_NAMES
 from framework.reference.faults.reports import Reports
