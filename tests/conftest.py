@@ -90,6 +90,7 @@ def _needs_no_engine(file: Path) -> bool:
     return file.name not in _WITH_ENGINE and any(file.is_relative_to(room) for room in _WITHOUT_ENGINE)
 
 
+@pytest.hookimpl(trylast=True)  # when those that are not asked for are gone: halves of what is left are meant
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let each of two workers, which begin with one half each, begin with tests that need no engine.
 

@@ -139,21 +139,21 @@ def check_parts(setting: Setting, result: Result, good: np.ndarray[Any, Any], rn
         assert found.costs.sum() <= found.rate * run_s * NEAR + 1e-12
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(each(scenarios, exact=False), st.integers(0, 2**32 - 1))
 def test_no_policy_beats_it(scenario: Scenario, seed: int) -> None:
     rng = np.random.default_rng(seed)
     check_scenario(retimed(scenario, rng) if seed % 2 else scenario, rng)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_no_policy_beats_it_where_something_is_scarce(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(7):
         check_scenario(saturated(rng), rng)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_policy_beats_it_whatever_attention_and_transfers_cost(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(6):

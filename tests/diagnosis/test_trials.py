@@ -115,7 +115,7 @@ def test_where_no_cause_by_itself_limits_it_says_so() -> None:
 
 def test_a_policy_that_cannot_do_without_its_hook_is_not_run_without_it() -> None:
     arguments = ("policy=dynaserve", "cluster.instances=2", "slo.ttft_s=0.05")
-    trials = Plant("", "", arguments, every_fourth(60, 30.0, (800, 40), (9000, 40))).trials()
+    trials = Plant("", "", arguments, every_fourth(32, 30.0, (800, 40), (9000, 40))).trials()
     names = [one.name for one in trials.removed] + [
         name for name, cause in REMOVABLE.items() if cause in trials.indifferent
     ]

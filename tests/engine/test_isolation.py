@@ -29,7 +29,7 @@ RUNS = (
     ("policy=continuous", "predictor=bucket", "policy.order=shortest_predicted", "engine.kv_tokens=9000"),
 )
 CLEAN = get_context("forkserver")  # whose processes begin with what is imported, and have run nothing
-CLEAN.set_forkserver_preload(["tests.helpers.ready_engine"])
+CLEAN.set_forkserver_preload(["tests.helpers.ready_engine", "tests.engine.test_isolation"])
 LOAD = ("trace=synthetic", "trace.limit=200", "trace.rate=20")
 
 

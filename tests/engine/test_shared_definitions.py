@@ -36,7 +36,7 @@ from tests.helpers.drawing import Draw
 from tests.helpers.drawn_parts import counts_at, full_rows, parallelisms, wide_models
 from tests.helpers.scenarios import MODEL, RowTiming, Scenario, kv_formats, scenarios, sharings, step_rows
 
-DRAWS = 300
+DRAWS = 150
 SECOND = StepRow(base_s=1.0)
 
 

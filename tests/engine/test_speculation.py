@@ -25,7 +25,7 @@ from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
 from framework.timing.table import Curve, StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
-from tests.helpers.composing import configured
+from tests.helpers.composing import configured, small
 from tests.helpers.parts import load
 from tests.helpers.quick import one_in
 from tests.helpers.recovery import token_times
@@ -254,7 +254,7 @@ POLICIES = sorted({path.stem for path in (CONF / "policy").glob("*.yaml")} - {"l
 @pytest.mark.parametrize("choice", [["draft"], ["draft", "engine.speculation.depth=adaptive"], ["mtp"]], ids=" ".join)
 @pytest.mark.parametrize("policy", one_in(4, POLICIES))
 def test_every_policy_runs_with_it(policy: str, choice: list[str]) -> None:
-    config = configured(f"policy={policy}", "trace=synthetic", "trace.limit=20", "timing=roofline")
+    config = small(policy)
     config.engine.speculation = configured(f"engine/speculation={choice[0]}", *choice[1:]).engine.speculation
     result = compose(config).run()
     assert np.all(result.requests["state"] == 1)

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from hydra.utils import instantiate
 
 from experiments.guide import answer as answering
+from experiments.guide import plots
 from experiments.guide.axes import Axis, Value, axis
 from experiments.guide.data import text_of
 from experiments.guide.families import FAMILIES, Family, chosen, described, short
@@ -26,6 +28,7 @@ from experiments.guide.ranking import Entrant, Ranking, ranked
 from experiments.guide.report import families_unlike, report, thumbs, unsettled, verdict
 from experiments.guide.rules import Load, link_share
 from experiments.guide.tuning import Task, Trial, Tuned, tuned, value
+from experiments.plot.style import save
 from experiments.tune.base import Configuration
 from experiments.tune.space import Point, Space
 from experiments.tune.space_file import read_space
@@ -450,6 +453,7 @@ def test_a_map_is_made_of_searches_and_of_runs_at_a_rate(here: Path, monkeypatch
 
 def test_pictures_and_words_of_all_parts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(plots, "save", partial(save, formats=("png",)))
     plan = read_plan(("preset=chat", "seed=3"))
     knob = Knob(BY_NAME["chunked"], "engine.token_budget", "tokens", tuple(setting(2.0**n) for n in range(8, 13)))
     split = Knob(BY_NAME["disaggregated"], "prefill_gpus", "GPUs", tuple(setting(float(n)) for n in range(1, 4)))

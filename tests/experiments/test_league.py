@@ -148,19 +148,19 @@ def test_nobody_can_be_judged_on_what_it_was_tuned_on(word: str, capfd: pytest.C
 
 def test_a_tiny_league(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [*TINY, f"out={tmp_path / 'out'}", f"store={tmp_path / 'store'}"]
-    assert typed("league")(["policies=chunked,distserve", *words]) == 0
+    assert typed("league")(["policies=chunked", *words]) == 0
     shown = capfd.readouterr()
-    assert "4 of 4: distserve on roll-outs" in shown.err
+    assert "2 of 2: chunked on roll-outs" in shown.err
     results = read(tmp_path / "out" / "league.json")
     assert set(results.cells) == {"agents", "roll_out"}
     for name, one in results.cells.items():
-        assert set(one.entries) == {"chunked", "distserve"}, name
+        assert set(one.entries) == {"chunked"}, name
         assert all(len(own.capacities_rps) == 2 and own.trials == 2 for own in one.entries.values())
         assert one.rates_rps == tuple(sorted(one.rates_rps))
     records = Store(tmp_path / "store").read()
     halves = {(record.config["seed"] > 0, record.config["trace.window_s"][0] > 0) for record in records}
     assert halves == {(False, False), (True, True)}
-    assert sum(record.config["seed"] > 0 for record in records) == 2 * 2 * 2
+    assert sum(record.config["seed"] > 0 for record in records) == 2 * 2
     text = (tmp_path / "out" / "league.md").read_text()
     for own in standings(results.cells):
         row = next(line for line in text.splitlines() if line.startswith(f"| `{own.policy}` |"))
@@ -168,11 +168,11 @@ def test_a_tiny_league(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Non
             assert f"{100 * place.share:.1f}" in row
     assert (tmp_path / "out" / "share_of_bound.png").stat().st_size > 5_000
 
-    assert typed("league")(["policies=chunked,distserve", *words]) == 0  # nothing is left
+    assert typed("league")(["policies=chunked", *words]) == 0  # nothing is left
     assert "0 entries" in capfd.readouterr().err
     file = tmp_path / "mine.py"
     file.write_text(MINE)
-    assert typed("league")([f"policy={file}:Mine", "policies=chunked,distserve", *words]) == 0
+    assert typed("league")([f"policy={file}:Mine", "policies=chunked", *words]) == 0
     shown = capfd.readouterr()
     assert "2 of 2: Mine on roll-outs" in shown.err
     assert "\nMine: Best on" in shown.out

@@ -33,3 +33,10 @@ def configured(*overrides: str) -> DictConfig:
     """The configuration of `run.py` with these overrides."""
     with composing():
         return compose("config", overrides=list(overrides))
+
+
+def small(policy: str) -> DictConfig:
+    """A short run of a policy with step times of the roofline; one composition serves all tests of the policy."""
+    config, parts = configured(f"policy={policy}"), configured("trace=synthetic", "trace.limit=20", "timing=roofline")
+    config.trace, config.timing = parts.trace, parts.timing
+    return config

@@ -30,7 +30,7 @@ from tests.hostile.outcomes import HANG, REFUSED, SUCCESS, TRACEBACK, Outcome, o
 from tests.hostile.settings import CONFIGURATIONS, SMALL, Case, cases, some, warm
 
 _QUICK_CONFIGURATIONS = (("policy=chunked",), ("policy=ares",))
-_QUICK = 100
+_QUICK = 60
 _SLOW = 3_000
 
 # Settings that are right one by one and make no sense together.

@@ -45,11 +45,11 @@ RUNS: list[tuple[Objective, tuple[str, ...]]] = [
     ),
     (Goodput(), ("policy=distserve", "cluster=disaggregated", "cluster.instances=2")),
     (Goodput(), SCALED),
-    (Goodput(), ("trace=mooncake", "trace.limit=3000", "trace.rate=1", "load.warmup_s=100")),
+    (Goodput(), ("trace=mooncake", "trace.limit=600", "trace.rate=1", "load.warmup_s=100")),
     (Goodput(), ("load=closed", "load.concurrency=4", "load.duration_s=2")),
     (Tightness(), ()),
     (Offered([1.0]), ()),
-    (Capacity(replicates=2, most_requests=2000, tolerance=0.3), ()),
+    (Capacity(replicates=2, most_requests=300, tolerance=0.5), ()),
 ]
 HIGHER = [
     "availability",

@@ -98,7 +98,7 @@ def test_a_second_computation_of_runs(overrides: tuple[str, ...]) -> None:
         "policy=chunked",
         "cluster.instances=1",
         "trace=synthetic",
-        "trace.requests=900",
+        "trace.requests=450",
         "slo.ttft_s=0.2",
         "slo.tpot_s=0.005",
     )

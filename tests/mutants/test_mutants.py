@@ -65,7 +65,7 @@ def test_a_nasty_one_is_seen(name: str, runs: Path) -> None:
     assert not found.startswith(("breaks", "hangs")), found
 
 
-@pytest.mark.parametrize("most", [4, pytest.param(len(FAMILIES), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [2, pytest.param(len(FAMILIES), marks=pytest.mark.slow)])
 def test_the_engine_as_it_is_survives(most: int, runs: Path) -> None:
     """So that being seen means something."""
     same = Mutant("none", "durations/leap.py", '"""Leaps:', '"""Leaps :')

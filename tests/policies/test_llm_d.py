@@ -11,6 +11,7 @@ from framework.errors import InputError
 from framework.result import STATES
 from policies._endpoint_profiles import SKIPPED, TYPES, read_profiles
 from policies.llm_d import LlmD
+from tests.helpers import warm
 from tests.helpers.by_hand import fleet, play
 from tests.helpers.processes import run
 from tests.helpers.scenarios import prefixes
@@ -163,7 +164,7 @@ def test_profiles_of_prefill_and_decode() -> None:
 def test_through_the_launcher(tmp_path: Path, wrong: bool) -> None:
     path = written(tmp_path, CONFIG.replace("type: queue-scorer", "type: queue-score") if wrong else CONFIG)
     words = ["policy=llm_d", f"policy.profile={path}", "trace=synthetic", "trace.requests=20", "cluster.instances=2"]
-    ended = run(tmp_path, *words, "gateway=flow_control")
+    ended = run(tmp_path, *words, "gateway=flow_control", python=str(warm.path() / "python"))
     assert ended.returncode == (2 if wrong else 0), ended.stderr
     if wrong:
         assert ended.stderr.startswith(f"error: {path}: plugins[3]: there is no plugin queue-score; there are queue-s")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hydra.utils import instantiate
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from omegaconf import OmegaConf
@@ -71,6 +71,7 @@ def overall_mae(predictor: Predictor, output_tokens: Ints, every: int = 100) -> 
 
 
 @every_predictor
+@settings(max_examples=15)
 @given(lengths=outputs, seed=st.integers(0, 2**70), data=st.data())
 def test_answers_depend_neither_on_order_nor_on_grouping(name: str, lengths: list[int], seed: int, data: Any) -> None:
     questions = data.draw(

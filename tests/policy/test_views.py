@@ -302,7 +302,7 @@ def test_what_cannot_be_told_is_said(ask: Callable[[Cluster], Any], line: str, i
 
     scenario = SCENARIOS["roomy"]
     engine = replace(scenario.engine, implementation=implementation)
-    simulate(scenario.workload, CLUSTERS["mixed"], MODEL, TIMING, engine, watching(look, 0.125), LearnedMean())
+    simulate(scenario.workload, CLUSTERS["mixed"], MODEL, TIMING, engine, watching(look, 1.0), LearnedMean())
     assert asked
 
 

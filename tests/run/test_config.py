@@ -41,7 +41,7 @@ from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
 from tests.helpers.composing import composing
-from tests.helpers.quick import marks
+from tests.helpers.quick import every_second, marks
 
 GROUPS = ("policy", "predictor", "trace", "model", "gpu", "cluster", "timing", "engine", "load", "slo", "objective")
 KINDS: dict[str, tuple[type, ...]] = {
@@ -96,7 +96,7 @@ def test_every_group_has_choices(group: str) -> None:
     assert group in configured()
 
 
-@pytest.mark.parametrize(("group", "name"), choices(3, *(group for group in KINDS if group != "trace")))
+@pytest.mark.parametrize(("group", "name"), choices(5, *(group for group in KINDS if group != "trace")))
 def test_a_choice_makes_what_its_group_says(group: str, name: str) -> None:
     node = OmegaConf.select(configured(f"{group}={name}"), group.replace("/", "."))
     assert isinstance(instantiate(node, _convert_="all"), KINDS[group])
@@ -107,7 +107,7 @@ def test_no_group_is_left_out() -> None:
     assert folders <= set(KINDS)
 
 
-@pytest.mark.parametrize("name", names("trace"))
+@pytest.mark.parametrize("name", every_second(names("trace")))
 def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACES_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -122,7 +122,7 @@ def test_a_trace_is_loaded_or_says_how_to_get_it(name: str, tmp_path: Path, monk
         assert len(workload) == 20
 
 
-@pytest.mark.parametrize(("group", "name"), choices(2, "timing"))
+@pytest.mark.parametrize(("group", "name"), choices(4, "timing"))
 def test_a_timing_source_times_steps(group: str, name: str) -> None:
     config = configured(f"timing={name}")
     anything = {"model": "llama3_8b", "gpu": "h100", "tp": 1}

@@ -353,7 +353,7 @@ def test_no_other_split_serves_a_load_much_better(policy: str, load: tuple[str, 
 
 def test_a_search_divides_for_each_rate() -> None:
     words = ("policy=distserve", *PROMPTS, "cluster.instances=3")
-    search = Capacity(tolerance=0.1, most_requests=2000)
+    search = Capacity(tolerance=0.2, most_requests=600)
     auto = compose(configured(*words))
     assert auto.cluster.split is not None
     tried = auto.at_rate(3.0).cluster.split

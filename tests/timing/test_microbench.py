@@ -57,7 +57,7 @@ from framework.timing.microbench.journal import Origin, Table
 from framework.timing.microbench.options import Options, gpu_named
 from tests.conftest import ROOT
 from tests.helpers.parts import load, seconds_of
-from tests.helpers.quick import every_second
+from tests.helpers.quick import one_in
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 ORIGIN = Origin("h200", "2.9.0+cu128", "CC0-1.0")
@@ -134,7 +134,7 @@ def fill(path: Path, cases: list[Case], device: FakeDevice | None = None, **argu
 
 
 @pytest.mark.parametrize(
-    "path", every_second(sorted((ROOT / "conf" / "model").glob("*.yaml"))), ids=lambda path: path.stem
+    "path", one_in(4, sorted((ROOT / "conf" / "model").glob("*.yaml"))), ids=lambda path: path.stem
 )
 def test_every_model_has_cases_each_once_and_in_order(path: Path) -> None:
     cases = Options.parse(main.read([f"model={path.stem}", "tp=1,2"])).cases()

@@ -102,6 +102,7 @@ def test_the_reasoning_twin_is_what_the_fit_command_writes(real_trace: Callable[
     assert (tmp_path / "reasoning.json").read_text() == shipped.to_json()
 
 
+@pytest.mark.slow  # the largest of the recordings that are read here
 def test_reasoning_outputs_are_long_and_busy(real_trace: Callable[[str], Path]) -> None:
     trace = busy_requests(real_trace("servegen_deepseek_r1"))
     assert len(trace) == BUSY_REQUESTS
