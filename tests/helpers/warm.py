@@ -27,13 +27,17 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
 from framework.compiler.decorators import prepare
 from framework.engine.loop import run, run_plain
 from framework.metrics.paper_scores import gaps_of
 from framework.objective.goodput import bound_of
 from framework.run.compose import compose
-from tests.helpers.composing import configured
+from framework.run.job import flattened
+from framework.run.run_key import run_key
+from tests.helpers.composing import composing, configured
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTS = [pytest.param(True, id="warm"), pytest.param(False, id="cold", marks=pytest.mark.slow)]
@@ -88,9 +92,13 @@ def serve(address: str) -> None:
     prepare(run_plain)
     prepare(run)
     for policy in ("chunked", "distserve", "ares"):  # what most of them read and load
-        one = compose(configured(f"policy={policy}", "trace=synthetic", "trace.limit=5"))
+        config = configured(f"policy={policy}", "trace=synthetic", "trace.limit=5")
+        one = compose(config)
         gaps_of(one.run())
         bound_of(one)
+        run_key(flattened(config), one)
+    with composing():  # what sweeps read
+        GlobalHydra.instance().config_loader().load_configuration("config", ["seed=0,1"], RunMode.MULTIRUN)
     assert not _has_pool(), "polars has started its threads: a copy of this process would wait for them for ever"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
