@@ -93,6 +93,7 @@ def test_near_and_within_the_interval() -> None:
     far = Pair(0.5, [0.6, 0.5], [0.4, 0.7])
     assert not rule.is_near(far)
     assert rule.holds(far)
+    assert rule.holds(Pair(0.5, [0.6], [0.4] * 38 + [0.61]))  # one of 39 is enough
     assert not rule.holds(Pair(0.5, [0.6], [0.4, 0.55]))
     assert not rule.holds(Pair(0.5, [0.6], []))
     assert rule.is_near(Pair(0.5, [0.559], []))
