@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 import framework.cli.conf  # noqa: F401  Hydra looks for launchers once, wherever this says
 from framework.cli.composition import composing_once
@@ -31,6 +32,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 settings.register_profile("shared", max_examples=40, deadline=None)
 settings.load_profile("shared")
 
+# To draw constants of the modules that are imported, Hypothesis would parse them all, in seconds; and what a test draws
+# would change with any of them.
+with suppress(ImportError, AttributeError):
+    known = providers._local_constants
+    providers._get_local_constants = lambda: known
+
 # A job in the background ignores interrupts, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,6 +48,10 @@ _WITH_ENGINE = (
     "test_published_steps.py",
     "test_overheads.py",
     "test_synthetic.py",
+    "test_hour_of_crashes.py",
+    "test_counted.py",
+    "test_perfetto.py",
+    "test_timeline.py",
 )  # of these rooms
 _COUNTED = "test_reach.py"
 

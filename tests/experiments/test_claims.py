@@ -50,7 +50,7 @@ def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def first_of_some_systems(names: Sequence[str]) -> list[Any]:
     """The other rows are read with the slow tests."""
-    firsts = list({name.partition("/")[0]: name for name in reversed(names)}.values())[::4]
+    firsts = list({name.partition("/")[0]: name for name in reversed(names)}.values())[::6]
     return [pytest.param(name, marks=() if name in firsts else pytest.mark.slow) for name in names]
 
 

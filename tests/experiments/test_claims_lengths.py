@@ -39,7 +39,7 @@ def parts(lengths: Distribution, quoted: Any) -> list[tuple[Distribution, Mappin
     return list(zip(lengths.components(), quoted, strict=True)) if isinstance(quoted, Sequence) else [(lengths, quoted)]
 
 
-@pytest.mark.parametrize("name", one_in(4, NAMES))
+@pytest.mark.parametrize("name", one_in(8, NAMES))
 def test_a_row_plays_the_quoted_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "initialize_config_dir", lambda *_, **__: composing())
     (row,) = read_claims([name])

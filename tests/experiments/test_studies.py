@@ -169,8 +169,8 @@ def test_a_study_leaves_its_best_and_is_not_run_again(
 
 def test_more_trials_go_on_from_those_that_there_are(tune: Tune, name: str) -> None:
     succeeded(tune(*SEARCH, "trials=1", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=3", f"name={name}"))
-    succeeded(tune(*SEARCH, "trials=3", f"name={name}-whole"))
+    succeeded(tune(*SEARCH, "trials=2", f"name={name}"))
+    succeeded(tune(*SEARCH, "trials=2", f"name={name}-whole"))
     assert complete(trials_of(name)) == complete(trials_of(f"{name}-whole"))
 
 

@@ -46,7 +46,7 @@ from tests.helpers.cheats import (
     cheating,
 )
 from tests.helpers.parts import load as part
-from tests.helpers.quick import every_second
+from tests.helpers.quick import one_in
 
 GPU, MODEL = part("gpu", "h100"), part("model", "llama3_8b")
 TIMING = Affine(base_s=0.01, per_prefill_token_s=5e-5, per_sequence_s=5e-5, per_context_token_s=1e-7)
@@ -175,7 +175,7 @@ def lead(name: str, cheat: type[Cheat]) -> dict[str, float] | None:
     return {figure: (found[figure] or 0.0) / reference[figure] for figure in FIGURES}
 
 
-@pytest.mark.parametrize("name", every_second(CELLS))
+@pytest.mark.parametrize("name", one_in(3, CELLS))
 def test_no_cheat_leads(name: str) -> None:
     cheats = [*EVERYWHERE, *([TurnsGpusOff] if "both needed" in name else [])]
     leads = {cheat.__name__: lead(name, cheat) for cheat in cheats}

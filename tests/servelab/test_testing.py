@@ -83,11 +83,10 @@ def outcome(folder: Path, python: str | Path, path: str | None, *words: str) -> 
 
 
 def require_verdicts(folder: Path, python: str | Path, path: str | None) -> None:
-    right = outcome(folder, python, path, "test_right.py")
-    assert right.returncode == 0, right.stdout
-    assert int(re.findall(r"(\d+) passed", right.stdout)[0]) > 40
-    files = [f"test_{name.lower()}.py" for name in SAID]
-    wrong = outcome(folder, python, path, *files, "-k", "nothing_fails or (roomy and (same_run or views))")
+    asked = "TestRight or nothing_fails or (roomy and (same_run or views))"
+    wrong = outcome(folder, python, path, "-rp", "-k", asked)
+    assert len(re.findall(r"^PASSED test_right\.py::", wrong.stdout, re.MULTILINE)) > 40, wrong.stdout
+    assert "_ TestRight.test" not in wrong.stdout
     for name, said in SAID.items():
         failures = re.findall(rf"_ Test{name}\.test.*?(?=\n___|\n===)", wrong.stdout, re.DOTALL)
         assert any(re.search(said, one) and "on cluster '" in one for one in failures), (name, wrong.stdout)

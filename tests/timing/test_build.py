@@ -46,6 +46,7 @@ def setups(out: Path) -> list[Parallelism]:
     return [parts.setup.parallelism for parts in read_profile(profile_path(out, DENSE.name, GPU.name, "vllm")).entries]
 
 
+@pytest.mark.slow  # tests/timing/test_small_parts.py reads what has been made
 def test_without_words_all_that_ship_are_made() -> None:
     asked = command.parse(command.main.read([]))
     assert tuple(model.name for model in asked.models) == tuple(PLANS)

@@ -373,7 +373,7 @@ def test_profiles_ship_and_are_small() -> None:
 @pytest.mark.parametrize(
     "gpu",
     [
-        pytest.param(gpu, marks=() if gpu in ("h100", "l40s") else pytest.mark.slow)
+        pytest.param(gpu, marks=() if gpu == "l40s" else pytest.mark.slow)
         for gpu in sorted({path.parent.parent.name for path in PROFILES})
     ],
 )
@@ -399,14 +399,14 @@ def test_every_shipped_profile_makes_rows(gpu: str) -> None:
     ("name", "gpu", "backend", "parallelism", "types"),
     [
         ("llama3_8b", "h100", "vllm", "tp1", Types("bf16", "bf16")),
-        ("llama3_8b", "l40s", "sglang", "tp2", Types("fp8", "fp8")),
-        ("llama3_70b", "h100", "vllm", "tp4", Types("bf16", "bf16")),
-        ("llama3_70b", "b200", "trtllm", "tp1", Types("nvfp4", "fp8")),
+        pytest.param("llama3_8b", "l40s", "sglang", "tp2", Types("fp8", "fp8"), marks=pytest.mark.slow),
+        pytest.param("llama3_70b", "h100", "vllm", "tp4", Types("bf16", "bf16"), marks=pytest.mark.slow),
+        pytest.param("llama3_70b", "b200", "trtllm", "tp1", Types("nvfp4", "fp8"), marks=pytest.mark.slow),
         ("llama3_70b", "a100", "trtllm", "tp4-pp2", Types("bf16", "bf16")),
-        ("mixtral_8x7b", "h100", "sglang", "tp2", Types("bf16", "bf16")),
-        ("gpt_oss_120b", "h200", "vllm", "tp2-ep2", Types("bf16", "bf16")),
+        pytest.param("mixtral_8x7b", "h100", "sglang", "tp2", Types("bf16", "bf16"), marks=pytest.mark.slow),
+        pytest.param("gpt_oss_120b", "h200", "vllm", "tp2-ep2", Types("bf16", "bf16"), marks=pytest.mark.slow),
         ("deepseek_v3", "h200", "sglang", "tp8", Types("fp8_block", "bf16")),
-        ("llama4_maverick", "h200", "vllm", "tp8", Types("bf16", "bf16")),
+        pytest.param("llama4_maverick", "h200", "vllm", "tp8", Types("bf16", "bf16"), marks=pytest.mark.slow),
     ],
 )
 def test_knots_are_close_to_the_full_tables(name: str, gpu: str, backend: str, parallelism: str, types: Types) -> None:

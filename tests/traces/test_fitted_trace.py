@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from framework.errors import InputError
 from tests.helpers.launcher import typed
-from tests.helpers.quick import every_second
+from tests.helpers.quick import every_second, marks
 from traces.catalogue import CATALOGUE
 from traces.describe import difference
 from traces.fit import fit_trace
@@ -78,7 +78,7 @@ def test_shipped_twins_keep_their_published_figures(name: str) -> None:
     assert not beyond
 
 
-@pytest.mark.parametrize("name", every_second(NAMES))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name == "azure_code")) for name in NAMES])
 def test_lengths_keep_their_distribution_at_any_length(name: str) -> None:
     fitted = load_fitted(name)
     sampled = summarize(fitted.sample(3 * fitted.requests, seed=5))
@@ -89,14 +89,14 @@ def test_lengths_keep_their_distribution_at_any_length(name: str) -> None:
 
 def test_same_seed_same_bytes() -> None:
     for name in NAMES:
-        first, again, other = (sample_fitted(name, 500, seed=seed) for seed in (3, 3, 4))
+        first, again, other = (sample_fitted(name, 200, seed=seed) for seed in (3, 3, 4))
         assert first.frame.equals(again.frame)
         assert first.sha256 == again.sha256
         assert not first.frame.equals(other.frame)
 
 
 @given(requests=st.integers(1, 1000), seed=st.integers(0, 2**32), name=st.sampled_from(NAMES))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_samples_are_valid_workloads(requests: int, seed: int, name: str) -> None:
     trace = sample_fitted(name, requests, seed)
     workload = to_workload(trace)
