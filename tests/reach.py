@@ -1,4 +1,4 @@
-"""What random runs reach: `python -m tests.reach [--runs N]`.
+"""What random runs reach: `python -m tests.reach [--runs N | --together]`.
 
 Prints how often each thing that can happen to a request or an instance happened over N runs, of the broad families and
 of one that is rare, and in how many runs each two mechanisms were both at work. The reference engine is watched while
@@ -1289,6 +1289,8 @@ _BEGIN = {
 }
 
 
+_APART, _TOGETHER = 150, 2000  # of `together`: the runs that `seeds_of` gives, and all
+
 Counts = Callable[[str, int], Counter[str]]
 
 
@@ -1303,6 +1305,14 @@ def seeds_of(runs: int) -> Iterator[tuple[str, int]]:
         begin = first_seed(family)
         for seed in range(begin, begin - (-share * runs // _WHOLE)):
             yield family, seed
+
+
+def together() -> list[tuple[str, int]]:
+    """The family and the seed of each of 2,000 runs in which mechanisms meet: some of the families that are counted,
+    and the rest of the one in which most are at work.
+    """
+    seeds = list(seeds_of(_APART))
+    return [*seeds, *(("meeting", seed) for seed in range(_TOGETHER - len(seeds)))]
 
 
 def counted(scenario: Scenario, counts: Counter[str]) -> tuple[Simulation, list[Note]]:
@@ -1323,16 +1333,22 @@ def counts_of(family: str, seed: int) -> Counter[str]:
     return counts
 
 
-def reached(runs: int, counts_of: Counts = counts_of) -> tuple[Counter[str], Counter[tuple[str, str]]]:
-    """How often each thing happened over so many runs, and in how many each two mechanisms were at work."""
+def reached(
+    seeds: Iterable[tuple[str, int]], counts_of: Counts = counts_of
+) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """How often each thing happened over these runs, and in how many each two mechanisms were at work."""
     total: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
-    for family, seed in seeds_of(runs):
+    for family, seed in seeds:
         counts = counts_of(family, seed)
         total.update(counts)
-        at_work = [name for name, event in MECHANISMS.items() if counts[event]]
-        pairs.update(itertools.combinations(at_work, 2))
+        pairs.update(itertools.combinations(at_work(counts), 2))
     return total, pairs
+
+
+def at_work(counts: Counter[str]) -> list[str]:
+    """The mechanisms that were at work in a run, by what happened in it."""
+    return [name for name, event in MECHANISMS.items() if counts[event]]
 
 
 def _together(simulation: Simulation) -> int:
@@ -1344,7 +1360,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.reach", description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--runs", type=int, default=500, help="random runs (default 500)")
-    total, pairs = reached(parser.parse_args(arguments).runs)
+    parser.add_argument("--together", action="store_true", help="the 2,000 runs in which mechanisms meet instead")
+    chosen = parser.parse_args(arguments)
+    total, pairs = reached(together() if chosen.together else seeds_of(chosen.runs))
     console = Console(width=None if sys.stdout.isatty() else 200)
     table = Table("what happened", "times", box=None)
     for name, count in sorted(total.items(), key=lambda entry: (-entry[1], entry[0])):

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 import pytest
 
 from framework.system.faults import RECOVERIES
+from tests.helpers.agreement import disagreement, drawn
+from tests.helpers.differences import outline
 from tests.helpers.kept_counts import RUNS, KeptCounts
-from tests.reach import MECHANISMS, is_excluded, reached
+from tests.reach import MECHANISMS, at_work, counted, is_excluded, reached, seeds_of, together
 
 FLOOR, _THOROUGH_FLOOR = 1, 20
 _THOROUGH = 1000  # runs
@@ -175,7 +177,7 @@ Table = tuple[Counter[str], Counter[tuple[str, str]]]
 
 @pytest.fixture(scope="module")
 def table(kept_counts: KeptCounts) -> Table:
-    return reached(RUNS, kept_counts.counts_of)
+    return reached(seeds_of(RUNS), kept_counts.counts_of)
 
 
 def rare(
@@ -193,7 +195,24 @@ def test_what_can_happen_happens_and_mechanisms_meet(table: Table) -> None:
 
 @pytest.mark.slow
 def test_so_they_do_in_more_runs() -> None:
-    assert rare(reached(_THOROUGH), _THOROUGH_FLOOR, (*EVENTS, *RARE_EVENTS)) == {}
+    assert rare(reached(seeds_of(_THOROUGH)), _THOROUGH_FLOOR, (*EVENTS, *RARE_EVENTS)) == {}
+
+
+@pytest.mark.slow
+def test_of_two_thousand_runs_a_hundred_reach_each_mechanism_and_twenty_each_pair_and_all_agree() -> None:
+    runs: Counter[tuple[str, ...]] = Counter()
+    for family, seed in together():
+        counts: Counter[str] = Counter()
+        scenario = drawn(family, seed)
+        found = disagreement(scenario, 0.0, outline(*counted(scenario, counts)))
+        assert not found, f"{family} {seed}: {found}"
+        there = at_work(counts)
+        runs.update((name,) for name in there)
+        runs.update(itertools.combinations(there, 2))
+    assert len(together()) == 2000
+    assert {name: runs[name,] for name in MECHANISMS if runs[name,] < 100} == {}
+    pairs = [pair for pair in itertools.combinations(MECHANISMS, 2) if not is_excluded(*pair)]
+    assert {pair: runs[pair] for pair in pairs if runs[pair] < 20} == {}
 
 
 def test_what_tells_of_a_mechanism_happens_often_too() -> None:

@@ -31,7 +31,11 @@ _MOST = 3  # crashes of one group of instances
 
 def crashing(draw: Draw) -> Scenario:
     """Of another family, with instances that are down for a while, at times all of one kind at once."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_faults(draw, draw.one(_OTHERS)(draw))
+
+
+def with_faults(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with instances that crash, are slow or are cut off from the network."""
     last_s = float(scenario.workload.arrival_s.max())
     crashes = [
         crash for group in scenario.cluster.groups if draw.chance(0.6) for crash in crashes_of(draw, group, last_s)

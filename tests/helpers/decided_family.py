@@ -26,7 +26,11 @@ _OTHERS = (
 
 def decided(draw: Draw) -> Scenario:
     """What another family draws, about which the policy decides before steps, at ticks, or both."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_decisions(draw, draw.one(_OTHERS)(draw))
+
+
+def with_decisions(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with a policy that decides about requests that already run."""
     both = draw.one([True, True, False])
     tick_s = scenario.rules.tick_s
     rules = replace(

@@ -26,6 +26,7 @@ from tests.helpers.gateway_family import gateway
 from tests.helpers.impatient_family import impatient
 from tests.helpers.late_family import late
 from tests.helpers.lockstep_family import grouped
+from tests.helpers.meeting_family import meeting
 from tests.helpers.narrowed_family import narrowed
 from tests.helpers.pinned_family import pinned
 from tests.helpers.prefetched_family import prefetched
@@ -56,5 +57,6 @@ _BROAD = (scenarios, crowded, severed, sharing, shared, pressed, staged, doubled
 _RARE = (clocked, ranked, migrating, streams, trickling, unequal, many, rationed, returning)
 _MORE = (*_RARE, reserving, scattered, grouped, seated, pulled, ending, drafting, crossing, ahead, decided, crashing)
 _LAST = (impatient, scaling, stale, programs, gateway, stateful, pinned, tiered, late, spanning, narrowed, prefetched)
+_ALL = (*_MORE, *_LAST, meeting)
 BROAD: Mapping[str, Family] = {family.__name__: family for family in _BROAD}
-FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in (*_MORE, *_LAST)}}
+FAMILIES: Mapping[str, Family] = {**BROAD, **{family.__name__: family for family in _ALL}}

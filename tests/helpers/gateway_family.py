@@ -35,7 +35,11 @@ _OTHERS = (*_BROAD, *_MORE, *4 * _SELDOM)
 
 def gateway(draw: Draw) -> Scenario:
     """What another family draws, behind a gateway that is often full."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_gateway(draw, draw.one(_OTHERS)(draw))
+
+
+def with_gateway(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, behind a gateway."""
     count = len(scenario.workload)
     workload = replace(scenario.workload, **_columns(draw, scenario.workload))
     return replace(scenario, workload=workload, engine=replace(scenario.engine, gateway=_gateways(draw, count)))

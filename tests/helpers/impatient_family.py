@@ -34,7 +34,11 @@ _OTHERS = (
 
 def impatient(draw: Draw) -> Scenario:
     """What another family draws, of clients that wait for a little while only."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_patience(draw, draw.one(_OTHERS)(draw))
+
+
+def with_patience(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with clients that give up."""
     patience = Patience(
         draw.dyadic(1, 60, draw.one([-7, -5, -3])), draw.one([0, 1, 2, 5]), draw.dyadic(1, 16, draw.one([-8, -5]))
     )

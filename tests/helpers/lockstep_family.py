@@ -23,7 +23,11 @@ def grouped(draw: Draw) -> Scenario:
     """What other families draw, of whose pools some or all are ranks that step together, and others have ranks or
     stages of another kind.
     """
-    scenario = draw.one(_BROAD)(draw)
+    return with_groups(draw, draw.one(_BROAD)(draw))
+
+
+def with_groups(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, on ranks that step together."""
     model, pools = scenario.model, list[PoolSpec]()
     for k, drawn in enumerate(scenario.cluster.pools):
         pool = replace(drawn, batching=in_one_stream(drawn.batching))

@@ -41,7 +41,11 @@ _LOST = {2: (1,), 4: (2, 3)}  # GPUs that instances lose: times of the others ar
 
 def narrowed(draw: Draw) -> Scenario:
     """What another family draws, on instances of several GPUs each, some of which fail and are repaired."""
-    scenario = draw.one((*_OTHERS, *_SELDOM))(draw)
+    return with_fewer_gpus(draw, draw.one((*_OTHERS, *_SELDOM))(draw))
+
+
+def with_fewer_gpus(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, on instances of several GPUs each, some of which fail."""
     model = replace(scenario.model, heads=4, kv_heads=draw.one([1, 2, 4]))
     if model.linear is not None:
         model = replace(model, linear=replace(model.linear, key_heads=4, value_heads=draw.one([4, 8])))

@@ -35,7 +35,11 @@ _LONGEST = 100  # tokens of a prompt with what came before
 
 def pinned(draw: Draw) -> Scenario:
     """What another family draws, with conversations in little memory, most calls of which are pinned."""
-    scenario = draw.one((*_BROAD, *_MORE, *4 * _SELDOM))(draw)
+    return with_pins(draw, draw.one((*_BROAD, *_MORE, *4 * _SELDOM))(draw))
+
+
+def with_pins(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with its requests in conversations whose KV is pinned."""
     engine = replace(
         scenario.engine,
         prefix_cache=True,

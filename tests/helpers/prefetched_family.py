@@ -13,7 +13,11 @@ from tests.helpers.tiered_family import tiered
 
 def prefetched(draw: Draw) -> Scenario:
     """What the families of pins and tiers draw, in less memory, with longer loads, and a prefetch after many calls."""
-    scenario = draw.one((*5 * (tiered,), pinned))(draw)
+    return with_prefetches(draw, draw.one((*5 * (tiered,), pinned))(draw))
+
+
+def with_prefetches(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run of conversations with tiers, after whose calls KV is prefetched or moved."""
     engine, think_s = scenario.engine, scenario.workload.think_s
     assert think_s is not None
     room = draw.one([engine.kv_tokens, 112, 128, 128, 160])

@@ -29,7 +29,11 @@ _OTHERS = (
 
 def programs(draw: Draw) -> Scenario:
     """What another family draws, with its requests in programs; half of the loads are closed."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_programs(draw, draw.one(_OTHERS)(draw))
+
+
+def with_programs(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with its requests in programs."""
     load = scenario.load
     if load.clients is None and draw.chance(0.4):
         load = Closed(draw.integer(1, 4), patience=load.patience)

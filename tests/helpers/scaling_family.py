@@ -41,7 +41,11 @@ _OTHERS = (
 
 def scaling(draw: Draw) -> Scenario:
     """What another family draws, with more instances, some of which are off at the start."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_scaling(draw, draw.one(_OTHERS)(draw))
+
+
+def with_scaling(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with more instances in its pools, and a policy that scales them."""
     pools: list[PoolSpec] = []
     for pool in scenario.cluster.pools:
         own_s = draw.apart().some(True, 1, 40, -7) if draw.apart().chance(0.3) else None

@@ -34,7 +34,11 @@ _MODES: tuple[Batching, ...] = (
 
 def spanning(draw: Draw) -> Scenario:
     """What another family draws, on two to five instances that do all, without what does not go together with spans."""
-    scenario = draw.one((*_OTHERS, *_OTHERS, *2 * _SELDOM))(draw)
+    return with_spans(draw, draw.one((*_OTHERS, *_OTHERS, *2 * _SELDOM))(draw))
+
+
+def with_spans(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run on instances that do all, without what does not go together with spans."""
     model = replace(scenario.model, linear=None)
     first = scenario.cluster.pools[0]
     pool = with_split(first, model, dp=1, pp=1)

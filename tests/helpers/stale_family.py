@@ -29,7 +29,11 @@ _OTHERS = (*_BROAD, *_MORE, *3 * _SELDOM)
 
 def stale(draw: Draw) -> Scenario:
     """What another family draws, with reports that are rare, that arrive late, or both; some are for ticks alone."""
-    scenario = draw.one(_OTHERS)(draw)
+    return with_reports(draw, draw.one(_OTHERS)(draw))
+
+
+def with_reports(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with a front end that goes by reports."""
     every_s = draw.dyadic(3, 24, draw.one([-7, -5, -4]))
     views = draw.one(
         [Views(every_s), Views(delay_s=every_s), Views(every_s, draw.integer(1, 4) * every_s), Views(every_s, 0.125)]

@@ -33,7 +33,11 @@ def stateful(draw: Draw) -> Scenario:
 
     Instances have room for as many tokens as before, from which states now take a part.
     """
-    scenario = draw.one((*_OTHERS, *2 * _SELDOM))(draw)
+    return with_states(draw, draw.one((*_OTHERS, *2 * _SELDOM))(draw))
+
+
+def with_states(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, without shared prefixes, of a model with states."""
     engine = replace(scenario.engine, prefix_cache=False, prefix_unit="trace", prefix_stores=PrefixStores())
     before = replace(scenario.model, windowed_layers=0, window=0)
     largest = max(pool.parallelism.tp for pool in scenario.cluster.pools)

@@ -13,7 +13,11 @@ from tests.helpers.scenarios import Scenario, prefix_stores
 
 def tiered(draw: Draw) -> Scenario:
     """What the family of pins draws, in as little memory, with one to three tiers."""
-    scenario = pinned(draw)
+    return with_tiers(draw, pinned(draw))
+
+
+def with_tiers(draw: Draw, scenario: Scenario) -> Scenario:
+    """A run, with one to three tiers of prefixes."""
     engine = scenario.engine
     size = engine.block_tokens if engine.shares_blocks else scenario.workload.hash_block_tokens
     stores = prefix_stores(draw, exact=True)
