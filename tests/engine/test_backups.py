@@ -25,12 +25,14 @@ READ_BYTES_S = MODEL.kv_bytes_per_token / 0.75  # a token takes 0.75 s
 BOTH = trace((0, 2, 6), (0, 2, 6))
 
 
-def restored(engine: str, *crashes: Crash, backup_tokens: int = 2, **options: Any) -> Result:
+def restored(
+    engine: str, *crashes: Crash, policy: Policy | None = None, backup_tokens: int = 2, **options: Any
+) -> Result:
     """Both requests on two instances, one each at first."""
     faults = FaultSchedule(
         crashes=crashes, recovery="restore", backup_tokens=backup_tokens, restore_bytes_s=READ_BYTES_S
     )
-    return play(engine, BOTH, Placed(), (), faults=faults, **options)
+    return play(engine, BOTH, policy or Placed(), (), faults=faults, **options)
 
 
 @ENGINES
@@ -94,6 +96,30 @@ class Chooses(Placed):
     def on_failure(self, request: Request, cluster: Cluster) -> Any:
         self.asked.append((request.id, cluster.now_s, request.generated, cluster.prefill.ids.tolist()))
         return self.answers[request.id]
+
+
+class SecondThoughts(Placed):
+    """Restores a request that a crash drops for the first time, and recomputes it after the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped: set[int] = set()
+
+    def on_failure(self, request: Request, cluster: Cluster) -> Recovery:
+        again = request.id in self.dropped
+        self.dropped.add(request.id)
+        return "recompute" if again else "restore"
+
+
+@ENGINES
+def test_one_that_is_to_be_recomputed_has_no_backup_of_before(engine: str) -> None:
+    """As above, but request 0, which waits at the second crash, is then to be computed from its first token: instance 0
+    reads 2 tokens of request 1 alone, in 1.5 s.
+    """
+    result = restored(engine, Crash(2.5, 0, 0.5), Crash(2.75, 1, 99.0), policy=SecondThoughts())
+    assert result.drops.tolist() == [(0, 0, 3, RESTORED), (1, 0, 0, RECOMPUTED), (1, 1, 3, RESTORED)]
+    assert [times[2:4] for times in token_times(result)] == [[4.5, 5.5], [4.5, 5.5]]
+    assert result.instances["restored_tokens"].tolist() == [2, 0]
 
 
 def chosen(engine: str, policy: Policy, recovery: Recovery = "recompute") -> Result:
