@@ -10,6 +10,7 @@ import pytest
 from framework.codes import CALLED_OFF, LOST, RECOMPUTED, RESTORED
 from framework.engine.kv.prefix_tiers import PrefixStores
 from framework.errors import InputError, PolicyError
+from framework.load import Open, Patience
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
 from framework.policy import Action, Cancel, Policy
@@ -83,6 +84,22 @@ def test_a_backup_is_read_once(engine: str) -> None:
     result = restored(engine, Crash(2.5, 0, 0.5), Crash(3.5, 1, 99.0))
     assert [drop[:3] for drop in result.drops.tolist()] == [(0, 0, 3), (1, 0, 2), (1, 1, 4)]
     assert result.instances["restored_tokens"].tolist() == [6, 2]
+
+
+@ENGINES
+def test_one_that_is_sent_again_has_no_backup(engine: str) -> None:
+    """Half of the prompt has been computed when the instance crashes at 1.5 s. The client gives up at 2.5 s, and sends
+    the request again at 4.5 s, to the instance that is back: two steps compute the whole prompt.
+    """
+    faults = FaultSchedule(
+        crashes=[Crash(1.5, 0, 2.0)], recovery="restore", backup_tokens=1, restore_bytes_s=READ_BYTES_S
+    )
+    load = Open(patience=Patience(2.5, retries=1, retry_backoff_s=2.0))
+    one = trace((0, 4, 2))
+    result = play(engine, one, Placed(), (), "mixed", batching="unified", load=load, faults=faults, token_budget=2)
+    assert result.drops.tolist() == [(0, 0, 2, RESTORED)]
+    assert token_times(result) == [[6.5, 7.5]]
+    assert result.instances["restored_tokens"].tolist() == [0]
 
 
 class Chooses(Placed):

@@ -10,6 +10,7 @@ import pytest
 
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError, PolicyError
+from framework.load import Load, Open
 from framework.metrics.clock import clock_of
 from framework.metrics.invariants import check_result
 from framework.metrics.service.slowdowns import slowdown_figures
@@ -19,7 +20,7 @@ from framework.policy import Action, Cancel, Policy, Preempt, Resume, SetRole
 from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
-from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.cluster import Batching, ClusterSpec, LinkSpec, PoolSpec
 from framework.system.faults import Crash, FaultSchedule, LinkFault, Recovery, Slowdown
 from framework.timing.table import StepRow
 from framework.workload import Workload
@@ -71,16 +72,20 @@ def play(
     slowdowns: Sequence[Slowdown] = (),
     links: Sequence[LinkFault] = (),
     bytes_s: float = 2.0**60,
+    load: Load | None = None,
+    batching: Batching = "prefill_first",
     **options: Any,
 ) -> Result:
     pools = [
-        PoolSpec(f"{role} {k}", role, 1, GPU, batching="prefill_first")  # type: ignore[arg-type]
+        PoolSpec(f"{role} {k}", role, 1, GPU, batching=batching)  # type: ignore[arg-type]
         for k, role in enumerate(roles.split())
     ]
     given: dict[str, Any] = {"token_budget": 10, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
     faults = FaultSchedule(recovery=recovery, crashes=crashes, slowdowns=slowdowns, links=links)
     config = EngineConfig(**(given | {"implementation": engine, "faults": faults} | options))
-    result = simulate(workload, ClusterSpec(tuple(pools), LinkSpec(bytes_s)), MODEL, TIMING, config, policy)
+    result = simulate(
+        workload, ClusterSpec(tuple(pools), LinkSpec(bytes_s)), MODEL, TIMING, config, policy, load=load or Open()
+    )
     check_result(result)
     return result
 

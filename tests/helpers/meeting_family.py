@@ -10,6 +10,7 @@ import numpy as np
 
 from framework.engine.kv.prefix_tiers import Tier
 from framework.load import Open
+from framework.system.cluster import RankChoice
 from framework.system.faults import FaultSchedule
 from framework.workload import Workload
 from tests.helpers.broad_families import with_pools
@@ -117,9 +118,12 @@ def _busy(draw: Draw, scenario: Scenario) -> Scenario:
 # --- kinds of instances, which exclude each other ---------------------------------------------------------------------
 
 
+_CHOICES: tuple[RankChoice, ...] = ("kv", "requests", "round_robin")
+
+
 def _split(draw: Draw, scenario: Scenario, **sizes: Any) -> Scenario:
     """On instances whose model is split so, with one stream of steps."""
-    choice = draw.one(["kv", "requests", "round_robin"]) if "dp" in sizes else "even"
+    choice: RankChoice = draw.one(_CHOICES) if "dp" in sizes else "even"
     pools = [
         replace(
             with_split(pool, scenario.model, **{"pp": 1, "dp": 1, **sizes}),
