@@ -102,7 +102,7 @@ class Ares(Disaggregated):
             input_tokens=cluster.requests.input_tokens,
             moved_at_s=np.full(len(cluster.requests.arrival_s), -np.inf),
             limit=self._limit(pool, cluster),
-            bandwidth_bytes_s=pool.bandwidth_bytes_s,
+            bandwidth_bytes_s=_bandwidth_bytes_s(pool),
             settings=np.array([settings[number] for number in range(len(settings))], np.float64),
             weights=self.weights,
         )
@@ -117,8 +117,7 @@ class Ares(Disaggregated):
         pool = cluster.decode
         if pool.ids.tolist() != self.ids:  # an instance has crashed, or is back
             self.ids = pool.ids.tolist()
-            limit, bandwidth_bytes_s = self._limit(pool, cluster), pool.bandwidth_bytes_s
-            self.run = self.run._replace(limit=limit, bandwidth_bytes_s=bandwidth_bytes_s)
+            self.run = self.run._replace(limit=self._limit(pool, cluster), bandwidth_bytes_s=_bandwidth_bytes_s(pool))
         ids, owners, settled = cluster.residents(pool)
         if np.count_nonzero(settled) == 0:
             return ()
@@ -127,3 +126,8 @@ class Ares(Disaggregated):
         residents = Residents(ids, owners, settled, generated, remaining)
         count = rebalance(residents, pool.step_times, pool.step_s(), cluster.now_s, self.run, self.found)
         return [Migrate(request, pool.ids[target]) for request, target in self.found[:count].tolist()]
+
+
+def _bandwidth_bytes_s(pool: Instances) -> Floats:
+    """A copy: the layout of what is shown depends on how many instances there are, and rules are compiled for each."""
+    return np.array(pool.bandwidth_bytes_s)

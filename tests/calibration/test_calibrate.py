@@ -110,6 +110,7 @@ def csv_file(path: Path, benchmark: Benchmark) -> Path:
     return path
 
 
+@pytest.mark.slow  # quick tests recover them from closed loops, from drawn arrivals and in what is written
 def test_terms_are_recovered_from_two_vllm_files(tmp_path):
     truth = replace(TRUTH, host_sequence_s=2e-5)
     files = [
@@ -164,6 +165,7 @@ def test_a_host_between_steps_cannot_be_told_from_them():
     assert (kept.kernel, kept.host_s, kept.request_s, kept.step_s) == (0.8, QUICK.host_s, QUICK.request_s, 0.0)
 
 
+@pytest.mark.slow  # a dry run of two files below holds them out in turn, and the last third of one
 def test_several_runs_are_held_out_in_turn(monkeypatch):
     monkeypatch.setattr(fit, "_POINTS", 4)
     runs = [replace(served(replace(requests(60), start_s=None, concurrency=c), TRUTH), name=f"{c}") for c in (2, 24)]

@@ -359,7 +359,6 @@ print(sorted(set(SOUGHT) - set(+seen)))
     [
         ("crashing", (6, 10), ("down", "hung", "parked", "transit")),
         ("scaling", (0, 3), ("off", "starts", "drains")),
-        ("gateway", (0, 3), ("gated",)),
         pytest.param(
             "scaling", (5, 60), ("down", "parked", "transit", "off", "starts", "drains"), marks=pytest.mark.slow
         ),

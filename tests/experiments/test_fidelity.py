@@ -383,6 +383,7 @@ def test_csv_files(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow  # tests/experiments/test_plot.py draws pictures in this style
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_picture(tmp_path: Path) -> None:
     vector, image = fidelity_report.draw(comparison(), tmp_path)

@@ -229,6 +229,7 @@ Trials(room, {}, 1, lambda bug, fate: print(bug.key, fate, sep="|", flush=True))
 """
 
 
+@pytest.mark.slow  # `make mutants` does what it does
 def test_bugs_inside_and_outside_of_functions_are_seen() -> None:
     ended = subprocess.run([sys.executable, "-c", JUDGED], cwd=ROOT, capture_output=True, text=True, check=True)
     fates = dict(line.split("|") for line in ended.stdout.splitlines())
@@ -241,6 +242,7 @@ def test_bugs_inside_and_outside_of_functions_are_seen() -> None:
         assert fate.startswith("tests/metrics/test_paired.py::")
 
 
+@pytest.mark.slow  # a process that begins with a bug is tested above
 def test_what_runs_as_a_module_is_imported_needs_a_process_of_its_own() -> None:
     """`_times_of` makes the metadata of fields; `_sum` adds rows that there are."""
     file = Path("framework/timing/step_row.py")
