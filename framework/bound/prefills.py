@@ -129,7 +129,8 @@ def shared_prefixes(workload: Workload, due_s: Floats | None) -> Prefixes:
     blocks = np.minimum(workload.hash_counts, workload.input_tokens // size)
     names = dense(workload.hash_ids)
     free = np.zeros(int(names.max(initial=-1)) + 1, bool)
-    return _saved(workload, due_s, size, (blocks, workload.hash_spans[:, 0], names), free)
+    begins = np.array(workload.hash_spans[:, 0])  # a copy has one layout, so that what follows is compiled once
+    return _saved(workload, due_s, size, (blocks, begins, names), free)
 
 
 def shared_blocks(workload: Workload, due_s: Floats | None, block_tokens: int) -> Prefixes:
