@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framework.engine.parallel.sm_sharing import Sharing
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InputError
 from framework.metrics.clock import clock_of
@@ -25,9 +26,10 @@ from framework.policy.spans import Span
 from framework.policy.view import Cluster, Request
 from framework.result import Result
 from framework.simulate import simulate
-from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec
+from framework.system.cluster import Batching, ClusterSpec, LinkSpec, PoolSpec
 from framework.system.faults import Crash, FaultSchedule
 from framework.system.fewer_gpus import AfterLoss, FewerGpus
+from framework.system.gpu import Gpu
 from framework.system.model import kv_capacity_tokens
 from framework.system.parallelism import Parallelism
 from framework.system.random_faults import RandomFaults
@@ -78,9 +80,11 @@ def play(
     policy: Policy | None = None,
     after_loss: AfterLoss = "go_on",
     crashes: Sequence[Crash] = (LOSS,),
+    batching: Batching = "prefill_first",
+    gpu: Gpu | None = None,
     **options: Any,
 ) -> Result:
-    pool = PoolSpec("mixed", "mixed", 1, GPU, Parallelism(tp=2), batching="prefill_first")
+    pool = PoolSpec("mixed", "mixed", 1, gpu or GPU, Parallelism(tp=2), batching=batching)
     faults = FaultSchedule(crashes=crashes, fewer=FewerGpus(after_loss, 0.5, HEADS.weight_bytes))
     given: dict[str, Any] = {"token_budget": 100, "block_tokens": 1, "watermark": 0.0, "kv_tokens": 100}
     config = EngineConfig(**(given | {"implementation": engine, "faults": faults} | options))
@@ -149,6 +153,24 @@ def test_it_has_half_the_memory_meanwhile(engine: str) -> None:
     play(engine, [(0, 2, 9)], policy)
     changes = [(time_s, seen) for time_s, seen in policy.seen.items() if policy.seen.get(time_s - 0.25) != seen]
     assert changes == [(0.25, (2, 100)), (2.5, (1, 50)), (12.5, (2, 100))]
+
+
+@ENGINES
+def test_decodes_have_the_memory_bandwidth_of_the_gpus_that_are_left(engine: str) -> None:
+    """Request 1 is prefilled from 7 to 11.5 s, when decode steps that begin take as much longer as the one GPU takes to
+    read the weights: 0.5 s.
+    """
+    gpu = replace(GPU, bandwidth_bytes_s=2 * HEADS.weight_bytes)
+    same = {1: 1.0, 100: 1.0}
+    result = play(
+        engine,
+        [(0, 2, 8), (7, 8, 1)],
+        crashes=[replace(LOSS, down_s=99.0)],
+        batching="concurrent",
+        gpu=gpu,
+        sharing=Sharing(50, same, same),
+    )
+    assert token_times(result) == [[1, 2, 6, 7.5, 9.5, 11.5, 13, 14.5], [11.5]]
 
 
 @ENGINES
