@@ -52,7 +52,13 @@ class Keeps(Aggregated):
 
 
 def played(
-    calls: list[Call], policy: Keeps, engine: Engine, kv_tokens: int, instances: int = 1, **options: Any
+    calls: list[Call],
+    policy: Keeps,
+    engine: Engine,
+    kv_tokens: int,
+    instances: int = 1,
+    link_bytes_s: float | None = None,
+    **options: Any,
 ) -> Result:
     """Steps of 1 s on instances with room for so many tokens each."""
     workload = Workload(
@@ -68,12 +74,12 @@ def played(
         kv_tokens=kv_tokens,
         block_tokens=1,
         prefix_cache=True,
-        watermark=0.0,
         batching="unified",
         implementation=engine,
-        **options,
+        **{"watermark": 0.0, **options},
     )
-    result = simulate(workload, mixed(instances, GPU), MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
+    cluster = mixed(instances, GPU, link_bandwidth_bytes_s=link_bytes_s)
+    result = simulate(workload, cluster, MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
     check_result(result)
     return result
 

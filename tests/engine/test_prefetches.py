@@ -10,6 +10,7 @@ import pytest
 from framework.engine.kv.prefix_tiers import PrefixStores, Tier
 from framework.errors import PolicyError
 from framework.policy import Cluster, Request, Retain
+from framework.system.faults import Crash, FaultSchedule
 from tests.engine.test_pins import Call, Engine, Keeps, both, named, played
 from tests.helpers.scenarios import MODEL
 
@@ -149,6 +150,72 @@ def test_a_ttl_begins_where_kv_has_moved(engine: Engine) -> None:
         played(calls, Both({0: Retain(ttl_s, move_to=1)}, 0), engine, 16, instances=2).requests for ttl_s in (0.0, 5.5)
     ]
     assert [rows["cached_tokens"][2] for rows in runs] == [3, 4]
+
+
+@both
+def test_nothing_moves_to_an_instance_that_is_down(engine: Engine) -> None:
+    """The call ends at 1 s. Instance 1 is down from 0.5 to 1.5 s, and is there for the next call."""
+    faults = FaultSchedule(crashes=[Crash(0.5, 1, 1.0)])
+    result = played(EVICTED, Elsewhere({0: Retain(move_to=1)}, 0), engine, 8, instances=2, faults=faults)
+    assert result.requests["cached_tokens"].tolist() == [0, 0, 0]
+    assert result.instances["transferred_bytes"].tolist() == [0.0, 0.0]
+
+
+class There(Elsewhere):
+    """Sends all calls to instance 1 but one, which is asked to move there for ever."""
+
+    def __init__(self, moves: int) -> None:
+        super().__init__({moves: Retain(math.inf, move_to=1)}, 0)
+        self.moves = moves
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        return int(request.id != self.moves)
+
+
+@both
+@pytest.mark.parametrize(
+    ("prompt", "sent_s", "left", "broken"), [(2, 4, 1, 0), (3, 4, 0, 0), (2, 6, 1, 0), (2, 3, 1, 1)]
+)
+def test_what_has_moved_follows_what_is_left_there(
+    engine: Engine, prompt: int, sent_s: int, left: int, broken: int
+) -> None:
+    """Instance 1 has four of six blocks when the other two are sent, from 1.25 s on. At the end of that, when it may
+    have room again, it has one, two or none of the four, for what decoded there has grown, and nothing can follow a
+    block that is not there. What grows further breaks the pin of two.
+    """
+    calls = [
+        Call(0.0, named(1, 4), 1),
+        Call(0.0, named(2, prompt), 6),
+        Call(0.25, named(1, 6), 1, session=0),
+        Call(2.0, named(1, 7), 1, after=2, think_s=9.0, session=0),
+    ]
+    result = played(calls, There(2), engine, 8, instances=2, link_bytes_s=2 * MODEL.kv_bytes_per_token / sent_s)
+    assert result.instances["transferred_bytes"].tolist() == [2 * MODEL.kv_bytes_per_token, 0.0]
+    assert result.requests["cached_tokens"].tolist() == [0, 0, 0, left]
+    assert result.instances["pins_broken"].tolist() == [0, broken]
+
+
+@both
+def test_a_move_that_finds_no_room_pins_nothing(engine: Engine) -> None:
+    """Two that decode have all 8 blocks of instance 1 at 3.25 s, when the move ends; as they grow, one is preempted."""
+    calls = [
+        Call(0.0, named(1, 4), 1),
+        *(Call(0.0, named(k, 1), 6) for k in (2, 3)),
+        Call(0.25, named(1, 6), 1, session=0),
+    ]
+    result = played(calls, There(3), engine, 8, instances=2, link_bytes_s=MODEL.kv_bytes_per_token)
+    assert result.instances["transferred_bytes"].tolist() == [2 * MODEL.kv_bytes_per_token, 0.0]
+    assert result.requests["preemptions"].sum() > 0
+    assert result.instances["pins_broken"].tolist() == [0, 0]
+
+
+@both
+def test_what_moves_to_where_it_is_is_pinned_there(engine: Engine) -> None:
+    """A move would leave the watermark of 8 blocks, and so pin five: with three of the other call 8 are left."""
+    calls = [Call(0.0, named(1, 6), 2, session=0), Call(0.0, named(2, 2), 4), Call(5.0, named(3, 1), 1)]
+    policy = Keeps({0: Retain(math.inf, move_to=0)})
+    played(calls, policy, engine, 16, watermark=0.5)
+    assert policy.asked[:2] == [(0, 2.0, 6), (1, 4.0, 2)]
 
 
 @both

@@ -867,6 +867,15 @@ MUTANTS = (
         "it was starting\n        inst.off_since_s = sim.now_s\n        inst.stops += 1\n",
         "it was starting\n        inst.off_since_s = sim.now_s\n",
     ),
+    Mutant("a start that fails takes no longer", "roles/changes.py", " * s.times[drawn_at + 1]\n", "\n"),
+    Mutant("draws of starts overlap", "roles/changes.py", "2 * (sim.timed_starts %", "1 * (sim.timed_starts %"),
+    Mutant(
+        "a start waits for the source from its order on", "roles/changes.py", "begin_s - ready_s", "begin_s - sim.now_s"
+    ),
+    Mutant("a source is occupied for no time", "roles/changes.py", "begin_s + inst.source_s", "begin_s"),
+    Mutant(
+        "starts are not drawn", "roles/changes.py", "    if unlikely(s.options.start_draws > 0):\n", "    if False:\n"
+    ),
     # --- ranks, stages, streams, drafts ---
     Mutant(
         "a rank crosses a step late",
@@ -2409,6 +2418,28 @@ MUTANTS = (
         "what == CRASH and sim.fell",
     ),
     Mutant(
+        "an instance goes on whose repair comes just then",
+        "roles/crashes.py",
+        "ready_s < back_s and",
+        "ready_s <= back_s and",
+    ),
+    Mutant(
+        "an instance that goes on has all GPUs",
+        "roles/crashes.py",
+        "        take_width(s, i, width)\n        s.sim.back_s",
+        "        s.sim.back_s",
+    ),
+    Mutant(
+        "an instance that goes on comes back at its repair", "roles/crashes.py", "        announce(s, i, ready_s)\n", ""
+    ),
+    Mutant(
+        "an instance that grows stays small",
+        "roles/crashes.py",
+        "        crash(s, i, s.sim.now_s + grow_s)\n        take_width(s, i, inst.pool)\n",
+        "        crash(s, i, s.sim.now_s + grow_s)\n",
+    ),
+    Mutant("an instance grows in no time", "roles/crashes.py", "s.sim.now_s + grow_s)", "s.sim.now_s)"),
+    Mutant(
         "blocks that were not whole are restored",
         "kv/backups.py",
         "tokens // s.options.backup_tokens * s.options.backup_tokens",
@@ -2450,6 +2481,58 @@ MUTANTS = (
         "steps/admission.py",
         "largest_chunk(s, i, known, left)",
         "largest_chunk(s, i, 0, left)",
+    ),
+    Mutant(
+        "a backup takes the place of a longer cached prefix",
+        "kv/backups.py",
+        "int(max(tokens, min(s.lists[s.options.backed_up_at + r], s.requests[r].prefill_until - 1)))",
+        "int(min(s.lists[s.options.backed_up_at + r], s.requests[r].prefill_until - 1))",
+    ),
+    Mutant("tokens that are restored are not counted", "kv/backups.py", "        inst.restored_tokens += tokens\n", ""),
+    Mutant("a backup is read in place of a prefix", "kv/backups.py", "inst.load_s += (tokens", "inst.load_s = (tokens"),
+    Mutant(
+        "one whose backup is empty is told to be restored",
+        "roles/crashes.py",
+        "dropped_at + s.options.requests + k]) == 0:",
+        "dropped_at + s.options.requests + k]) < 0:",
+    ),
+    Mutant(
+        "one that is computed again keeps its backup",
+        "roles/crashes.py",
+        "    if recovery != RESTORED:\n        forget_backup(s, r)\n",
+        "",
+    ),
+    Mutant("one that is lost stays parked", "roles/crashes.py", "        leave_parked(s, r)\n", ""),
+    Mutant(
+        "the policy is asked about one whose decision has come",
+        "roles/crashes.py",
+        "s.error.status == 0 and s.lists[s.options.dropped_at + 2 * s.options.requests + k] != CALLED_OFF:",
+        "s.error.status == 0:",
+    ),
+    Mutant(
+        "how one is recovered is not told",
+        "roles/crashes.py",
+        "        end_request(s, r, FAILED, REASON_CRASH)\n"
+        "    s.lists[s.options.dropped_at + 2 * s.options.requests + k] = recovery\n",
+        "        end_request(s, r, FAILED, REASON_CRASH)\n",
+    ),
+    Mutant(
+        "a prompt is admitted whole in spite of its backup",
+        "steps/admission.py",
+        "    chunk = s.requests[r].prefill_until - known_tokens(s, r, matched)\n",
+        "    chunk = s.requests[r].prefill_until - known_tokens(s, r, 0)\n",
+    ),
+    Mutant(
+        "what is restored takes no room",
+        "steps/admission.py",
+        "int(known_tokens(s, s.instances[i].waiting_root, matched) + chunk)",
+        "int(matched * s.options.hash_blocks * s.options.block_tokens + chunk)",
+    ),
+    Mutant(
+        "what is restored is computed again",
+        "steps/admission.py",
+        "    q.prefilled = known_tokens(s, r, matched)\n",
+        "    q.prefilled = matched * s.options.hash_blocks * s.options.block_tokens\n",
     ),
     # --- programs ---
     Mutant(
@@ -2605,7 +2688,13 @@ MUTANTS = (
         "state == FINISHED):",
         "state == FINISHED + 1):",
     ),
-    Mutant("a move is a prefetch", "kv/pins.py", " and q.shared_there == 0 and q.landing", " and q.landing"),
+    Mutant(
+        "a move is a prefetch",
+        "kv/pins.py",
+        " and q.shared_there == 0 and q.landing",
+        " and q.landing",
+        "one whose KV moves is told apart before, and has no place among the ends of TTLs",
+    ),
     Mutant(
         "a TTL begins with the load",
         "roles/call_ends.py",
@@ -2670,6 +2759,214 @@ MUTANTS = (
         "requests/lifecycle.py",
         "    if unlikely(is_asked(s, ON_CALL_END)) and not s.options.asynchronous:\n",
         "    if unlikely(is_asked(s, ON_CALL_END)):\n",
+    ),
+    Mutant(
+        "a pin is a prefetch to come",
+        "kv/pins.py",
+        "q.heap_index >= 0 and q.registered == 0 and",
+        "q.heap_index >= 0 and",
+    ),
+    Mutant("a prefetch whose pin has no TTL is none", "kv/pins.py", "q.landing_s >= 0.0", "q.landing_s > 0.0"),
+    Mutant("a prefetch at once is none", "roles/call_ends.py", "    if wait_s >= 0.0:\n", "    if wait_s > 0.0:\n"),
+    Mutant("a prefetch comes after its TTL", "roles/call_ends.py", "s.sim.now_s + wait_s", "s.sim.now_s + ttl_s"),
+    Mutant(
+        "a block that is cached ends what can be loaded",
+        "kv/pins.py",
+        "find(s, i, s.names[s.requests[r].hash_at + run]) >= 0 or (s.options",
+        "False or (s.options",
+    ),
+    Mutant(
+        "a block more than has room is loaded",
+        "kv/pins.py",
+        "        if room < 0:\n",
+        "        if room < -s.options.hash_blocks:\n",
+    ),
+    Mutant(
+        "the last block that has room is not loaded", "kv/pins.py", "        if room < 0:\n", "        if room <= 0:\n"
+    ),
+    Mutant(
+        "a block that is to be loaded takes one block",
+        "kv/pins.py",
+        "            room -= s.options.hash_blocks\n",
+        "            room -= 1\n",
+    ),
+    Mutant(
+        "a call does not wait for the load of the one before",
+        "kv/pins.py",
+        "    found = _is_loading_on(s, i, before)\n",
+        "    found = False\n",
+    ),
+    Mutant(
+        "a call waits for the load of the first before it alone",
+        "kv/pins.py",
+        "    if s.options.joins:\n",
+        "    if False:\n",
+    ),
+    Mutant("a load takes no room", "kv/pins.py", "    allocate(s, i, blocks_under_way(s, r))\n", ""),
+    Mutant("an instance does not know of its loads", "kv/pins.py", "    inst.loading += 1\n", ""),
+    Mutant("a run waits for loads that have ended", "kv/pins.py", "    s.sim.awaited -= 1\n", ""),
+    Mutant(
+        "an instance loads for ever",
+        "kv/pins.py",
+        "    s.instances[s.requests[r].instance].loading -= 1\n",
+        "",
+        "it tells only whether there is a load to look for, and none is found",
+    ),
+    Mutant("a prefetch that has ended is to come", "kv/pins.py", "    s.requests[r].landing_s = -1.0\n", ""),
+    Mutant(
+        "the room of a block that is there by now stays taken",
+        "kv/pins.py",
+        "                free(s, i, s.options.hash_blocks)\n",
+        "",
+    ),
+    Mutant("blocks that have been loaded are loading", "kv/pins.py", "            q.shared += 1\n", ""),
+    Mutant("a broken load goes on", "kv/pins.py", "        _note_end_of_load(s, r)\n    drop", "    drop"),
+    Mutant(
+        "a load takes a block for each name",
+        "kv/pins.py",
+        "(s.requests[r].registered - s.requests[r].shared) * s.options.hash_blocks",
+        "s.requests[r].registered - s.requests[r].shared",
+    ),
+    Mutant(
+        "a change of role comes before an end of a TTL at its time",
+        "kv/pins.py",
+        " or (time_s == sim.change_s and sim.change_kind > PIN_END):",
+        ":",
+    ),
+    Mutant("the first block of a call becomes the youngest", "kv/pins.py", "range(run - 1, -1, -1)", "range(run)"),
+    Mutant("blocks keep the rank that they had", "roles/call_ends.py", "    rank_blocks(s, i, r, run, rank)\n", ""),
+    Mutant(
+        "a prefetch of nothing is a pin",
+        "roles/call_ends.py",
+        "    if run == 0:\n        return\n    q.instance = i\n"
+        "    evictable = inst.evictable_blocks\n    pin(s, i, r, run)\n    if",
+        "    q.instance = i\n    evictable = inst.evictable_blocks\n    pin(s, i, r, run)\n    if",
+    ),
+    Mutant(
+        "the policy is not asked where to load",
+        "roles/call_ends.py",
+        "ask(s, PREFETCH, r) if is_asked(s, PREFETCH) else int(q.instance)",
+        "int(q.instance)",
+    ),
+    Mutant(
+        "what is prefetched from the cache has no TTL",
+        "roles/call_ends.py",
+        "    else:\n        _begin_ttl(s, r, ttl_s)\n    keep",
+        "    keep",
+    ),
+    Mutant(
+        "a load that ends wakes nobody",
+        "roles/call_ends.py",
+        "    _begin_ttl(s, r, ttl_s)\n    _use_room(s, i)\n\n\n@inner\ndef _begin",
+        "    _begin_ttl(s, r, ttl_s)\n\n\n@inner\ndef _begin",
+    ),
+    Mutant("a load ends within a leap", "roles/call_ends.py", "    catch_up_one(s, i)\n    end_load", "    end_load"),
+    Mutant(
+        "a prefetch is within a leap",
+        "roles/call_ends.py",
+        "    catch_up_one(s, i)\n    run = loadable",
+        "    run = loadable",
+    ),
+    Mutant(
+        "what waits for room is not told of a prefetch",
+        "roles/call_ends.py",
+        "    keep_room(s, i, evictable)\n    start_transfers(s, i)\n\n\n@inner\ndef _finish",
+        "    keep_room(s, i, evictable)\n\n\n@inner\ndef _finish",
+    ),
+    Mutant(
+        "a pin without a TTL stays",
+        "roles/call_ends.py",
+        "    else:\n        end_pin(s, r)\n",
+        "    else:\n        pass\n",
+    ),
+    Mutant(
+        "a pin without a TTL ends as an event",
+        "roles/call_ends.py",
+        "    if ttl_s > 0.0:\n        _announce",
+        "    if ttl_s >= 0.0:\n        _announce",
+    ),
+    Mutant("a pin may be of nothing", "roles/call_ends.py", "ttl_s > 0.0 and run > 0 and", "ttl_s > 0.0 and"),
+    Mutant(
+        "a call ends within a leap",
+        "roles/call_ends.py",
+        "    catch_up_one(s, i)\n    run = cached",
+        "    run = cached",
+        "the question before it has brought all instances up to date",
+    ),
+    Mutant(
+        "what waits for room is not told of a pin",
+        "roles/call_ends.py",
+        "s.sim.now_s + ttl_s)\n        start_transfers(s, i)\n",
+        "s.sim.now_s + ttl_s)\n",
+    ),
+    Mutant("a pin is used within a leap", "roles/call_ends.py", "    catch_up_one(s, i)\n    end_pin", "    end_pin"),
+    Mutant("the next end of a TTL is forgotten", "roles/call_ends.py", "    note_next_change(s)\n", ""),
+    Mutant(
+        "the first of those that a call waited for keeps its pin",
+        "roles/call_ends.py",
+        "    _end_pin_of(s, before)\n    if",
+        "    if",
+    ),
+    Mutant("pins outlive the run", "roles/call_ends.py", "        end_pins(s, i)\n", "        pass\n"),
+    Mutant("KV moves to where it is", "roles/call_ends.py", " and target != i:", ":"),
+    Mutant(
+        "an answer to move is kept",
+        "roles/call_ends.py",
+        "    q.shared_there = 0\n    inst = s.instances[i]\n    catch",
+        "    inst = s.instances[i]\n    catch",
+        "it is read again only of one whose KV is under way, which sets it anew",
+    ),
+    Mutant(
+        "one that is down is sent KV", "roles/call_ends.py", "    if run == 0 or inst.down or", "    if run == 0 or"
+    ),
+    Mutant(
+        "one that goes off is sent KV",
+        "roles/call_ends.py",
+        "inst.down or inst.next_role == OFF:\n        return\n    catch_up_one(s, i)\n    q.shared",
+        "inst.down:\n        return\n    catch_up_one(s, i)\n    q.shared",
+    ),
+    Mutant(
+        "a move begins within a leap",
+        "roles/call_ends.py",
+        "    catch_up_one(s, i)\n    q.shared",
+        "    q.shared",
+        "the question that it answers has brought all instances up to date",
+    ),
+    Mutant("the TTL of what moves is forgotten", "roles/call_ends.py", "    q.key = ttl_s\n", "    q.key = 0.0\n"),
+    Mutant(
+        "what is there moves too",
+        "roles/call_ends.py",
+        "q.fetched_from = min(run, cached_blocks(s, i, r))",
+        "q.fetched_from = 0",
+    ),
+    Mutant(
+        "of what has all come nothing is pinned",
+        "roles/call_ends.py",
+        "    else:\n        _end_move(s, r)\n",
+        "    else:\n        q.shared_there = 0\n",
+    ),
+    Mutant("what has moved takes no room", "roles/call_ends.py", "    allocate(s, i, blocks_under_way(s, r))\n", ""),
+    Mutant("what has moved is not cached", "roles/call_ends.py", "    enter_read(s, i, r)\n", ""),
+    Mutant(
+        "a move ends within a leap", "roles/call_ends.py", "    catch_up_one(s, i)\n    run = moved", "    run = moved"
+    ),
+    Mutant(
+        "what has moved lies where it was",
+        "roles/call_ends.py",
+        "    q.instance = i\n    evictable = inst.evictable_blocks\n    pin(s, i, r, run)\n    allocate",
+        "    evictable = inst.evictable_blocks\n    pin(s, i, r, run)\n    allocate",
+    ),
+    Mutant(
+        "a move that ends wakes nobody",
+        "roles/call_ends.py",
+        "    keep_room(s, i, evictable)\n    _use_room(s, i)\n",
+        "    keep_room(s, i, evictable)\n",
+    ),
+    Mutant(
+        "a move of nothing is a pin",
+        "roles/call_ends.py",
+        "    run = moved_run(s, i, r)\n    if run == 0:\n        return\n",
+        "    run = moved_run(s, i, r)\n",
     ),
     # --- spans ---
     Mutant(
