@@ -2828,7 +2828,7 @@ MUTANTS = (
         "s.requests[r].registered - s.requests[r].shared",
     ),
     Mutant(
-        "a change of role comes before an end of a TTL at its time",
+        "a client gives up before a TTL ends at that time",
         "kv/pins.py",
         " or (time_s == sim.change_s and sim.change_kind > PIN_END):",
         ":",
