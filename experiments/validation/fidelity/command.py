@@ -94,7 +94,9 @@ def main(arguments: Arguments) -> None:
     studies = [
         study(rows, run)
         for mode, kind in _GROUPS
-        if kind in options.kinds and (rows := [row for row in known if (row.mode, row.kind) == (mode, kind)])
+        if kind in options.kinds
+        for backend in options.backends
+        if (rows := [row for row in known if (row.mode, row.kind, row.backend) == (mode, kind, backend)])
     ]
     ours = pl.concat(own(one) for one in studies)
     shared_rows = [both for one in studies if (both := shared(one)) is not None]
@@ -133,14 +135,16 @@ def parse(arguments: Arguments) -> Options:
 
 def campaigns(studies: Sequence[Study], run: Replays) -> Record:
     """Closed loops and stages in open loop, each predicted by a fit to the other."""
-    both = {one.rows[0].kind: one for one in studies if one.rows[0].mode == "agg"}
+    both = {
+        one.rows[0].kind: one for one in studies if (one.rows[0].mode, one.rows[0].backend) == ("agg", STAGES_OF[0])
+    }
     closed = {kind: vector(one.terms[STAGES_OF]) for kind, one in both.items()}
     stages = read_stages()
     lines, terms = compared(stages, closed)
     alone = from_stages(stages)
     backwards = []
     for kind, one in both.items():
-        rows = [row for row in one.rows if (row.backend, row.gpu) == STAGES_OF]
+        rows = [row for row in one.rows if row.gpu == STAGES_OF[1]]
         outcomes = run([Replay(row, assumed(row), alone[kind]) for row in rows])
         predicted = {row.key: each for row, each in zip(rows, outcomes, strict=True) if isinstance(each, Replayed)}
         backwards += [compare(rows, {key: one.raw[key] for key in predicted}, OURS)]

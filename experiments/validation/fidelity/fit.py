@@ -54,6 +54,12 @@ TERMS = (
     Term("request_s", 5e-3, 5e-3, 0.0, 0.1),
     Term("token_s", 3e-6, 3e-6, 0.0, 3e-5),
 )
+# Experts on TensorRT-LLM and SGLang: steps with prompts are launched kernel by kernel, of which a layer of experts has
+# several times those of a dense one; and a request passes more processes.
+_LAUNCHED = {
+    "eager_layer_s": Term("eager_layer_s", 3e-4, 4e-4, 0.0, 5e-3),
+    "request_s": Term("request_s", 5e-3, 30e-3, 0.0, 0.3),
+}
 # Across instances a request also passes a router, two servers and the hand-over of its KV, block by block.
 _APART = {
     "request_s": Term("request_s", 20e-3, 100e-3, 0.0, 1.0),
@@ -84,6 +90,7 @@ class Prior:
 
 
 AGGREGATED = Prior(TERMS)
+LAUNCHED = Prior(tuple(_LAUNCHED.get(term.name, term) for term in TERMS))
 DISAGGREGATED = Prior(tuple(_APART.get(term.name, term) for term in TERMS))
 CENTRE, WIDTH = AGGREGATED.centre, AGGREGATED.width
 _FACTORS = [k for k, term in enumerate(TERMS) if term.name.startswith("log ")]  # whose surfaces are curved
@@ -94,8 +101,16 @@ _KNOTS = (_REACH, *_FARTHER[:-1])  # where such a surface bends
 # Standard deviations of relative errors, of TTFT and TPOT: the spread of repeated measurements of one deployment, and
 # what a step model leaves out.
 NOISE = np.array([0.15, 0.05])
-_NARROWER = (1.0, 0.7, 0.5)  # widths of the priors, by level: backend, GPU, model and data type
+_NARROWER = (1.0, 0.7, 0.5, 0.5)  # widths of the priors, by level: backend, GPU, model and data type
+_LONGER = (0.0, 1.0, 2.0, 4.0)  # widths of the prior that a request may take longer, when a client is chosen
 _FARTHEST = 3.0  # e-fold error at which residuals are cut
+
+
+def prior_of(row: Row) -> Prior:
+    """What is known of the terms of a row's server."""
+    if row.mode == "disagg":
+        return DISAGGREGATED
+    return AGGREGATED if row.backend == "vllm" or row.kind == "dense" else LAUNCHED
 
 
 def calibration(terms: Floats) -> Calibration:
@@ -179,7 +194,7 @@ def fit_all(rows: Sequence[Row], clients: Mapping[str, Client], surfaces: Surfac
     """
     used = [row for row in rows if not row.doubts and (row.key, clients[row.key]) in surfaces.coefficients]
     found: dict[Cell, Floats] = {(): surfaces.prior.centre}
-    for level in range(1, 4):
+    for level in range(1, 5):
         members: dict[Cell, list[Row]] = defaultdict(list)
         for row in used:
             members[cells(row)[level]].append(row)
@@ -194,9 +209,10 @@ def terms_of(row: Row, found: Mapping[Cell, Floats]) -> Floats:
     return next(found[cell] for cell in reversed(cells(row)) if cell in found)
 
 
-def cells(row: Row) -> tuple[Cell, Cell, Cell, Cell]:
+def cells(row: Row) -> tuple[Cell, ...]:
     """The cells of a row's terms, from wide to narrow."""
-    return (), (row.backend,), (row.backend, row.gpu), (row.backend, row.gpu, row.model, row.dtype)
+    model = (row.backend, row.gpu, row.model, row.dtype)
+    return (), model[:1], model[:2], model, (*model, row.version or row.date[:7])
 
 
 def _campaign(row: Row) -> Cell:
@@ -211,13 +227,19 @@ def _best_reader(rows: Sequence[Row], client: Client, run: Run) -> Client:
 def _best_client(rows: Sequence[Row], candidates: Sequence[Client], run: Run) -> Client:
     """The candidate with the closest mean TTFT, before anything is fitted; the first of equals."""
     outcomes = run([Replay(row, client, calibration(CENTRE)) for client in candidates for row in rows])
+    measured_s, prior = np.array([row.ttft_s for row in rows]), prior_of(rows[0])
+    way_s = float(prior.width[[term.name for term in prior.terms].index("request_s")])
     losses = []
     for at in range(len(candidates)):
         of_client = outcomes[at * len(rows) : (at + 1) * len(rows)]
-        errors = [log_errors(row, one) for row, one in zip(rows, of_client, strict=True)]
-        known = [abs(np.expm1(error[0])) for error in errors if error is not None]
-        losses.append(np.mean(known) if len(known) == len(rows) else np.inf)
+        known = np.array([one.ttft_s for one in of_client if isinstance(one, Replayed)])
+        losses.append(_loss(known, measured_s, way_s) if len(known) == len(rows) else np.inf)
     return candidates[int(np.argmin(losses))]
+
+
+def _loss(ttft_s: Floats, measured_s: Floats, way_s: float) -> float:
+    """The mean error of (R,) predicted times, with the longer way of a request that suits them best."""
+    return float(min(np.abs((ttft_s + longer * way_s) / measured_s - 1).mean() for longer in _LONGER))
 
 
 def design(centre: Floats, prior: Prior = AGGREGATED) -> Floats:

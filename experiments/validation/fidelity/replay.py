@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.validation.fidelity.rows import Row
 from experiments.validation.fidelity.server import Client, server
@@ -17,6 +18,8 @@ from framework.load import Closed
 from framework.timing.calibration_terms import Calibration
 from framework.workload import Workload
 
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 _ROWS_A_TASK = 8
 _MOST_WAITS = 8  # attempts until requests last as long as their reading
 _CLOSE = 0.01
@@ -50,8 +53,16 @@ def replay(task: Replay) -> Replayed | str:
         return f"{error.unserved} of {len(sent.workload)} requests were not served"
     except InputError as error:
         return str(error)
-    later_s = served.tpot_s[sent.workload.output_tokens > 1]
-    return Replayed(float(served.ttft_s.mean()), float(later_s.mean()), served.extrapolated)
+    outputs = sent.workload.output_tokens
+    ttft_s = served.ttft_s + _held_back_s(served.tpot_s, outputs, task.client.together)
+    tpot_s = (served.e2e_s - ttft_s)[outputs > 1] / (outputs[outputs > 1] - 1)
+    return Replayed(float(ttft_s.mean()), float(tpot_s.mean()), served.extrapolated)
+
+
+def _held_back_s(tpot_s: Floats, outputs: Integers, together: int) -> Floats:
+    """How much later the first token of each request comes, (N,), if the server sends `together` tokens at once."""
+    behind = np.minimum(together, outputs) - 1
+    return np.where(behind > 0, behind * tpot_s, 0.0)
 
 
 def _served(sent: requests.Sent, task: Replay, wait_s: float = 0.0) -> requests.Served:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from framework.system.parallelism import Parallelism
 
 DENSE = ("llama3_8b", "llama3_70b", "qwen3_32b")
+# Each GPU, and an older one of the same kernels with less memory, which no server runs faster on.
+_OLDER = {"h200": "h100", "b300": "b200", "gb300": "gb200"}
+_SLOWER = 2.0  # TTFT over that of the older GPU that no difference of versions explains
 _SPECULATIVE = 0.87  # repeats of one version and load differ by less than 8 % in nine of ten cases
 
 
@@ -107,9 +111,27 @@ def throughput(row: Row, ttft_s: float, tpot_s: float) -> float:
 def doubted(rows: Sequence[Row]) -> list[Row]:
     """The rows with their doubts: evidence within the data, no prediction."""
     slowest: dict[tuple[object, ...], float] = {}
+    first_s: dict[tuple[object, ...], float] = {}
     for row in rows:
         slowest[_load_of(row)] = max(row.tpot_s, slowest.get(_load_of(row), 0.0))
-    return [replace(row, doubts=_doubts(row, slowest[_load_of(row)])) for row in rows]
+        first_s[_load_on(row, row.gpu)] = max(row.ttft_s, first_s.get(_load_on(row, row.gpu), 0.0))
+    return [replace(row, doubts=_doubts(row, slowest[_load_of(row)]) + _late(row, first_s)) for row in rows]
+
+
+def _late(row: Row, first_s: Mapping[tuple[object, ...], float]) -> tuple[str, ...]:
+    """A doubt for a row whose first token comes far later than on an older GPU."""
+    older = _OLDER.get(row.gpu, "")
+    longest_s = first_s.get(_load_on(row, older), math.inf)
+    if row.ttft_s <= _SLOWER * longest_s:
+        return ()
+    return (
+        f"slower than its predecessor? (on {older} the first token of the same layout and load comes twice as soon)",
+    )
+
+
+def _load_on(row: Row, gpu: str) -> tuple[object, ...]:
+    """What is the same on both GPUs."""
+    return (gpu, row.model, row.backend, row.dtype, row.expert_dtype, row.layout, row.isl, row.osl, row.concurrency)
 
 
 def _doubts(row: Row, slowest_s: float) -> tuple[str, ...]:

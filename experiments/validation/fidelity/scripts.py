@@ -55,10 +55,9 @@ def token_budget_of(row: Row) -> int:
         recent = row.model == "minimax_m25" and row.gpu not in _HOPPER and not _before(row, 0, 19)
         return max(_VLLM_TOKENS, 2 * row.isl) if recent else _VLLM_TOKENS
     if row.backend == "sglang":
-        # --max-prefill-tokens for DeepSeek in fp8 on eight GPUs; others have the default
-        wide = row.model == "deepseek_v3" and row.dtype == "fp8_block" and row.parallelism.gpus == 8
-        if wide and row.family == "InferenceX":
-            return 2 * _SGLANG_LARGE_TOKENS
+        # --max-prefill-tokens for DeepSeek in fp8; others have the default
+        if row.model == "deepseek_v3" and row.dtype == "fp8_block" and row.family == "InferenceX":
+            return 2 * _SGLANG_LARGE_TOKENS if row.parallelism.gpus == 8 else 8192
         return _SGLANG_TOKENS.get(row.gpu, _SGLANG_LARGE_TOKENS)
     if row.family != "InferenceX":
         return _TRTLLM_TOKENS
@@ -83,9 +82,20 @@ def admission_wait_steps_of(row: Row) -> int:
             return 60  # attention_dp_config: timeout_iters
         delayed = row.dtype == "fp8_block" and row.gpu == "b200" and equal and 64 <= row.concurrency < 256
         return 40 if delayed and not _before(row, 1, 2) else 0  # batch_wait_timeout_iters
+    if row.backend == "trtllm" and row.model == "gpt_oss_120b" and aggregated(row).parallelism.dp > 1:
+        return 50  # the default of timeout_iters
     if row.backend == "sglang" and row.model == "deepseek_v3" and row.gpu.startswith("b"):
         return 30 if row.concurrency >= 16 else 10  # --scheduler-recv-interval
     return 0
+
+
+def tokens_together_of(row: Row) -> int:
+    """Tokens of an answer that the server sends at once (stream_interval of TensorRT-LLM).
+
+    The scripts of gpt-oss set it, too, but let other processes make the text (num_postprocess_workers), and their
+    first token comes at once.
+    """
+    return 10 if (row.model, row.backend) == ("deepseek_v3", "trtllm") and row.mode == "agg" else 1
 
 
 def is_asynchronous(row: Row) -> bool:

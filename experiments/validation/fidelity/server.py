@@ -25,6 +25,7 @@ from experiments.validation.fidelity.scripts import (
     is_asynchronous,
     kv_dtype_of,
     token_budget_of,
+    tokens_together_of,
 )
 from framework.calibration.apply import Calibrated
 from framework.calibration.replay import Deployment
@@ -66,7 +67,8 @@ class Client:
     disperses them. `token_budget`: of a step, if the server's is not published; None: its default. `spare`: how many
     more requests are in flight than the server runs at once. `token_s`: how long the one process that reads all answers
     takes for a token; a request waits until that process sends it. `rounds`: how many requests it sends for each one in
-    flight, the first of which come at once; None: as many as the row says.
+    flight, the first of which come at once; None: as many as the row says. `together`: tokens of an answer that the
+    server sends at once, so that the first comes with the last of them.
     """
 
     shortest: float
@@ -74,6 +76,7 @@ class Client:
     spare: int = 0
     token_s: float = 0.0
     rounds: int | None = None
+    together: int = 1
 
 
 _INFERENCEX = Client(0.8)  # from its scripts
@@ -97,7 +100,7 @@ CANDIDATES = tuple(
 
 def stated(row: Row) -> Client | None:
     """The client as the source of a row describes it, None if it does not."""
-    return _INFERENCEX if row.family == "InferenceX" else None
+    return replace(_INFERENCEX, together=tokens_together_of(row)) if row.family == "InferenceX" else None
 
 
 def assumed(row: Row) -> Client:

@@ -10,12 +10,12 @@ import polars as pl
 from experiments.validation.fidelity.beyond import beyond
 from experiments.validation.fidelity.fit import (
     AGGREGATED,
-    DISAGGREGATED,
     Cell,
     Surfaces,
     calibration,
     choose_clients,
     fit_all,
+    prior_of,
     terms_of,
 )
 from experiments.validation.fidelity.replay import Replay, Replayed, replay_all
@@ -49,7 +49,7 @@ class Replays:
 
 @dataclass(frozen=True)
 class Study:
-    """The results for the rows of one mode and kind.
+    """The results for the rows of one mode, kind and backend.
 
     `raw`: predictions with nothing fitted; `validated`: with terms and clients from other folds' deployments; both by
     key. `failures`: why the other rows could not be replayed. `terms`: fitted to all `rows`, by cell. `beyond`: tests
@@ -81,7 +81,7 @@ def study(rows: Sequence[Row], run: Replays) -> Study:
     rows = [row for row in rows if row.key not in failures]
     folds = [_Fold(training, test, choose_clients(rows, training, run)) for training, test in splits(rows)]
     whole = _Fold(rows, [], choose_clients(rows, rows, run))
-    prior = AGGREGATED if rows and rows[0].mode == "agg" else DISAGGREGATED
+    prior = prior_of(rows[0]) if rows else AGGREGATED
     surfaces = Surfaces.laid(((row, fold.clients[row.key]) for fold in (*folds, whole) for row in rows), run, prior)
     tasks = [task for fold in folds for task in _held_out(fold, surfaces)]
     return Study(
