@@ -18,7 +18,7 @@ from experiments.validation.fidelity import rows as fidelity_rows
 from experiments.validation.fidelity import score as fidelity_score
 from experiments.validation.fidelity import vendor as fidelity_vendor
 from experiments.validation.fidelity.csv_file import Reading
-from experiments.validation.fidelity.rows import Pool, Row
+from experiments.validation.fidelity.rows import Pool, Row, doubted
 from experiments.validation.fidelity.score import Means, Scaling
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
@@ -217,6 +217,16 @@ def test_faster_repeat_is_doubted(tmp_path: Path) -> None:
         deepseek((8, 1, 8, 1), silicon_tpot_ms=tpot, silicon_ttft_ms=tpot) for tpot in (20.0, 15.0, 19.0)
     )
     assert [bool(one.doubts) for one in read(tmp_path, plain, fast, close).rows] == [False, True, False]
+
+
+def test_what_an_older_gpu_does_in_half_the_time_is_doubted() -> None:
+    older = replace(row(), gpu="b200", ttft_s=1.0)
+    slow, close, other = (
+        replace(older, gpu="b300", key=key, ttft_s=ttft_s, isl=isl)
+        for key, ttft_s, isl in (("a", 2.1, older.isl), ("b", 1.9, older.isl), ("c", 9.0, older.isl + 1))
+    )
+    assert [bool(one.doubts) for one in doubted([older, slow, close, other])] == [False, True, False, False]
+    assert not doubted([replace(slow, gpu="b200"), replace(older, gpu="b300")])[0].doubts
 
 
 def test_missing_column_is_named(tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from experiments.validation.fidelity.csv_file import read_rows
 from experiments.validation.fidelity.fit import (
     AGGREGATED,
     DISAGGREGATED,
+    LAUNCHED,
     TERMS,
     Surfaces,
     calibration,
     choose_clients,
     fit_all,
+    prior_of,
     terms_of,
 )
 from experiments.validation.fidelity.replay import Replay, Replayed, replay, workload
@@ -99,6 +101,29 @@ def test_a_row_without_any_like_it_has_its_backends_terms() -> None:
     assert terms_of(replace(rows[0], backend="sglang"), found).tolist() == [term.centre for term in TERMS]
 
 
+def test_versions_of_a_server_have_terms_of_their_own() -> None:
+    old, new = measured(TRUTH, CLIENT, version="1"), measured(replace(TRUTH, kernel=1.3), CLIENT, version="2")
+    new = [replace(one, key=f"n{one.key}") for one in new]
+    clients = {one.key: CLIENT for one in (*old, *new)}
+    found = fit_all([*old, *new], clients, Surfaces.laid([(one, CLIENT) for one in (*old, *new)], world))
+    kernels = [calibration(terms_of(one, found)).kernel for one in (old[0], replace(old[0], version="3"), new[0])]
+    assert kernels[0] < kernels[1] < kernels[2]  # another version has the terms of both
+
+
+def test_steps_of_experts_are_launched_longer_where_no_graph_holds_them() -> None:
+    expert = row(model="deepseek_v3", backend="trtllm")
+    assert prior_of(expert) == prior_of(replace(expert, backend="sglang")) != AGGREGATED
+    assert prior_of(replace(expert, backend="vllm")) == prior_of(row(backend="trtllm")) == AGGREGATED
+    assert prior_of(replace(expert, mode="disagg")) == DISAGGREGATED
+
+
+def test_a_client_is_chosen_whatever_the_way_of_a_request() -> None:
+    far = replace(calibration(LAUNCHED.centre), request_s=0.125)
+    rows = measured(far, Client(0.9, None, 1, rounds=5), family="gap analysis", model="deepseek_v3", backend="trtllm")
+    chosen = choose_clients(rows, rows, world)
+    assert {(chosen[one.key].shortest, chosen[one.key].spare) for one in rows} == {(0.9, 1)}
+
+
 def test_no_data_leave_the_prior() -> None:
     assert fit_all([], {}, Surfaces({})).keys() == {()}
 
@@ -167,6 +192,18 @@ def test_requests_last_as_long_as_reading_those_in_flight_takes(monkeypatch: pyt
     assert isinstance(found, Replayed)
     assert found.ttft_s == pytest.approx(100 * 1000 * 5e-5 - 1.0, rel=0.02)  # 5 s for all, half of 2 s comes after it
     assert found.tpot_s == pytest.approx(1.0 / 999)
+
+
+def test_the_first_of_tokens_that_come_together_comes_with_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    served_in(2.0, monkeypatch)
+    one = row(concurrency=100, osl=1000)
+    found = replay(Replay(one, Client(1.0, together=10), Calibration(request_s=0.5)))
+    assert isinstance(found, Replayed)
+    assert found.ttft_s == pytest.approx(1.5 + 9 * 1.0 / 999)
+    assert found.tpot_s == pytest.approx((1.0 - 9 * 1.0 / 999) / 999)
+    short = replay(Replay(row(concurrency=100, osl=4), Client(1.0, together=10), Calibration(request_s=0.5)))
+    assert isinstance(short, Replayed)
+    assert (short.ttft_s, short.tpot_s) == pytest.approx((2.5, 0.0))  # all four tokens come at the end
 
 
 def test_reading_that_keeps_up_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

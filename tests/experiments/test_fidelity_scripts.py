@@ -14,6 +14,7 @@ from experiments.validation.fidelity.scripts import (
     expert_dtype_of,
     kv_dtype_of,
     token_budget_of,
+    tokens_together_of,
 )
 from framework.system.parallelism import Parallelism
 from tests.experiments.test_fidelity import row
@@ -63,7 +64,8 @@ def test_token_budgets() -> None:
     assert token_budget_of(replace(DEEPSEEK, decode=spread)) == 8 * 8192
     assert token_budget_of(replace(MINIMAX, isl=8192)) == 16384
     assert token_budget_of(replace(DEEPSEEK, backend="sglang", decode=spread)) == 32768
-    assert token_budget_of(replace(DEEPSEEK, backend="sglang")) == 16384
+    assert token_budget_of(replace(DEEPSEEK, backend="sglang")) == 8192
+    assert token_budget_of(replace(DEEPSEEK, backend="sglang", dtype="nvfp4")) == 16384
 
 
 def test_waiting_for_others() -> None:
@@ -74,6 +76,16 @@ def test_waiting_for_others() -> None:
     assert admission_wait_steps_of(replace(DEEPSEEK, backend="sglang", concurrency=8)) == 10
     assert admission_wait_steps_of(replace(DEEPSEEK, backend="sglang", gpu="h200")) == 0
     assert admission_wait_steps_of(row()) == 0
+    spread = Pool(1, Parallelism(dp=2, ep=2))
+    assert admission_wait_steps_of(replace(GPT, backend="trtllm", decode=spread)) == 50
+    assert admission_wait_steps_of(replace(GPT, backend="trtllm")) == 0
+
+
+def test_tokens_that_come_together() -> None:
+    assert tokens_together_of(DEEPSEEK) == 10
+    assert tokens_together_of(replace(DEEPSEEK, backend="sglang")) == 1
+    assert tokens_together_of(replace(DEEPSEEK, mode="disagg")) == 1
+    assert tokens_together_of(replace(GPT, backend="trtllm")) == 1
 
 
 @pytest.mark.parametrize(
