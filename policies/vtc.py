@@ -16,6 +16,7 @@ are those of chunked prefill; VTC's prototype prefills whole prompts.
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heapreplace
 from typing import ClassVar
 
 import numpy as np
@@ -69,19 +70,22 @@ class Vtc(Aggregated):
 
         No step admits more than `max_batch`; later ones are in the order of their arrival.
         """
-        counters, requests = self._counters(cluster).copy(), cluster.requests
+        counters, requests = self._counters(cluster), cluster.requests
         tenants, prompts = requests.tenant[queue], requests.input_tokens[queue]
         order = np.lexsort([queue, requests.arrival_s[queue]])
         keys = np.empty(len(queue))
         keys[order] = len(queue) + np.arange(len(queue))
         waiting = {int(tenant): list(order[tenants[order] == tenant][::-1]) for tenant in np.unique(tenants)}
+        least = [(float(counters[tenant]), tenant) for tenant in waiting]
+        heapify(least)
         for rank in range(min(len(queue), self._most)):
-            tenant = min(waiting, key=lambda one: (counters[one], one))
+            counter, tenant = least[0]
             place = waiting[tenant].pop()
             keys[place] = rank
-            counters[tenant] += self.input_weight * prompts[place]
-            if not waiting[tenant]:
-                del waiting[tenant]
+            if waiting[tenant]:
+                heapreplace(least, (counter + self.input_weight * float(prompts[place]), tenant))
+            else:
+                heappop(least)
         return keys
 
     def _counters(self, cluster: Cluster) -> Floats:
