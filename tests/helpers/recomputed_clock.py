@@ -121,7 +121,8 @@ def _headline(run: Run, numbers: list[int]) -> tuple[float, str]:
     unserved = [counts[k] and row["state"] != "finished" for k, row in enumerate(run.requests)]
     if any(served) and any(unserved):
         name += ", longer for what was not served"
-        window_s += window_s * run.unreported.shortest_s(unserved) / run.unreported.shortest_s(served)
+        served_s = run.unreported.shortest_s(served)
+        window_s += window_s * run.unreported.shortest_s(unserved) / served_s if served_s else 0.0
     return window_s, name
 
 
@@ -148,8 +149,11 @@ def opener(run: Run, number: int) -> int:
 
 
 def counted(run: Run, from_s: float, to_s: float) -> list[bool]:
-    """Which of the requests sent belong to the window: those sent in it, of a session all if its first turn was."""
-    sent_s = {row["request_id"]: row["arrival_s"] for row in run.requests}
+    """Which of the requests sent belong to the window: those sent in it, of a session all if its first turn was.
+
+    What was never sent belongs to none.
+    """
+    sent_s = {row["request_id"]: math.inf if row["arrival_s"] is None else row["arrival_s"] for row in run.requests}
     return [from_s <= sent_s[opener(run, row["request_id"])] <= to_s for row in run.requests]
 
 

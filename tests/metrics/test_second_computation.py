@@ -370,7 +370,12 @@ def told_by(directory: Path, scenario: Scenario, result: Result, settings: Setti
 
 
 def shortest_s(scenario: Scenario, result: Result, slo: Slo, some: Sequence[bool]) -> float:
-    """The least time for some of the requests that were sent, on GPUs that may do anything."""
+    """The least time for some of the requests that were sent, on GPUs that may do anything.
+
+    0 if instances share requests, of which no such time is known.
+    """
+    if scenario.rules.span:
+        return 0.0
     parts = {name: getattr(scenario, name) for name in ("model", "timing", "engine", "load")}
     own = chosen(result.workload, np.array(some))
     return shortest_time_s(Setting(own, any_role(scenario.cluster), slo=slo, **parts))

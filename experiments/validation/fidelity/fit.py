@@ -4,7 +4,8 @@ A replay is cheap but not smooth in its terms. So each row is replayed at a few 
 without cross terms is fitted to the logarithms of its two latencies: quadratic in factors, affine in seconds, and
 piecewise affine in the time to launch a layer, which kernels hide until it is the longer one. The terms are fitted on
 these surfaces: soft-L1 loss of relative errors, and a normal prior. A fit of all rows of a backend is the prior of each
-GPU's, and that the prior of each model's and data type's on it, so few deployments move terms little.
+GPU's, that of each model's and data type's on it, and that of each version's of its server: few deployments move terms
+little.
 """
 
 from __future__ import annotations
