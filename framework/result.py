@@ -108,6 +108,7 @@ class Result:
     step), in the order of their ends. `token_log`: the decode steps that gave a request its tokens, and their instance;
     a row with instance -1 is a single gap of `previous_token_s` seconds, one with NaN there begins with the step that
     gave token 1. `attempts` is empty unless clients give up, `gated_s` without a gateway.
+    `hung`: instances that hang as the run ends.
     """
 
     workload: Workload
@@ -136,6 +137,7 @@ class Result:
     drops: NDArray[Any] = field(default_factory=lambda: np.zeros(0, DROPPED))  # drops in order
     attempts: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.int64))  # (N,): times that each was sent
     gated_s: NDArray[Any] = field(default_factory=lambda: np.zeros(0))  # (N,): seconds that each waited at the gateway
+    hung: NDArray[Any] = field(default_factory=lambda: np.zeros(0, np.bool_))  # (M,): it hangs, and nobody has noticed
     replay_s: float = 0.0  # real seconds of the run
     hooks_s: float = 0.0  # real seconds of Python hooks, as far as they were timed
 

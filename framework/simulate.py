@@ -167,6 +167,7 @@ def _result(
         drops=replayed.drops,
         attempts=replayed.attempts,
         gated_s=replayed.gated_s,
+        hung=replayed.hung,
         step_log=replayed.step_log,
         token_log=replayed.token_log,
         window=window,

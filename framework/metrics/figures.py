@@ -220,7 +220,8 @@ METRICS: Mapping[str, Metric] = {one.key: one for one in (
     row("buckets", "figures by length of the prompt"),
     row("classes", "figures by class of requests, if the trace has classes"),
     row("tenants", "figures by tenant, if the trace has tenants; also its mean slowdown, and the service (prompt "
-         "tokens + 2 x output tokens) that it asked for and received up to the last arrival"),
+         "tokens + 2 x output tokens) that it asked for and received up to the last arrival; "
+         "this and the next two spread accepted drafts evenly over the steps in which an instance decodes a request"),
     row("service_difference", "largest difference of the service of two tenants (prompt tokens + 2 x output tokens) "
          "in a window in which both wait; needs engine.log=full", "service difference", "tokens", _DOWN),
     row("jain_index", "Jain's index of the service of tenants up to the last arrival, relative to their max-min fair "

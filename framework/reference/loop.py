@@ -58,7 +58,7 @@ def run(s: Simulation, progress: Callable[[int, int], None] | None = None) -> Si
             continue
         s.outstanding -= kind not in NOT_AWAITED
         s.far_off -= kind in FAR_OFF
-        if time_s > s.next_mark_s:
+        while time_s > s.next_mark_s:
             advance(s, s.next_mark_s)
             s.take_mark()
         advance(s, time_s)

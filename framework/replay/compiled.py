@@ -109,6 +109,7 @@ class CompiledEngine:
             crashes=np.array(faults.crashes, CRASHED),
             drops=np.concatenate([np.zeros(0, DROPPED), *faults.drops]),
             attempts=_attempts(memory),
+            hung=memory.instances["hung"],
             gated_s=_gated_s(memory),
             reasons=binding.reasons,
             events=int(memory.sim["events"][0]),
@@ -142,7 +143,8 @@ class CompiledEngine:
                 memory = log.next(memory)
                 sim["step_rows"] = sim["token_rows"] = 0
             elif status == MARKED:
-                marks.append(_mark(memory, marks_s[len(marks)]))
+                passed = [time_s for time_s in marks_s[len(marks) :] if time_s < sim["now_s"][0]]  # the next event's
+                marks += [_mark(memory, time_s) for time_s in passed]
             elif status != YIELDED:
                 raise binding.error()
 

@@ -29,6 +29,7 @@ class Replayed(NamedTuple):
     crashes: NDArray[np.void]  # CRASHED
     drops: NDArray[np.void]  # DROPPED
     attempts: NDArray[np.int64]  # (N,) how often each request was sent; (0,) where clients do not give up
+    hung: NDArray[np.bool_]  # (M,) whether each hangs as the run ends
     gated_s: NDArray[np.float64]  # (N,) seconds that each waited at the gateway; (0,) without one
     reasons: tuple[str, ...]
     events: int

@@ -78,6 +78,7 @@ class ReferenceEngine:
             drops=np.array(s.drops, DROPPED),
             marks=tuple(_mark(rows) for rows in s.marks),
             attempts=np.array([r.attempts for r in s.requests if s.options.patience_s < math.inf], np.int64),
+            hung=np.array([i.hung for i in s.instances], np.bool_),
             gated_s=np.array([r.gated_s for r in s.requests if s.gate is not None], np.float64),
             reasons=hooks.reasons,
             events=len(s.order),

@@ -99,6 +99,16 @@ def test_two_instances_share_a_prompt_and_its_kv(engine: Engine) -> None:
 
 
 @both
+@pytest.mark.parametrize(("prompt", "squares"), [(16, [128.0, 128.0]), (2, [2.0, 2.0]), (1, [1.0, 0.0])])
+def test_the_squares_of_a_prompt_are_shared_by_those_that_compute_it(
+    engine: Engine, prompt: int, squares: list[float]
+) -> None:
+    """One token is computed on one of two instances, with all of its attention."""
+    result = played([(0.0, prompt, 2)], Shares({0: Span((0, 1))}), engine)
+    assert result.instances["prefill_square"].tolist() == squares
+
+
+@both
 def test_what_an_instance_keeps_slows_its_own_decodes(engine: Engine) -> None:
     def second(kept: int) -> float:
         rows = played([(0.0, 4, 6), (1.0, 16, 20)], Shares({1: Span((1, 0), (kept,))}), engine).requests

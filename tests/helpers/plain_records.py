@@ -23,8 +23,8 @@ from tests.helpers.scenarios import Scenario
 @dataclass(frozen=True)
 class Records:
     """Of each request that was sent its number and end; by instance its steps, what it held from when to when, for how
-    long it was off, when it was down, when it was in steps that a crash cut, and how often it was switched on and went
-    off; and the crashes.
+    long it was off, when it was down, when it was in steps that a crash cut, since when it was in steps that had not
+    ended with the run, and how often it was switched on and went off; and the crashes.
     """
 
     simulation: Simulation
@@ -35,6 +35,7 @@ class Records:
     off_s: list[float]
     down: list[list[tuple[float, float]]]
     cut: list[list[tuple[float, float]]]
+    left_s: list[list[float]]
     crashes: list[CrashNote]
     switched: list[tuple[int, int, int]]
 
@@ -49,7 +50,7 @@ def records(scenario: Scenario) -> Records:
     cut: list[list[tuple[float, float]]] = [[] for _ in s.instances]
     had: dict[int, int | None] = {}
     taken: list[tuple[float, float, float, Instance, dict[int, int | None]]] = []
-    advance, hang, crash, settle = loop.advance, crashes.hang, crashes.crash, crashes.settle
+    advance, crash, settle, lose_steps = loop.advance, crashes.crash, crashes.settle, crashes.lose_steps
     come_back_at = crashes.come_back_at
 
     def note_step(s: Simulation, i: Instance, step: Step) -> None:
@@ -65,14 +66,11 @@ def records(scenario: Scenario) -> Records:
 
     def note_crash(s: Simulation, i: Instance, this: FaultEvent) -> bool:
         had.update({r.id: _prefilled(s, r) for r in s.present.values()})
-        begun, was_up = under_way(i), not i.down
+        was_up = not i.down
         taken.append((this.since_s, s.now_s, this.value, i, {}))
         falls = crash(s, i, this)
         if not (was_up and i.down):
             taken.pop()
-            return falls
-        for one, start_s in begun:
-            cut[one].append((start_s, s.now_s))
         return falls
 
     def note_return(s: Simulation, i: Instance, time_s: float) -> None:
@@ -80,14 +78,9 @@ def records(scenario: Scenario) -> Records:
         at_s, noticed_s, _, instance, lost = taken[-1]
         taken[-1] = at_s, noticed_s, time_s, instance, lost
 
-    def note_hang(s: Simulation, i: Instance) -> None:
-        begun = under_way(i)
-        hang(s, i)
-        for one, start_s in begun if i.hung else []:
-            cut[one].append((start_s, s.now_s))
-
-    def under_way(i: Instance) -> list[tuple[int, float]]:
-        return [(one.id, step.start_s) for one in i.group for step in (one.step, one.prefill_step) if step is not None]
+    def note_cut(s: Simulation, i: Instance) -> None:
+        cut[i.id] += [(step.start_s, s.now_s) for step in (i.step, i.prefill_step) if step is not None]
+        lose_steps(s, i)
 
     def note_drop(s: Simulation, r: Request, lost_tokens: int) -> int:
         taken[-1][4][r.id] = had[r.id]
@@ -97,7 +90,7 @@ def records(scenario: Scenario) -> Records:
         patch.setattr(step_end, "count_step", note_step)
         patch.setattr(loop, "advance", note_time)
         patch.setattr(crashes, "crash", note_crash)
-        patch.setattr(crashes, "hang", note_hang)
+        patch.setattr(crashes, "lose_steps", note_cut)
         patch.setattr(crashes, "come_back_at", note_return)
         patch.setattr(crashes, "settle", note_drop)
         loop.run(s)
@@ -109,7 +102,8 @@ def records(scenario: Scenario) -> Records:
         CrashNote(at_s, noticed_s, back_s, i.id, len(i.group), {sent.index(r): tokens for r, tokens in lost.items()})
         for at_s, noticed_s, back_s, i, lost in taken
     ]
-    return Records(s, sent, [r.end_s for r in rows], steps, held, off_s, down, cut, noted, switched)
+    left_s = [[step.start_s for step in (i.step, i.prefill_step) if step is not None] for i in s.instances]
+    return Records(s, sent, [r.end_s for r in rows], steps, held, off_s, down, cut, left_s, noted, switched)
 
 
 def _prefilled(s: Simulation, r: Request) -> int | None:

@@ -39,7 +39,7 @@ def work_of(run: Run, instance: int, from_s: float = -math.inf, to_s: float = ma
     unchosen = 1.0 if experts is None else 1 - experts.per_token / experts.count
     busy_s, until_s, bubble_s, reads, batch_s, begun_s = 0.0, from_s, 0.0, 0.0, 0.0, from_s
     steps = passes = prefill_tokens = decodes = drafts = context = attended = 0
-    rows = [row for row in run.steps if row["instance"] == instance] + _cut(run, instance)
+    rows = [row for row in run.steps if row["instance"] == instance] + _cut(run, instance, to_s)
     for row in sorted(rows, key=lambda row: float(row["start_s"])):
         batch, chunks, depth, time_s = row["batch"], row["prefill_tokens"], row.get("depth", 0), row["start_s"]
         for j in range(row["steps"]):
@@ -64,11 +64,15 @@ def work_of(run: Run, instance: int, from_s: float = -math.inf, to_s: float = ma
     return Work(busy_s, batch_s, *counts, reads, bubble_s, begun_s)
 
 
-def _cut(run: Run, instance: int) -> list[Row]:
-    """Steps that a crash cut, in which time passed and nothing was done; steps.parquet does not have them."""
+def _cut(run: Run, instance: int, to_s: float) -> list[Row]:
+    """Steps that a crash cut, or a window within the run that they outlast, in which time passed and nothing was done;
+    steps.parquet does not have them.
+    """
     nothing = dict.fromkeys(("batch", "prefill_tokens", "context"), 0)
+    left = [(begin_s, to_s) for begin_s in run.unreported.left_s[instance] if begin_s < to_s < math.inf]
     return [
-        {"start_s": begin_s, "cut_s": end_s, "steps": 1, **nothing} for begin_s, end_s in run.unreported.cut[instance]
+        {"start_s": begin_s, "cut_s": end_s, "steps": 1, **nothing}
+        for begin_s, end_s in [*run.unreported.cut[instance], *left]
     ]
 
 

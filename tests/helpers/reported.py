@@ -59,8 +59,8 @@ class Unreported:
     from when to when. `off_s`: of each instance. `extrapolation`: of each instance, seconds and how far. `hit_tokens`
     and `loaded_bytes`: of all stores of a tier, by its name. `shortest_s`: of some of the requests that were sent, the
     least time in which any schedule serves them. `crashes`: in order. `down`: of each instance, from when to when.
-    `cut`: of each instance, from when to when it was in a step that a crash cut. `switched`: how often each was
-    switched on, and went off.
+    `cut`: of each instance, from when to when it was in a step that a crash cut. `left_s`: of each, when steps began
+    that had not ended with the run. `switched`: how often each was switched on, and went off.
     """
 
     token_s: list[list[float]]
@@ -77,6 +77,7 @@ class Unreported:
     crashes: list[CrashNote]
     down: list[list[tuple[float, float]]]
     cut: list[list[tuple[float, float]]]
+    left_s: list[list[float]]
     switched: list[tuple[int, int, int]]
 
 

@@ -48,6 +48,18 @@ def test_recovery_begins_with_the_crash_that_nobody_notices(engine: str) -> None
 
 
 @ENGINES
+def test_a_hang_that_outlasts_the_run_is_no_time_in_which_the_instance_was_up(engine: str) -> None:
+    """Instance 0 hangs from 3.5 s on, empty; the other one answers until 7 s. Nobody has noticed it by then."""
+    crash = Crash(3.5, 0, 3.0, detected_after_s=10.0)
+    result = play(engine, trace((0, 2, 2), (0, 2, 7)), Placed(), [crash])
+    found = summarize(result, Slo())
+    assert (result.end_s, found["crashes"]) == (7.0, [])
+    assert found["availability"] == pytest.approx(1 - 3.5 / 14)
+    before = Crash(0.25, 1, 3.0, detected_after_s=10.0)  # no request has come by then
+    assert summarize(play(engine, trace((0.5, 2, 2)), Placed(), [before]), Slo())["availability"] == 0.5
+
+
+@ENGINES
 def test_requests_that_fail_recover_never(engine: str) -> None:
     """Both fail at once, at 1.5 s: nothing recovers, and the crash is over at once."""
     result = play(engine, trace((0, 2, 4), (0, 2, 4)), Placed(), [Crash(1.5, 0, 2.0)], "mixed", "fail")

@@ -156,7 +156,11 @@ def test_tokens_behind_a_time() -> None:
 def test_instances_are_up_but_for_the_time_of_crashes() -> None:
     down = np.array([(0.0, 2.0, 1), (4.0, 99.0, 2)], [("at_s", "f8"), ("back_s", "f8"), ("instances", "i8")])
     result: Any = SimpleNamespace(
-        requests={"arrival_s": np.array([1.0, np.nan])}, crashes=down, end_s=6.0, instances=[0, 1, 2]
+        requests={"arrival_s": np.array([1.0, np.nan])},
+        crashes=down,
+        end_s=6.0,
+        instances=[0, 1, 2],
+        hung=np.zeros(3, np.bool_),
     )
     assert crashes._availability(result, SimpleNamespace(run_s=5.0)) == pytest.approx(1 - (1 + 2 * 2) / 15)  # type: ignore[arg-type]
     assert crashes._availability(result, SimpleNamespace(run_s=0.0)) is None  # type: ignore[arg-type]

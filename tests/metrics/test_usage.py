@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from framework.engine.setup.config import EngineConfig
+from framework.load import Closed
 from framework.metrics.clock import clock_of
 from framework.metrics.slo import Slo
 from framework.metrics.usage import flops, kv_fill, memory_bytes, pool_table, usage
+from framework.policy import Aggregated
 from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.system.model import Experts
@@ -93,3 +96,16 @@ def test_of_blocks_in_use_a_share_holds_tokens() -> None:
     steps = records(INSTANCE_FIELDS, [{"kv_token_s": 16.0, "kv_block_s": 2.0}, {"kv_token_s": 8.0, "kv_block_s": 1.0}])
     assert kv_fill(replace(result, instances=steps, engine=EngineConfig(block_tokens=16))) == 0.5
     assert kv_fill(replace(result, instances=records(INSTANCE_FIELDS, [{}]))) is None
+
+
+@pytest.mark.parametrize("implementation", ["compiled", "reference"])
+def test_a_window_within_one_step_is_full_of_it(implementation: Any) -> None:
+    """The prompt takes 6 s; of the second that is counted all is spent in its step, and nothing is done yet."""
+    workload = Workload(np.zeros(2), np.array([4, 4]), np.array([3, 3]))  # the second is never sent
+    timing, cluster = RowTiming({GPU.name: StepRow(base_s=2.0, per_prefill_token_s=1.0)}), mixed(1, GPU)
+    engine = EngineConfig(kv_tokens=64, block_tokens=16, implementation=implementation)
+    result = simulate(workload, cluster, MODEL, timing, engine, Aggregated(), load=Closed(1, 1.0, 1.0))
+    clock = clock_of(result, Slo())
+    assert [mark["since_s"].tolist() for mark in result.marks] == [[0.0], [0.0]]
+    assert clock.totals[["busy_s", "kv_block_s", "prefill_tokens", "weight_passes"]].tolist() == [(1.0, 1.0, 0, 0)]
+    assert pool_table(result, clock).select("utilization", "kv_utilization", "mfu").row(0) == (1.0, 0.25, 0.0)

@@ -238,7 +238,7 @@ def _begin_on(s: State, i: int, own: int, tokens: int, count: int, time_s: float
     step.depth = step.decodes = step.context = 0
     step.prefill_tokens, step.widest_tokens = own, part_of(tokens, count)
     step.longest_prompt = tokens
-    step.square = float(tokens) * float(tokens) / count
+    step.square = float(tokens) * float(tokens) / (count if tokens >= count else 1)
     step.start_s, step.first_s, step.increment_s = s.sim.now_s, time_s, 0.0
     step.repeats = False
     inst.counted_s = s.sim.now_s

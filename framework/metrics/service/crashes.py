@@ -20,11 +20,11 @@ _RECOVERIES = {"dropped_recomputed": RECOMPUTED, "dropped_restored": RESTORED, "
 def crash_figures(result: Result, clock: Clock) -> dict[str, Any]:
     """The figures of a run in which instances may crash, by the summary's names; none if no instance may.
 
-    `availability`: share of the time of all instances, from the first request to the last answer, in which they were
-    not down. `dropped` counts a request each time a crash took it off its instance; `lost_tokens` counts the KV tokens
-    lost that way. `dropped_recomputed`, `dropped_restored` and `dropped_failed` say how often such a request was then
-    computed again, restored from a backup, or failed; `restored_tokens` counts the KV tokens that were read from
-    backups. The recovery of a dropped request lasts from the crash, or its later arrival, to its next token, over
+    `availability`: share of the time of all instances, from the first request to the last answer, in which they were up
+    and made progress. `dropped` counts a request each time a crash took it off its instance; `lost_tokens` counts the
+    KV tokens lost that way. `dropped_recomputed`, `dropped_restored` and `dropped_failed` say how often such a request
+    was then computed again, restored from a backup, or failed; `restored_tokens` counts the KV tokens that were read
+    from backups. The recovery of a dropped request lasts from the crash, or its later arrival, to its next token, over
     requests that got one. `crashes`: one row each, with the time until each request that it dropped had a token or had
     ended.
     """
@@ -84,8 +84,21 @@ def _availability(result: Result, clock: Clock) -> float | None:
     first_s = float(np.nanmin(result.requests["arrival_s"]))
     crashes = result.crashes
     down_s = np.minimum(crashes["back_s"], result.end_s) - np.maximum(crashes["at_s"], first_s)
+    lost_s = float(np.maximum(down_s, 0.0) @ crashes["instances"])
+    lost_s += sum(result.end_s - max(at_s, first_s) for at_s in _hanging_since_s(result))
     whole_s = len(result.instances) * clock.run_s
-    return 1.0 - float(np.maximum(down_s, 0.0) @ crashes["instances"]) / whole_s if whole_s > 0 else None
+    return 1.0 - lost_s / whole_s if whole_s > 0 else None
+
+
+def _hanging_since_s(result: Result) -> Iterator[float]:
+    """For each instance that hangs as the run ends, which is in no row of a crash, when its last crash began."""
+    if not result.hung.any():
+        return
+    crashes = [one for one in result.engine.faults.schedule(result.cluster).crashes if one.at_s <= result.end_s]
+    for group in result.cluster.groups:
+        if result.hung[group[0]]:
+            began_s = max((one.at_s for one in crashes if one.instance in group), default=result.end_s)
+            yield from [began_s] * len(group)
 
 
 def _rows(result: Result, next_s: Floats) -> Iterator[dict[str, Any]]:

@@ -111,7 +111,7 @@ def begin_span(s: Simulation, r: Request) -> None:
         part = -(-tokens // len(together))
         beyond = s.timing.extrapolation(i.spec.row, part, int(k == 0), 0, 0, tokens)
         chunks = [(r, 0, tokens)] if k == 0 else []
-        square = tokens**2 / len(together) if own else 0.0
+        square = (tokens**2 / (len(together) if others else 1)) if own else 0.0
         i.step = Step(s.now_s, end_s, i.mode, [], chunks, 0, beyond=beyond, own=(own, square))
         i.busy, i.ready, i.between, i.counted_s = True, False, False, s.now_s
         s.push(end_s, STEP_END, i.id)
