@@ -31,8 +31,8 @@ MOST_S = 1e9  # seconds, thirty years
 def check_fields(settings: Any, prefix: str) -> None:
     """Raise InputError, its name after `prefix`, for the first field of a dataclass that its annotation rules out."""
     kind: Any = type(settings)
-    for name, hint in _bounds(kind):
-        _check(f"{prefix}{name}", getattr(settings, name), hint)
+    for name, check in _bounds(kind):
+        check(f"{prefix}{name}", getattr(settings, name))
 
 
 def checked(prefix: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
@@ -52,8 +52,8 @@ def checked(prefix: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
                 make(*args, **kwargs)  # reports wrong arguments in its own words
                 raise
             given.apply_defaults()
-            for name, hint in _bounds(make):
-                _check(f"{prefix}{name}", given.arguments[name], hint)
+            for name, check in _bounds(make):
+                check(f"{prefix}{name}", given.arguments[name])
             return make(*args, **kwargs)
 
         return made
@@ -167,48 +167,70 @@ Name = Annotated[str, require_name]
 
 
 @functools.cache
-def _bounds(declared: Any) -> tuple[tuple[str, Any], ...]:
-    """Names and annotations of those fields of a dataclass, or arguments of a function, that have bounds."""
+def _bounds(declared: Any) -> tuple[tuple[str, Check], ...]:
+    """Names and checks of those fields of a dataclass, or arguments of a function, that have bounds."""
     hints = typing.get_type_hints(declared, include_extras=True)
     names = [one.name for one in fields(declared)] if is_dataclass(declared) else inspect.signature(declared).parameters
-    return tuple((name, hints[name]) for name in names if name in hints and _bounds_values(hints[name]))
+    found = ((name, _check_of(hints[name])) for name in names if name in hints)
+    return tuple((name, check) for name, check in found if check is not None)
 
 
-def _bounds_values(hint: Any) -> bool:
-    kind, inner = _parts(hint)
-    if kind in (typing.Union, types.UnionType, tuple, Mapping):
-        return any(map(_bounds_values, inner))
-    return hint is bool or kind in (Annotated, Literal)
-
-
-@functools.cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """What an annotation is made of: its kind, and the annotations or values in it."""
-    return get_origin(hint), get_args(hint)
-
-
-def _check(name: str, value: Any, hint: Any) -> None:
-    kind, inner = _parts(hint)
+def _check_of(hint: Any) -> Check | None:
+    """The check that an annotation states; None: it has no bounds."""
+    kind, inner = get_origin(hint), get_args(hint)
     if hint is bool:
-        require_flag(name, value)
-    elif kind is Annotated:
-        for check in inner[1:]:
+        return require_flag
+    if kind is Annotated:
+        return _all_of([*inner[1:], _check_of(inner[0])])
+    if kind is Literal:
+        return one_of(inner)
+    if kind in (typing.Union, types.UnionType):
+        return _check_of_union([one for one in inner if one is not type(None)])
+    check = _check_of(inner[-1 if kind is Mapping else 0]) if kind in (tuple, Mapping) else None
+    if check is None:
+        return None
+    return _of_each_value(check) if kind is Mapping else _of_each(check)
+
+
+def _all_of(checks: Sequence[Check | None]) -> Check:
+    present = [check for check in checks if check is not None]
+
+    def check_all(name: str, value: Any) -> None:
+        for check in present:
             check(name, value)
-        _check(name, value, inner[0])
-    elif kind is Literal:
-        require_choice(name, value, inner)
-    elif kind in (typing.Union, types.UnionType):
-        others = [one for one in inner if one is not type(None)]
-        if others == [bool] and not isinstance(value, bool | None):
+
+    return present[0] if len(present) == 1 else check_all
+
+
+def _check_of_union(others: Sequence[Any]) -> Check | None:
+    """The check of the one kind besides None; of several kinds nothing is checked."""
+    check = _check_of(others[0]) if len(others) == 1 else None
+    if check is None:
+        return None
+
+    def check_unless_none(name: str, value: Any) -> None:
+        if others[0] is bool and not isinstance(value, bool | None):
             raise InputError(f"{name} must be true, false or null, got {shown(value)}")
-        if len(others) == 1 and value is not None:
-            _check(name, value, others[0])
-    elif kind is tuple and isinstance(value, Sequence):
-        for one in value:
-            _check(name, one, inner[0])
-    elif kind is Mapping and isinstance(value, Mapping):
-        for key, one in value.items():
-            _check(f"{name}.{key}", one, inner[1])
+        if value is not None:
+            check(name, value)
+
+    return check_unless_none
+
+
+def _of_each(check: Check) -> Check:
+    def check_each(name: str, value: Any) -> None:
+        for one in value if isinstance(value, Sequence) else ():
+            check(name, one)
+
+    return check_each
+
+
+def _of_each_value(check: Check) -> Check:
+    def check_each_value(name: str, value: Any) -> None:
+        for key, one in value.items() if isinstance(value, Mapping) else ():
+            check(f"{name}.{key}", one)
+
+    return check_each_value
 
 
 def _require_whole(name: str, value: Any, least: int, most: int) -> None:

@@ -133,7 +133,9 @@ class Open(Load):
         return "open"
 
     def window(self, workload: Workload) -> Window | None:
-        opening_s = workload.arrival_s[workload.openers == np.arange(len(workload))]
+        opening_s = workload.arrival_s
+        if workload.previous is not None:
+            opening_s = opening_s[workload.openers == np.arange(len(workload))]
         first_s, last_s = float(opening_s[0]), float(opening_s[-1])
         name = "first to last arrival" if workload.previous is None else "first to last opening of a session"
         found = Window(first_s + self.warmup_s, last_s - self.cooldown_s, name)

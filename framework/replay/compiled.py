@@ -30,7 +30,6 @@ from framework.codes import (
 )
 from framework.compiler.dispatchers import numba_config
 from framework.engine.loop import run, run_plain
-from framework.engine.memory.attach import handed
 from framework.engine.memory.records import REQUEST, STEP_LOG, TOKEN_LOG
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
@@ -76,13 +75,15 @@ class CompiledEngine:
         self._present = MemoryInspection(self._memory)
         self.inspection: Inspection = self._present
         self._reports: Reports | None = None
-        slowdowns = setting.engine.sharing.slowdowns()
+        sharing = setting.engine.sharing
         if numba_config.DISABLE_JIT:  # compiled rules are then interpreted Python, and call it as such
-            self._present.view = self._present.view._replace(engine=InterpretedEngine(self._present, slowdowns))
+            self._present.view = self._present.view._replace(
+                engine=InterpretedEngine(self._present, sharing.slowdowns())
+            )
         if setting.engine.views:
             self._reports = Reports(self._present, setting.engine.views)
             self.inspection = shown = self._reports.shown
-            shown.view = shown.view._replace(engine=InterpretedEngine(shown, slowdowns))
+            shown.view = shown.view._replace(engine=InterpretedEngine(shown, sharing.slowdowns()))
         reduced = setting.engine.log == "reduced"
         self._new_log: Callable[[Memory], _FullLog | _ReducedLog]
         self._new_log = partial(_ReducedLog, setting.workload.output_tokens) if reduced else _FullLog
@@ -151,7 +152,7 @@ class CompiledEngine:
 
 def run_on(memory: Memory, binding: Binding, faults: FaultLog, reports: Reports | None) -> int:
     """Run until the engine stops for a reason other than a decision, a span, a report, a fault or the gateway."""
-    words = handed(memory, binding.view, binding.params, binding.numbers)
+    words = binding.handed(memory)
     go_on = run_plain if binding.is_plain else run
     status = go_on(words, _EVENTS_BETWEEN_REPORTS)
     while status in (DECIDES, FAULT_DUE, SPAN_DUE):
@@ -288,13 +289,13 @@ class _ReducedLog:
 
 def _mark(memory: Memory, time_s: float) -> NDArray[np.void]:
     """The totals as of a time after which nothing has happened yet."""
-    now, leaves = memory.instances.copy(), int(memory.options["tree_leaves"][0])
+    now, leaves = memory.instances, int(memory.options["tree_leaves"][0])
     streams = np.isfinite(memory.times[PREFILL_STEP_END * leaves :][: len(now)])
-    busy = now["busy"] | streams
-    now["busy_s"][busy] += time_s - now["counted_s"][busy]
-    now["kv_block_s"] += (now["total_blocks"] - now["free_blocks"] - now["evictable_blocks"]) * time_s
     stepping_s = np.where(now["busy"], memory.step["start_s"], time_s)
-    return mark_of(now, np.minimum(stepping_s, np.where(streams, memory.prefill_step["start_s"], time_s)))
+    mark = mark_of(now, np.minimum(stepping_s, np.where(streams, memory.prefill_step["start_s"], time_s)))
+    mark["busy_s"] += np.where(now["busy"] | streams, time_s - now["counted_s"], 0.0)
+    mark["kv_block_s"] += (now["total_blocks"] - now["free_blocks"] - now["evictable_blocks"]) * time_s
+    return mark
 
 
 def _end_off_time(memory: Memory) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.codes import CANCEL, DECIDES, FUTURE, LOG_FULL, MARKED, SCALE, TICK, YIELDED
-from framework.engine.memory.attach import handed
 from framework.engine.memory.state import Memory
 from framework.engine.roles.decisions import decide
 from framework.engine.setup.config import Setting
@@ -127,7 +126,7 @@ class LiveEngine(CompiledEngine):
         memory, binding = self._memory, self._policy_binding
         memory.actions[0] = (kind, r, instance, value, 0, 0, 0)
         self._sim["kind"], self._sim["first_action"], self._sim["actions"] = TICK, 0, 1
-        status = decide(handed(memory, binding.view, binding.params, binding.numbers))
+        status = decide(binding.handed(memory))
         if status != YIELDED:
             raise binding.error()
         self.run_to(self.now_s)

@@ -176,8 +176,11 @@ def within_context(workload: Workload, max_context: int) -> Workload:
 def longest_tokens(workload: Workload, max_context: int) -> int:
     """Prompt and output of the longest request that a model of this context serves; the context if it serves none."""
     tokens = workload.input_tokens + workload.output_tokens
-    fits = workload.input_tokens < max_context
-    return min(int(tokens[fits].max()), max_context) if fits.any() else max_context
+    most = int(tokens.max())
+    if most > max_context:  # of requests that do not fit, too
+        fits = workload.input_tokens < max_context
+        return min(int(tokens[fits].max()), max_context) if fits.any() else max_context
+    return most
 
 
 def rate_rps(workload: Workload) -> float:

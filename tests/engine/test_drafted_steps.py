@@ -86,7 +86,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         memories.append(memory)
         return handed(memory, *others)
 
-    monkeypatch.setattr("framework.replay.compiled.handed", noted)
+    monkeypatch.setattr("framework.engine.setup.binding.handed", noted)
     monkeypatch.setattr("framework.replay.compiled.run", watched)
     monkeypatch.setattr("framework.replay.compiled._EVENTS_BETWEEN_REPORTS", 1)
     return watch

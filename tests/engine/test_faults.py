@@ -305,6 +305,7 @@ from collections import Counter
 from framework.codes import *
 from framework.engine.events.agreement import require_agreement
 from framework.engine.memory.attach import attach
+from framework.engine.setup import binding
 from framework.replay import compiled
 from tests.helpers.agreement import drawn
 from tests.helpers.differences import run_engine
@@ -343,11 +344,12 @@ def by_event(go_on):
         return status
     return run
 
-def handed(memory, *others, handed=compiled.handed):
+def handed(memory, *others, handed=binding.handed):
     memories.append(memory)
     return handed(memory, *others)
 
-compiled.handed, compiled.run, compiled.run_plain = handed, by_event(compiled.run), by_event(compiled.run_plain)
+binding.handed = handed
+compiled.run, compiled.run_plain = by_event(compiled.run), by_event(compiled.run_plain)
 for seed in range(*SEEDS):
     run_engine(drawn(FAMILY, seed))
 print(sorted(set(SOUGHT) - set(+seen)))

@@ -40,7 +40,7 @@ class Taken:
         self.calls = {"run": self._noting("run", run), "run_plain": self._noting("run_plain", run_plain)}
         for name, call in self.calls.items():
             monkeypatch.setattr(compiled, name, call)
-        monkeypatch.setattr(compiled, "handed", self._handed)
+        monkeypatch.setattr("framework.engine.setup.binding.handed", self._handed)
 
     def _handed(self, memory: Memory, *others: Any) -> Any:
         self.memory = memory

@@ -47,7 +47,7 @@ if numba_config.DISABLE_JIT:
         return found
 
     def _kv(s: State, r: int) -> int:
-        q, elsewhere = s.requests[r], kv_elsewhere(s, r)
+        q, elsewhere = s.requests[r], kv_elsewhere(s, r) if s.options.spans else 0
         return int((q.kv if q.state == PAUSED else q.offset + s.instances[q.instance].decode_steps) - elsewhere)
 
 else:

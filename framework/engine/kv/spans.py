@@ -28,10 +28,15 @@ NEVER_SPANNED, HAS_NO_SPAN = 0, -1  # in place of 1 + the number of a span
 
 
 def lay_out_spans(options: NDArray[np.void], space: Any) -> None:
-    """Lay out the spans of a run. Memory that no run writes to takes no room."""
+    """Lay out the spans of a run, behind all other lists. `clear_spans` writes them if the policy gives any."""
     options["span_slots"] = min(int(options["requests"][0]), MOST_SPANS)
     options["spans_at"] = space.reserve((int(options["span_slots"][0]) + 1) * _SIZE)
     options["span_of_at"] = space.reserve(int(options["requests"][0]))
+
+
+def clear_spans(lists: NDArray[np.int64], options: NDArray[np.void]) -> None:
+    """No request has a span, or ever had one."""
+    lists[options["spans_at"][0] :] = 0
 
 
 def writer(lists: NDArray[np.int64], options: NDArray[np.void]) -> Callable[[Any], int]:

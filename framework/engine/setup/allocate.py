@@ -29,7 +29,7 @@ from framework.engine.setup.instances import fill_schedules, first_instances, la
 from framework.engine.setup.options import run_options
 from framework.engine.setup.prefix_layout import ListSpace, fill_cache, fill_tiers, lay_out_cache, lay_out_tiers
 from framework.engine.setup.programs import fill_programs, lay_out_programs
-from framework.engine.setup.requests import first_requests
+from framework.engine.setup.requests import first_requests, first_waiting
 from framework.policy.hooks import HOOKS, MOST_ACTIONS
 from framework.system.cluster import ClusterSpec
 from framework.system.faults import FaultEvent
@@ -38,6 +38,7 @@ from framework.timing.uncertainty.lateness import lateness_s
 from framework.workload import read_only
 
 _LOG_ROWS = 1 << 17
+_LOG_BYTES = (1 << 25) - (1 << 20)  # glibc counts no block of 32 MiB or more as its largest (mallopt, M_MMAP_THRESHOLD)
 _TREES = ROLE_CHANGE + 1  # one for each kind of event that an instance has
 
 
@@ -63,7 +64,8 @@ def allocate(setting: Setting) -> Memory:
     if cached:
         lay_out_cache(options, instances, space, workload, engine)
         tiers = lay_out_tiers(options, instances, space, workload, engine.prefix_stores)
-    lists, names = np.zeros(space.size, np.int64), np.zeros(0, np.int32)
+    lay_out_spans(options, space)
+    lists, names = _lists(options, space), np.zeros(0, np.int32)
     _fill_trees(options, instances, lists)
     lists[options["output_at"][0] :][: len(workload)] = workload.output_tokens
     lists[options["flow_at"][0] :][: len(flow)] = flow
@@ -80,11 +82,11 @@ def allocate(setting: Setting) -> Memory:
     step_log, token_log = _logs(int(options["step_log_rows"][0]))
     return Memory(
         options=options,
-        sim=_clock(options, requests, faults),
+        sim=_clock(options, first_waiting(requests, setting.load), faults),
         error=np.zeros(1, ERROR),
         hooks=np.zeros(len(HOOKS), HOOK),
-        actions=np.zeros(MOST_ACTIONS, ACTION),
-        postponed=np.zeros(MOST_ACTIONS, ACTION),
+        actions=np.empty(MOST_ACTIONS, ACTION),
+        postponed=np.empty(MOST_ACTIONS, ACTION),
         requests=requests,
         instances=instances,
         **_steps(len(instances)),
@@ -110,13 +112,12 @@ def _set_sizes(options: NDArray[np.void], requests: NDArray[np.void], instances:
     options["tree_leaves"] = max(2, 1 << (len(instances) - 1).bit_length())
 
 
-def _clock(options: NDArray[np.void], requests: NDArray[np.void], faults: Sequence[FaultEvent]) -> NDArray[np.void]:
-    """(1,) SIM"""
+def _clock(options: NDArray[np.void], waiting: int, faults: Sequence[FaultEvent]) -> NDArray[np.void]:
+    """(1,) SIM; `waiting`: the first session that waits for a client."""
     sim = np.zeros(1, SIM)
-    waiting = np.flatnonzero(requests["opens"] & requests["follows"])
-    sim["remaining"] = len(requests)
+    sim["remaining"] = options["requests"]
     sim["next_tick"] = 1
-    sim["next_session"] = waiting[0] if len(waiting) else len(requests)
+    sim["next_session"] = waiting
     sim["change_s"], sim["changing"], sim["change_kind"] = np.inf, -1, ROLE_CHANGE
     sim["look_s"], sim["next_seen"] = np.inf, 1
     for ends in ("parked", "spanless", "claim"):
@@ -231,7 +232,13 @@ def _lay_out_run(options: NDArray[np.void], space: ListSpace, faults: int) -> No
         options[name] = space.reserve(count if options["flows"][0] else 0)
     if options["speculates"][0]:
         options["draws_at"] = space.reserve(2 * count)
-    lay_out_spans(options, space)
+
+
+def _lists(options: NDArray[np.void], space: ListSpace) -> NDArray[np.int64]:
+    """Zeros, except for spans, which few runs have."""
+    lists = np.empty(space.size, np.int64)
+    lists[: options["spans_at"][0]] = 0
+    return lists
 
 
 def _fill_trees(options: NDArray[np.void], instances: NDArray[np.void], lists: NDArray[np.int64]) -> None:
@@ -261,7 +268,9 @@ def _logs(rows: int) -> tuple[NDArray[np.void], NDArray[np.void]]:
     """The step log and the token log, which are read up to their last written row.
 
     One allocation holds both. The allocator of C returns memory to the system, which then hands it out page by page,
-    once more than twice its largest block is free; this must not happen between runs.
+    once more than twice its largest block is free; this must not happen between runs. So the block has room that is
+    never written, which takes no memory.
     """
-    room, steps = np.empty(rows * (STEP_LOG.itemsize + TOKEN_LOG.itemsize), np.uint8), rows * STEP_LOG.itemsize
-    return room[:steps].view(STEP_LOG), room[steps:].view(TOKEN_LOG)
+    steps, tokens = rows * STEP_LOG.itemsize, rows * TOKEN_LOG.itemsize
+    room = np.empty(max(steps + tokens, _LOG_BYTES), np.uint8)
+    return room[:steps].view(STEP_LOG), room[steps:][:tokens].view(TOKEN_LOG)

@@ -13,8 +13,8 @@ import numpy as np
 from framework.codes import BAD_INSTANCE, BAD_ROLE, FUTURE, OFF, OUT_OF_BLOCKS, ROLES, STUCK, SUSPENDED
 from framework.compiler.decorators import compiled
 from framework.compiler.dispatchers import numba_config
-from framework.engine.kv.spans import writer
-from framework.engine.memory.attach import DECISION
+from framework.engine.kv.spans import clear_spans, writer
+from framework.engine.memory.attach import DECISION, handed
 from framework.engine.memory.state import Memory
 from framework.engine.memory.unused import is_plain
 from framework.engine.setup.programs import prepare_call_ends
@@ -63,6 +63,7 @@ class Binding:
         self._answers = Answers(policy, cluster, {hook: front.cluster for hook, front in self._fronts.items()})
         self._kept_alive: list[Any] = []
         self.memory = memory
+        self._handed: tuple[Memory, Any] | None = None
         for number, hook in enumerate(HOOKS):
             self._connect(memory, number, hook)
         if memory.options["tiers"][0] == 0:
@@ -84,15 +85,24 @@ class Binding:
         """The number of a reason, which is noted if it is new."""
         return self._answers.number_of(text)
 
+    def handed(self, memory: Memory) -> Any:
+        """What the engine's entries take: this memory, and what compiled hooks receive."""
+        if self._handed is None or self._handed[0] is not memory:
+            self._handed = memory, handed(memory, self.view, self.params, self.numbers)
+        return self._handed[1]
+
     def let_go(self) -> None:
         """Forget the hooks, which refer to this object: else the run's memory waits for the garbage collector."""
         self._kept_alive.clear()
+        self._handed = None
 
     def _set_options(self) -> None:
         policy, options = self._policy, self.memory.options
         options["admit_gives_reasons"] = not isinstance(policy.admit, Decision)
         options["asks_local_decode"] = overrides(policy, "route_decode")
         options["spans"] = overrides(policy, "span")
+        if options["spans"][0]:
+            clear_spans(self.memory.lists, options)
         self.memory.sim["decides"] = overrides(policy, "decide")
         options["dynamic_keys"] = policy.dynamic_keys and overrides(policy, "prioritize")
         many = len(self.memory.instances) > _MANY

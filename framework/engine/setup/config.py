@@ -112,9 +112,8 @@ class EngineConfig:
             raise InputError(f"engine.watermark must be below 1, got {self.watermark!r}")
         if not isinstance(self.prefix_cache, bool) and self.prefix_cache != "auto":
             raise InputError(f"engine.prefix_cache must be true, false or auto, got {self.prefix_cache!r}")
-        for setting in fields(self):
-            if setting.default_factory is not MISSING:
-                _require_group(setting.name, getattr(self, setting.name), type(setting.default_factory()))
+        for name, kind in _groups():
+            _require_group(name, getattr(self, name), kind)
         if self.start_s > 0 and self.start != StartCost():
             raise InputError(f"engine.start_s={self.start_s:g} and engine.start both give a start time; set one")
         if self.prefix_stores.tiers and not self.prefix_cache:
@@ -240,6 +239,13 @@ def step_row(engine: EngineConfig, timing: Timing, model: Model, pool: PoolSpec)
     """The step times of an instance of `pool`, with its attention and KV format; raises as `timing` does."""
     row = engine.attention.step_row(instance_row(timing, model, pool))
     return engine.kv_compression.step_row(row, model, pool.own_parallelism)
+
+
+@functools.cache
+def _groups() -> tuple[tuple[str, type], ...]:
+    """The settings of an engine that are groups of settings, and what each is."""
+    made = ((setting.name, setting.default_factory) for setting in fields(EngineConfig))
+    return tuple((name, type(make())) for name, make in made if make is not MISSING)
 
 
 def _require_group(name: str, value: Any, kind: type) -> None:

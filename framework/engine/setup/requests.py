@@ -46,6 +46,14 @@ def first_requests(workload: Workload, load: Load, delay_s: float) -> NDArray[np
     return requests
 
 
+def first_waiting(requests: NDArray[np.void], load: Load) -> int:
+    """The first of these that opens a session and waits for a client; their number if none does."""
+    if load.clients is None:
+        return len(requests)
+    waiting = np.flatnonzero(requests["opens"] & requests["follows"])
+    return int(waiting[0]) if len(waiting) else len(requests)
+
+
 def _alike(count: int) -> NDArray[np.void]:
     """`count` requests of which nothing is known, each the first of its session."""
     one = np.zeros(1, REQUEST)
