@@ -1,4 +1,4 @@
-"""Goodput under SLOs from four rules that others have one by one (docs/apex.md measures each).
+"""Goodput under SLOs from five rules that others have one by one (docs/apex.md measures each).
 
 Routing. A prompt goes where its first token is expected soonest: behind the prompts there that are still in time, with
 its own prefix as that instance's cache has it, and one decode step later.
@@ -14,7 +14,11 @@ Streams. Where prompts and decodes meet, they share the GPU as two streams (as i
 much less than the prefill stream then gives, or if one step with both would be slower for them. Otherwise one step
 holds both, with as large a chunk as its time allows.
 
-The limits are those of the run's SLO for each request. Nothing is learnt and no output length is predicted.
+Room. Where prompts wait in time for KV memory or a seat, decodes step aside for them, those first that are expected to
+hold most KV tokens for most steps. Each is computed again before its answer as a whole would miss its TPOT limit. None
+steps aside where prefills take over 40 % of the time. What an answer has left is the predictor's word.
+
+The limits are those of the run's SLO for each request. Nothing is learnt.
 """
 
 from __future__ import annotations
@@ -28,78 +32,23 @@ from framework.checks import Share, checked
 from framework.compiler.decorators import compiled
 from framework.engine.parallel.sm_sharing import Percent
 from framework.engine.setup.config import Batching
-from framework.policy import Aggregated, Plan
+from framework.policy import Action, Aggregated, Plan, Preempt, Resume
 from framework.policy.rules import PREFILL_RULES
 from framework.policy.view import Cluster, Floats, Integers, Request
 from framework.timing.estimate import StepTimes, chunked_s, prefill_alone_s
 from framework.timing.table import StepTables
+from policies._on_time import SOON_S, on_time_first
+from policies._stepping_aside import stepping_aside
 
 _CHUNK = 64  # tokens: the smallest chunk, and the unit of chunks
 _SLOWER = 1.15  # factor on prefills alone, by which prompts are expected to take longer next to decodes
 _SPARE = 1.4  # factor by which the prefill stream must be faster than the prompts in time need
 _SHORTEST, _LONGEST = 0.7, 4.0  # bounds of a step, in TPOT limits of the decode that sets it
 _LOST = 10.0  # a decode that many TPOT limits behind has missed its own
+_BUSY = 0.4  # share of the time that prefills take, from which on none is computed again
+_LATELY_S = 30.0  # the time constant of that share
 _LATE_KEY_S = 1e9  # added to the due time of a prompt that would be late
-_SOON_S = 1e-3  # the shortest time left by which a rate is computed
 _LEAST_PERCENT = 10  # of the SMs that a prefill stream has
-
-
-@compiled
-def on_time_first(
-    due_s: Floats, own_s: Floats, now_s: float, ahead_s: float, late: NDArray[np.bool_], heap: Integers
-) -> float:
-    """Mark in `late` the fewest prompts without which the others, computed in this order, are in time.
-
-    `due_s` ascends; `own_s` are the seconds of each prefill, behind `ahead_s` of others; shapes (n,), as that of
-    `heap`, which holds the prompts that are not late, the longest first. Returns the share of a prefill's speed that
-    the prompts in time need.
-    """
-    done_s, size = now_s + ahead_s, 0
-    for k in range(len(due_s)):
-        done_s += own_s[k]
-        _push(heap, size, own_s, k)
-        size += 1
-        while size > 0 and done_s > due_s[k]:
-            late[heap[0]] = True
-            done_s -= own_s[heap[0]]
-            size -= 1
-            _pop(heap, size, own_s)
-    need, work_s = 0.0, ahead_s
-    for k in range(len(due_s)):
-        if not late[k]:
-            work_s += own_s[k]
-            need = max(need, work_s / max(due_s[k] - now_s, _SOON_S))
-    return need
-
-
-@compiled
-def _is_longer(own_s: Floats, one: int, other: int) -> bool:
-    return own_s[one] > own_s[other] or (own_s[one] == own_s[other] and one > other)
-
-
-@compiled
-def _push(heap: Integers, size: int, own_s: Floats, k: int) -> None:
-    """Add prompt k to a heap of `size` prompts."""
-    at = size
-    while at > 0 and _is_longer(own_s, k, heap[(at - 1) // 2]):
-        heap[at] = heap[(at - 1) // 2]
-        at = (at - 1) // 2
-    heap[at] = k
-
-
-@compiled
-def _pop(heap: Integers, size: int, own_s: Floats) -> None:
-    """Take the first prompt out of a heap, which then has `size` prompts."""
-    last, at = heap[size], 0
-    while 2 * at + 1 < size:
-        child = 2 * at + 1
-        if child + 1 < size and _is_longer(own_s, heap[child + 1], heap[child]):
-            child += 1
-        if not _is_longer(own_s, heap[child], last):
-            break
-        heap[at] = heap[child]
-        at = child
-    heap[at] = last
 
 
 @compiled
@@ -165,6 +114,13 @@ def longest_step_s(
     return limit_s
 
 
+@compiled
+def prefill_s(times: StepTimes, i: int, tokens: int, most: int) -> float:
+    """Seconds in which i prefills so many tokens, alone, from the first on."""
+    tables = StepTables(times.rows, times.data)
+    return prefill_alone_s(tables, times.pools[i], times.stages[i], 0, tokens, most)
+
+
 class Apex(Aggregated):
     """Each word chooses a rule; the last one of each is that of a neighbour.
 
@@ -183,10 +139,11 @@ class Apex(Aggregated):
         order: Literal["on_time", "arrival"] = "on_time",
         budget: Literal["slack", "step", "fixed"] = "slack",
         streams: Literal["spare", "never"] = "spare",
+        room: Literal["rest", "wait"] = "rest",
         margin: Share = 0.9,
         most_percent: Percent = 70,
     ) -> None:
-        self.in_time, self.fixed = order == "on_time", budget == "fixed"
+        self.in_time, self.fixed, self.makes_room = order == "on_time", budget == "fixed", room == "rest"
         self.bounds = (_SHORTEST, _LONGEST) if budget == "slack" else (margin, margin)
         self.margin, self.most_percent = margin, most_percent
         vars(self)["shares_gpus"] = streams == "spare" and budget != "fixed"
@@ -196,11 +153,15 @@ class Apex(Aggregated):
         requests, there = cluster.requests, cluster.instances
         self.ttft_s, self.tpot_s = requests.limits
         self.own_s = np.full(len(requests.arrival_s), np.nan)  # seconds of each prompt's prefill, alone
+        self.again_s = np.full(len(requests.arrival_s), np.nan)  # when the next token of a preempted request is due
+        self.to_prefill = requests.input_tokens.copy()  # tokens, of the prompt, or of all so far once it was preempted
         self.longest = there.token_budget.tolist()  # tokens of a step
         self._plans = dict[tuple[int, Batching, int | None], Plan]()
         # Of each instance: seconds of prompts under way; of its queue, counted when it was last ordered, seconds of
         # prompts in time, all tokens, and the share of a prefill's speed that the first need.
         self.under_way_s, self.timely_s, self.tokens, self.need = np.zeros((4, len(there)))
+        # Seconds of prefill that came to each instance lately, as of the time they were last counted.
+        self.arrived_s, self.counted_s = np.zeros((2, len(there)))
 
     def soonest(self, request: Request, cluster: Cluster) -> int:
         """The instance with the earliest first token."""
@@ -212,9 +173,10 @@ class Apex(Aggregated):
         if there.queued[i] == 0:
             self.timely_s[i] = self.tokens[i] = self.need[i] = 0.0
         self.own_s[request.id] = own_s[at]
+        self._prefill_share(i, cluster, own_s[at])
         self.timely_s[i] += own_s[at]
         self.tokens[i] += request.input_tokens
-        need = done_s[at] / max(request.arrival_s + self.ttft_s[request.id] - cluster.now_s, _SOON_S)
+        need = done_s[at] / max(request.arrival_s + self.ttft_s[request.id] - cluster.now_s, SOON_S)
         if need <= 1.0:  # else it will be late, or will make another one late
             self.need[i] = max(self.need[i], need)
         return i
@@ -230,8 +192,9 @@ class Apex(Aggregated):
         i = int(requests.instance[queue[0]])
         for r in queue[np.isnan(self.own_s[queue])].tolist():
             self.own_s[r] = cluster.instances.prefill_s(Request(r, requests), chunk_tokens=self.longest[i])[i]
+            self._prefill_share(i, cluster, self.own_s[r])
         arrival_s = requests.arrival_s[queue]
-        due_s, own_s, tokens = arrival_s + self.ttft_s[queue], self.own_s[queue], requests.input_tokens[queue]
+        due_s, own_s, tokens = self._due_s(queue, cluster), self.own_s[queue], self.to_prefill[queue]
         self.tokens[i] = tokens.sum()
         under_way_s = self._under_way(i, cluster)[0]
         order, late = np.lexsort((queue, due_s)), np.zeros(len(queue), np.bool_)
@@ -261,9 +224,92 @@ class Apex(Aggregated):
                 return self._plan(longest, "concurrent", percent)
         return self._plan(chunk + decodes, "decode_first", None)
 
+    def decide(self, instance: int, cluster: Cluster) -> list[Action]:
+        """Let decodes step aside for prompts that wait in time, those first that will hold most KV for longest.
+
+        What they held is computed again, so none does where prompts take much of the time.
+        """
+        waiting, running = cluster.queued(instance), cluster.decoding(instance)
+        if not self.makes_room or len(waiting) == 0 or len(running) == 0 or self._is_busy(instance, cluster):
+            return []
+        start_s = self._due_s(waiting, cluster) - _SLOWER * self.own_s[waiting]  # at the latest
+        in_time = start_s > cluster.now_s
+        waiting = waiting[in_time][np.argsort(start_s[in_time], kind="stable")]
+        if len(waiting) == 0:
+            return []
+        until_s = self._again_until_s(running, instance, cluster)
+        running, cost = self._costliest_first(running[until_s > self._due_s(waiting[:1], cluster)], cluster)
+        leaving = stepping_aside(cluster, instance, waiting, running, (self._cost(waiting, cluster), cost))
+        self._note(running[: len(leaving)], instance, cluster)
+        return [action for r in leaving for action in (Preempt(r), Resume(r))]
+
+    def victim(self, instance: int, candidates: Integers, cluster: Cluster) -> int:
+        """The decode that will hold most KV for longest, where the engine lacks blocks for the next token of all."""
+        decoding = candidates[np.isin(candidates, cluster.decoding(instance))]
+        if not self.makes_room or len(decoding) == 0 or self._is_busy(instance, cluster):
+            return int(candidates[-1])
+        first = self._costliest_first(decoding, cluster)[0][:1]
+        self._note(first, instance, cluster)
+        return int(first[0])
+
+    def _rest(self, ids: Integers, cluster: Cluster) -> Floats:
+        """The output tokens that each is expected to have left: without a predictor as many as it has emitted."""
+        generated = cluster.requests.generated(ids)
+        rest = cluster.predictions.remaining(ids, generated)
+        return np.where(np.isnan(rest), generated, rest)
+
+    def _cost(self, ids: Integers, cluster: Cluster) -> Floats:
+        """KV tokens times the steps for which each is expected to hold them."""
+        rest = self._rest(ids, cluster)
+        held = cluster.requests.input_tokens[ids] + cluster.requests.generated(ids)
+        return np.asarray((held + rest / 2) * rest)
+
+    def _costliest_first(self, decoding: Integers, cluster: Cluster) -> tuple[Integers, Floats]:
+        """Decodes in descending order of their cost, and that; inf if a limit is missed for good."""
+        cost = np.where(self._has_missed(decoding, cluster), np.inf, self._cost(decoding, cluster))
+        order = np.argsort(-cost, kind="stable")
+        return decoding[order], cost[order]
+
+    def _has_missed(self, ids: Integers, cluster: Cluster) -> NDArray[np.bool_]:
+        requests, tpot_s = cluster.requests, self.tpot_s[ids]
+        first_s = requests.first_token_s[ids]
+        behind_s = cluster.now_s - first_s - requests.generated(ids) * tpot_s
+        return np.asarray((first_s > requests.arrival_s[ids] + self.ttft_s[ids]) | (behind_s > _LOST * tpot_s))
+
+    def _again_until_s(self, decoding: Integers, instance: int, cluster: Cluster) -> Floats:
+        """Until when each decode can be computed again and keep its limit on TPOT; inf if one is missed for good."""
+        tpot_s, step_s = self.tpot_s[decoding], cluster.instances.step_s()[instance]
+        until_s = cluster.requests.first_token_s[decoding] + cluster.requests.generated(decoding) * tpot_s
+        until_s += self._rest(decoding, cluster) * np.maximum(tpot_s - step_s, 0.0)
+        return np.where(self._has_missed(decoding, cluster), np.inf, until_s)
+
+    def _note(self, leaving: Integers, instance: int, cluster: Cluster) -> None:
+        """Note until when these decodes are due, and what is computed again before."""
+        until_s = self._again_until_s(leaving, instance, cluster)
+        self.again_s[leaving] = np.where(np.isinf(until_s), 0.0, until_s)  # behind all that are in time
+        self.to_prefill[leaving] = cluster.requests.input_tokens[leaving] + cluster.requests.generated(leaving)
+        for r in leaving.tolist():
+            tokens = int(self.to_prefill[r])
+            self.own_s[r] = prefill_s(cluster.instances.step_times, instance, tokens, self.longest[instance])
+
+    def _due_s(self, ids: Integers, cluster: Cluster) -> Floats:
+        """When the next token of each request that does not decode is due."""
+        again_s = self.again_s[ids]
+        return np.where(np.isnan(again_s), cluster.requests.arrival_s[ids] + self.ttft_s[ids], again_s)
+
+    def _is_busy(self, instance: int, cluster: Cluster) -> bool:
+        return self._prefill_share(instance, cluster) > _BUSY
+
+    def _prefill_share(self, instance: int, cluster: Cluster, more_s: float = 0.0) -> float:
+        """Seconds of prefill, with `more_s`, that came to an instance, per second of the last `_LATELY_S`."""
+        past_s = cluster.now_s - self.counted_s[instance]
+        self.arrived_s[instance] = self.arrived_s[instance] * np.exp(-past_s / _LATELY_S) + more_s
+        self.counted_s[instance] = cluster.now_s
+        return float(self.arrived_s[instance] / _LATELY_S)
+
     def _under_way(self, instance: int, cluster: Cluster) -> tuple[float, int]:
         """As `under_way`, of an instance's prompts."""
-        there, prompts = cluster.instances, cluster.requests.input_tokens[cluster.prefilling(instance)]
+        there, prompts = cluster.instances, self.to_prefill[cluster.prefilling(instance)]
         rest = int(there.queued_tokens[instance] - (self.tokens[instance] if there.queued[instance] else 0.0))
         found = under_way(there.step_times, instance, prompts, max(rest, 0), self.longest[instance])
         self.under_way_s[instance] = found[0]
@@ -285,6 +331,6 @@ class Apex(Aggregated):
         if cluster.instances.queued[instance] > 0:
             return float(self.need[instance])
         ids = cluster.prefilling(instance)
-        left_s = cluster.requests.arrival_s[ids] + self.ttft_s[ids] - cluster.now_s
+        left_s = self._due_s(ids, cluster) - cluster.now_s
         left_s = left_s[left_s > 0.0]
         return float(self.under_way_s[instance] / left_s.min()) if len(left_s) else 0.0

@@ -1,4 +1,4 @@
-"""What distinguishes Apex from chunked prefill: each of its four rules against the neighbour's that its word names."""
+"""What distinguishes Apex from chunked prefill: each of its five rules against the neighbour's that its word names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from framework.engine.parallel.sm_sharing import Sharing
 from framework.policy import Cluster, Plan
 from framework.timing.table import StepRow
-from policies.apex import Apex, on_time_first, under_way
+from policies._on_time import on_time_first
+from policies.apex import Apex, under_way
 from policies.chunked import Chunked
 from tests.helpers.by_hand import fleet, play
 from tests.helpers.scenarios import prefixes
@@ -95,6 +96,34 @@ def test_streams_share_the_gpu_while_prompts_have_time(
     options: dict[str, Any] = {"token_budget": 256, "kv_tokens": 4000, "sharing": PROPORTIONAL}
     play(policy, [(0.0, 16, 40), (2.0, 128, 1)], row=STEP, **options, implementation=implementation)
     assert {plan.batching for plan in policy.plans} == {mode}
+
+
+@ENGINES
+@pytest.mark.parametrize(
+    ("room", "tokens_per_s", "waits", "preemptions"),
+    [("rest", 16, False, [1, 0]), ("wait", 16, True, [0, 0]), ("rest", 4, True, [0, 0])],
+)
+def test_a_decode_makes_room_for_a_prompt_in_time(
+    implementation: str, room: str, tokens_per_s: int, waits: bool, preemptions: list[int]
+) -> None:
+    """A decode holds KV that a prompt of 84 tokens needs within 60 s. At 4 tokens a second that takes so much of the
+    time that nothing is to be computed again.
+    """
+    row = StepRow(base_s=0.0, per_prefill_token_s=1 / tokens_per_s, per_sequence_s=1.0)
+    options: dict[str, Any] = {"row": row, "implementation": implementation}
+    result = play(Limited(60.0, 20.0, room=room, streams="never"), [(0.0, 16, 80), (5.0, 84, 2)], **options)
+    first_s, end_s = result.requests["first_token_s"], result.requests["end_s"]
+    assert (first_s[1] > end_s[0]) == waits
+    assert result.requests["preemptions"].tolist() == preemptions
+    assert result.requests["emitted"].tolist() == [80, 2]
+
+
+@ENGINES
+@pytest.mark.parametrize(("room", "preemptions"), [("rest", [1, 0]), ("wait", [0, 1])])
+def test_the_decode_that_will_hold_most_kv_is_preempted(implementation: str, room: str, preemptions: list[int]) -> None:
+    """Both decodes fill the memory after 35 s. The first has 35 tokens, so as many more are expected; the other 25."""
+    result = play(Limited(60.0, 4.0, room=room), [(0.0, 10, 70), (10.0, 30, 30)], implementation=implementation)
+    assert result.requests["preemptions"].tolist() == preemptions
 
 
 def test_the_fewest_prompts_are_late() -> None:
