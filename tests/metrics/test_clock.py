@@ -10,6 +10,7 @@ import pytest
 from framework.engine.setup.config import EngineConfig
 from framework.load import Closed, Load, Open
 from framework.metrics.clock import Clock, clock_of
+from framework.metrics.service.late_turns import sent_in_time
 from framework.metrics.slo import Slo, judge
 from framework.metrics.usage import gpus_on, pool_table, price_usd_per_hour, usage
 from framework.policy import Plan, Policy
@@ -18,7 +19,7 @@ from framework.simulate import simulate
 from framework.system.cluster import mixed
 from framework.timing.table import StepRow
 from framework.workload import Workload
-from tests.helpers.results import GPU
+from tests.helpers.results import GPU, REQUEST_FIELDS, records, small_result
 from tests.helpers.scenarios import MODEL, RowTiming
 
 STEP = RowTiming({GPU.name: StepRow(base_s=1.0)})
@@ -168,6 +169,17 @@ def test_a_turn_is_in_time_if_those_before_it_took_no_more_than_twice_what_they_
     judged = judge(result, Slo(ttft_s=1.0, tpot_s=5.0))
     assert judged.good.tolist() == [True, False, False, good]
     assert judged.ttft_ok[3]
+
+
+@pytest.mark.parametrize(("first_s", "in_time"), [(4.0, True), (7.0, False)])
+def test_a_call_that_waits_for_two_is_in_time_by_the_later_of_what_they_may_take(first_s: float, in_time: bool) -> None:
+    """Its calls may take 1 and 3 s, so it may be sent 6 s after they were, and is sent at 5 or 7 s."""
+    requests = records(REQUEST_FIELDS, [{"end_s": end_s} for end_s in (first_s, 5.0, 9.0)])
+    ones, joins = np.ones(3, np.int64), np.array([[2, 1]])
+    calls: Any = {"previous": np.array([-1, -1, 0]), "joins": joins, "session_id": np.zeros(3, np.int64)}
+    workload = Workload(np.zeros(3), ones, ones, think_s=np.zeros(3), **calls)
+    result = small_result(workload=workload, requests=requests)
+    assert sent_in_time(result, np.array([1.0, 3.0, 1.0])).tolist() == [True, True, in_time]
 
 
 def test_what_a_warm_up_left_unserved_counts_if_it_is_more_than_elsewhere() -> None:

@@ -12,7 +12,7 @@ from framework.metrics.service.crashes import next_tokens_s, recoveries_s
 from framework.metrics.slo import Slo
 from framework.metrics.summary import summarize
 from framework.system.cluster import ClusterSpec, LinkSpec, PoolSpec, RankChoice
-from framework.system.faults import Crash
+from framework.system.faults import Crash, LinkFault
 from framework.system.parallelism import Parallelism
 from framework.system.random_faults import RandomFaults
 from tests.engine.test_faults import GPU, Placed, play, trace
@@ -57,6 +57,13 @@ def test_a_hang_that_outlasts_the_run_is_no_time_in_which_the_instance_was_up(en
     assert found["availability"] == pytest.approx(1 - 3.5 / 14)
     before = Crash(0.25, 1, 3.0, detected_after_s=10.0)  # no request has come by then
     assert summarize(play(engine, trace((0.5, 2, 2)), Placed(), [before]), Slo())["availability"] == 0.5
+
+
+def test_faults_of_networks_are_told_that_had_begun_by_the_last_answer() -> None:
+    links = [LinkFault(0.5, 1, 1.0, 0.5), LinkFault(90.0, 0, 1.0, 0.25)]
+    found = summarize(play("compiled", trace((0, 2, 3)), Placed(), [], links=links), Slo())
+    assert found["link_faults"] == [{"at_s": 0.5, "instance": 1, "for_s": 1.0, "share": 0.5}]
+    assert "slowdowns" not in found
 
 
 @ENGINES

@@ -96,6 +96,9 @@ def test_kv_waits_for_tools_as_long_as_they_run() -> None:
     run = result()
     waits = replace(run.workload, think_s=np.array([0.0, 0.0, 7.0, 6.0, 1.5]))
     assert program_figures(replace(run, workload=waits), COUNTED)["tool_kv_tokens"] == (3 * 6.0 + 5 * 1.5) / 9.0
+    for name in ("arrival_s", "end_s"):
+        run.requests[name] /= 16
+    assert program_figures(replace(run, workload=waits), COUNTED)["tool_kv_tokens"] == (3 * 6.0 + 5 * 1.5) * 16 / 9
 
 
 def test_the_tail_begins_when_nine_tenths_have_ended() -> None:

@@ -90,6 +90,7 @@ def test_a_share_that_no_rate_attains_and_limits_that_all_do() -> None:
     ample = capacity_bound(one, 0.9, 2.0**-31 / SERVICE_S)  # a server that is 2**31 times as fast as it need be
     assert ample.figures(1.0)["capacity_bound"] is None
     assert ample.rate_rps == math.inf
+    assert CapacityBound(0.5, "decodes").figures(0.25)["capacity_share_of_bound"] == 0.5
 
 
 def drawn(seed: int) -> Experiment:

@@ -83,6 +83,7 @@ def test_layers_with_linear_attention(tp: int) -> None:
         found = rule.decode_s(np.array(batch), np.array([10.0, 90_000.0]))
         assert found.tolist() == pytest.approx([3 * expected] * 2)  # whatever the context
     assert (rule.length_limit(), rule.context_limit(np.ones(2)).tolist()) == (4096.0, [np.inf, np.inf])
+    assert rule.copies == 3
 
 
 def test_a_state_is_split_over_heads_of_values_alone() -> None:

@@ -107,6 +107,7 @@ def test_a_share_of_the_requests_is_late_by_times_drawn_by_the_seed() -> None:
     assert 30 < (late_s > 0).sum() < 70
     assert late_s[late_s > 0].mean() == pytest.approx(0.5, rel=0.4)
     assert lateness_s(row, 200, seed=1).tolist() != late_s.tolist()
+    assert lateness_s(row, 200, seed=-1).tolist() == lateness_s(row, 200, seed=2**32 - 1).tolist()
     for none in (StepRow(late_share=0.25), StepRow(late_s=0.5)):
         assert len(lateness_s(none, 200, seed=0)) == 0
 
