@@ -14,11 +14,13 @@ from framework.reference.state import FAILED, PENDING, UNSENT, Instance, Request
 
 
 def break_circle(s: Simulation) -> bool:
-    """Preempt the last-admitted request of a circle, if nothing more is due now. False: there is no circle."""
+    """Preempt a request of a circle, the last admitted of those that were preempted the fewest times, if nothing more
+    is due now. False: there is no circle.
+    """
     circle = find_circle(s)
     held = [r for i in circle for r in held_on(s, i)]
     if held:
-        give_up(s, max(held, key=lambda r: r.admission))
+        give_up(s, min(held, key=lambda r: (r.preemptions, -r.admission)))
     return bool(held)
 
 

@@ -14,7 +14,7 @@ import pytest
 from framework.engine.setup.config import EngineConfig
 from framework.errors import InvariantError
 from framework.metrics.invariants import check_result
-from framework.policy import Plan, Policy
+from framework.policy import Plan, Policy, Preempt, Resume
 from framework.policy.view import Cluster, Request
 from framework.reference import loop
 from framework.result import Result
@@ -113,6 +113,24 @@ def test_no_more_give_way_than_must(engine: str) -> None:
     result = play(engine, [3, 3, 3, 3], 8, Round())
     assert token_times(result) == [[1, 2.75], [1, 4.5], [1, 4.5], [1, 2.75]]
     assert result.requests["preemptions"].tolist() == [0, 0, 0, 1]
+
+
+@ENGINES
+def test_who_was_preempted_before_does_not_give_way_again(engine: str) -> None:
+    """Prompts take two steps. The policy preempts request 1 at 1 s and resumes it at 1.5 s, so it is admitted last, and
+    computed by 3.5 s. Request 0 gives way then: request 1 is copied to instance 0 by 4.5 s. Instance 1 has computed the
+    5 tokens of request 0 three steps later.
+    """
+
+    class Preempting(Round):
+        tick_s = 0.5
+
+        def on_tick(self, cluster: Cluster) -> list[Preempt | Resume]:
+            return {0.5: [Preempt(1)], 1.5: [Resume(1)]}.get(cluster.now_s, [])
+
+    result = play(engine, [4, 4], 6, Preempting(), token_budget=2)
+    assert token_times(result) == [[2, 7.5], [3.5, 5.5]]
+    assert result.requests["preemptions"].tolist() == [1, 1]
 
 
 @ENGINES

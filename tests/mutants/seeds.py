@@ -1532,8 +1532,14 @@ MUTANTS = (
     Mutant(
         "the first of a circle gives way",
         "roles/circles.py",
-        "q.admission > s.requests[last].admission",
-        "q.admission < s.requests[last].admission",
+        "return bool(q.admission > o.admission)",
+        "return bool(q.admission < o.admission)",
+    ),
+    Mutant(
+        "who has given way gives way again",
+        "roles/circles.py",
+        "if q.preemptions != o.preemptions:",
+        "if False:",
     ),
     Mutant(
         "a circle is looked for before all have scheduled",

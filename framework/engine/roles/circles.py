@@ -35,7 +35,7 @@ from framework.engine.roles.inventory import drop_marked
 
 @inner
 def break_circle(s: State) -> bool:
-    """Preempt the last-admitted request of a circle, if nothing more is due now; whether there was one."""
+    """Preempt a request of a circle if nothing more is due now; whether there was one."""
     if not nothing_is_due(s):
         return False
     s.sim.kind = SCHEDULE  # all steps due now have ended, and all possible steps have started
@@ -48,12 +48,21 @@ def break_circle(s: State) -> bool:
         while r >= 0:
             q = s.requests[r]
             is_held = s.instances[q.instance].marked and q.state != PREFILLING
-            if is_held and (last < 0 or q.admission > s.requests[last].admission):
+            if is_held and (last < 0 or _gives_way(s, r, last)):
                 last, target, behind = r, i, before
             before, r = r, q.next
     wait_no_more(s, target, behind)
     _give_up(s, last, target)
     return True
+
+
+@inner
+def _gives_way(s: State, r: int, other: int) -> bool:
+    """Whether r gives way rather than another one: it was preempted less often, or as often and admitted later."""
+    q, o = s.requests[r], s.requests[other]
+    if q.preemptions != o.preemptions:
+        return bool(q.preemptions < o.preemptions)
+    return bool(q.admission > o.admission)
 
 
 @inner
