@@ -10,11 +10,12 @@ import pytest
 
 from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
+from framework.load import Load
 from framework.metrics.invariants import check_result
 from framework.policy import Aggregated, Cluster, Request, Retain
 from framework.result import Result
 from framework.simulate import simulate
-from framework.system.cluster import mixed
+from framework.system.cluster import ClusterSpec, mixed
 from framework.system.gpu import Gpu
 from framework.timing.table import StepRow
 from framework.workload import Workload
@@ -58,6 +59,9 @@ def played(
     kv_tokens: int,
     instances: int = 1,
     link_bytes_s: float | None = None,
+    joins: list[tuple[int, int]] | None = None,
+    load: Load | None = None,
+    spec: ClusterSpec | None = None,
     **options: Any,
 ) -> Result:
     """Steps of 1 s on instances with room for so many tokens each."""
@@ -68,6 +72,7 @@ def played(
         previous=np.array([call.after for call in calls]),
         think_s=np.array([call.think_s for call in calls]),
         session_id=np.array([call.session for call in calls]),
+        joins=None if joins is None else np.array(joins),
         **prefixes([call.names for call in calls], 1),
     )
     config = EngineConfig(
@@ -78,8 +83,8 @@ def played(
         implementation=engine,
         **{"watermark": 0.0, **options},
     )
-    cluster = mixed(instances, GPU, link_bandwidth_bytes_s=link_bytes_s)
-    result = simulate(workload, cluster, MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy)
+    cluster = spec or mixed(instances, GPU, link_bandwidth_bytes_s=link_bytes_s)
+    result = simulate(workload, cluster, MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy, load=load)
     check_result(result)
     return result
 
