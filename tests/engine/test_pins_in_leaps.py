@@ -8,8 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
-
 from framework.engine.kv.prefix_tiers import PrefixStores, Tier
 from framework.load import Open, Patience
 from framework.policy import Cluster, Request, Retain
@@ -58,8 +56,9 @@ def test_a_prefetch_is_due_before_a_client_gives_up_at_that_time(engine: Engine)
     assert policy.queued == [1]
 
 
-# One decodes from 0 s on and has a block more each second: two in ten at first, so that six of sixteen are free at 1 s.
-# Ten are cached then: four of a first call, whose rank is the lowest, and six of another. From 7 s on one goes a second.
+# One decodes from 0 s on and has a block more each second: two in ten at first, so that six of sixteen are free at
+# 1 s. Ten are cached then: four of a first call, whose rank is the lowest, and six of another. From 7 s on one goes a
+# second.
 # The last comes late, since a run of decodes ends where what counts does: with the last arrival.
 GROWING = [
     Call(0.0, named(1, 4), 1, session=0),
@@ -71,7 +70,7 @@ LAST = Call(30.0, named(5, 1), 1)
 
 @both
 def test_what_decodes_has_evicted_others_before_a_pin_ends(engine: Engine) -> None:
-    """Three of the six have gone by 9.5 s, when the pin of the four ends. They go from then on: three of six are left."""
+    """Three of the six have gone by 9.5 s, when the pin of the four ends. Those go from then on: three of six stay."""
     calls = [*GROWING, Call(9.75, named(2, 5), 1), LAST]
     result = played(calls, Keeps({0: Retain(8.5, rank=-1)}), engine, 18)
     assert result.requests["cached_tokens"].tolist() == [0, 0, 0, 3, 0]
@@ -79,9 +78,9 @@ def test_what_decodes_has_evicted_others_before_a_pin_ends(engine: Engine) -> No
 
 @both
 def test_what_decodes_has_evicted_others_before_a_load_ends(engine: Engine) -> None:
-    """Two of the four go at 7 and 8 s. They are loaded from 8.5 to 11.5 s, in place of two of the six. Three more of the
-    six have gone by then. Of the four, which are not pinned from then on, one goes at 12 s. Another call finds one of the
-    six, and loads the second of its blocks with its step.
+    """Two of the four go at 7 and 8 s. They are loaded from 8.5 to 11.5 s, in place of two of the six. Three more of
+    the six have gone by then. Of the four, which are not pinned from then on, one goes at 12 s. Another call finds one
+    of the six, and loads the second of its blocks with its step.
     """
     slow = PrefixStores({"host": Tier(bandwidth_bytes_s=MODEL.kv_bytes_per_token / 1.5)}, layer_wise=False)
     calls = [*GROWING, Call(11.75, named(2, 3), 1), LAST]
@@ -105,8 +104,8 @@ class Apart(Keeps):
 
 @both
 def test_a_pin_that_comes_late_yields_to_what_waits_for_room(engine: Engine) -> None:
-    """The KV of the first comes free in the schedule at 4 s, and is pinned after it. Nothing runs there then: the second
-    is on its way, and the third waits for seven of eight blocks.
+    """The KV of the first comes free in the schedule at 4 s, and is pinned after it. Nothing runs there then: the
+    second is on its way, and the third waits for seven of eight blocks.
     """
     calls = [Call(0.0, named(1, 2), 2), Call(0.0, named(2, 3), 3), Call(0.0, named(3, 7), 2)]
     spec = disaggregated(2, 1, GPU, link_bandwidth_bytes_s=MODEL.kv_bytes_per_token, link_sharing="fifo")
