@@ -126,7 +126,8 @@ def test_who_was_preempted_before_does_not_give_way_again(engine: str) -> None:
         tick_s = 0.5
 
         def on_tick(self, cluster: Cluster) -> list[Preempt | Resume]:
-            return {0.5: [Preempt(1)], 1.5: [Resume(1)]}.get(cluster.now_s, [])
+            answers: dict[float, list[Preempt | Resume]] = {0.5: [Preempt(1)], 1.5: [Resume(1)]}
+            return answers.get(cluster.now_s, [])
 
     result = play(engine, [4, 4], 6, Preempting(), token_budget=2)
     assert token_times(result) == [[2, 7.5], [3.5, 5.5]]
