@@ -170,7 +170,7 @@ def _show(results: Results, plan: Plan, arguments: Arguments) -> None:
         console.print(_table(table, core, plan.challenger))
         for one in table:
             if one.policy == plan.challenger:
-                console.print(f"{one.policy}: {sentences(one, core)}", markup=False, highlight=False)
+                console.print(f"{one.policy}: {' '.join(sentences(one, core))}", markup=False, highlight=False)
     if (path := arguments.path("page")) is not None:
         renew(path, text)
     tell(f"results in {plan.out}")

@@ -102,8 +102,8 @@ def _cell(standing: Standing, name: str, cell: Played) -> str:
 
 
 def _systems(table: Sequence[Standing], cells: Mapping[str, Played]) -> str:
-    lines = [f"- `{one.policy}`: {sentences(one, cells)}" for one in table]
-    return "\n".join(["## System by system", "", *(line for text in lines for line in _wrapped(text)), ""])
+    rows = [[f"`{one.policy}`", *sentences(one, cells)] for one in table]
+    return "## System by system\n\n" + _markdown(("policy", "where it is best", "why it loses"), rows, "lll")
 
 
 def _others(cells: Mapping[str, Played]) -> str:

@@ -30,9 +30,9 @@ def spoken(cell: str) -> str:
     return _NAMES.get(load, load) + comma + setup
 
 
-def sentences(standing: Standing, cells: Mapping[str, Played]) -> str:
-    """Both sentences."""
-    return f"{_best(standing, cells)} {_worst(standing, cells)}"
+def sentences(standing: Standing, cells: Mapping[str, Played]) -> tuple[str, str]:
+    """Where it is best, and why it loses."""
+    return _best(standing, cells), _worst(standing, cells)
 
 
 def _best(standing: Standing, cells: Mapping[str, Played]) -> str:
