@@ -29,96 +29,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framework.checks import Share, checked
-from framework.compiler.decorators import compiled
 from framework.engine.parallel.sm_sharing import Percent
 from framework.engine.setup.config import Batching
 from framework.policy import Action, Aggregated, Plan, Preempt, Resume
 from framework.policy.rules import PREFILL_RULES
 from framework.policy.view import Cluster, Floats, Integers, Request
-from framework.timing.estimate import StepTimes, chunked_s, prefill_alone_s
-from framework.timing.table import StepTables
 from policies._on_time import SOON_S, on_time_first
+from policies._step_limits import LOST, largest_chunk, longest_step_s, prefill_s, under_way
 from policies._stepping_aside import stepping_aside
 
-_CHUNK = 64  # tokens: the smallest chunk, and the unit of chunks
 _SLOWER = 1.15  # factor on prefills alone, by which prompts are expected to take longer next to decodes
 _SPARE = 1.4  # factor by which the prefill stream must be faster than the prompts in time need
 _SHORTEST, _LONGEST = 0.7, 4.0  # bounds of a step, in TPOT limits of the decode that sets it
-_LOST = 10.0  # a decode that many TPOT limits behind has missed its own
 _BUSY = 0.4  # share of the time that prefills take, from which on none is computed again
 _LATELY_S = 30.0  # the time constant of that share
 _LATE_KEY_S = 1e9  # added to the due time of a prompt that would be late
 _LEAST_PERCENT = 10  # of the SMs that a prefill stream has
-
-
-@compiled
-def under_way(times: StepTimes, i: int, prompts: Integers, rest: int, most: int) -> tuple[float, int]:
-    """The seconds of what is left of prompts under way on i, and the tokens of the first of them that are computed.
-
-    `prompts` are their lengths, in order, of which `rest` tokens are left in all, behind those that are computed.
-    """
-    tables, computed = StepTables(times.rows, times.data), max(prompts.sum() - rest, 0)
-    seconds, prefix = 0.0, -1
-    for k in range(len(prompts)):
-        done = min(computed, prompts[k])
-        computed -= done
-        if done < prompts[k]:
-            seconds += prefill_alone_s(tables, times.pools[i], times.stages[i], done, prompts[k], most)
-            prefix = done if prefix < 0 else prefix
-    return seconds, max(prefix, 0)
-
-
-@compiled
-def largest_chunk(
-    times: StepTimes, i: int, prefix: int, decodes: int, context: int, limit_s: float, most: int
-) -> tuple[int, float]:
-    """The prompt tokens after `prefix`, a multiple of `_CHUNK` up to `most`, of the longest step of i in `limit_s`, and
-    the share of a prefill's speed at which that step computes them.
-    """
-    low, high = 1, max(most // _CHUNK, 1)
-    prompt = np.array([[prefix], [most]])
-    while low < high:
-        middle = (low + high + 1) // 2
-        if chunked_s(times, i, prompt, middle * _CHUNK, decodes, context, context // decodes) <= limit_s:
-            low = middle
-        else:
-            high = middle - 1
-    chunk = low * _CHUNK
-    step_s = chunked_s(times, i, prompt, chunk, decodes, context, context // decodes)
-    return chunk, chunked_s(times, i, prompt, chunk, 0, 0, 0) / step_s
-
-
-@compiled
-def longest_step_s(
-    ids: Integers,
-    generated: Integers,
-    arrival_s: Floats,
-    first_token_s: Floats,
-    ttft_s: Floats,
-    tpot_s: Floats,
-    now_s: float,
-    margin: float,
-    bounds: tuple[float, float],
-) -> float:
-    """The longest step that decodes `ids` allow, which have `generated` tokens; inf if none has a limit to keep.
-
-    The other columns are of all requests, shapes (N,). `bounds` are those of a decode's part, in its TPOT limits.
-    """
-    limit_s = np.inf
-    for k in range(len(ids)):
-        r = ids[k]
-        left_s = first_token_s[r] + generated[k] * tpot_s[r] - now_s
-        if first_token_s[r] <= arrival_s[r] + ttft_s[r] and left_s > -_LOST * tpot_s[r]:
-            allowed_s = min(max(margin * left_s, bounds[0] * tpot_s[r]), bounds[1] * tpot_s[r])
-            limit_s = min(limit_s, allowed_s)
-    return limit_s
-
-
-@compiled
-def prefill_s(times: StepTimes, i: int, tokens: int, most: int) -> float:
-    """Seconds in which i prefills so many tokens, alone, from the first on."""
-    tables = StepTables(times.rows, times.data)
-    return prefill_alone_s(tables, times.pools[i], times.stages[i], 0, tokens, most)
 
 
 class Apex(Aggregated):
@@ -274,7 +200,7 @@ class Apex(Aggregated):
         requests, tpot_s = cluster.requests, self.tpot_s[ids]
         first_s = requests.first_token_s[ids]
         behind_s = cluster.now_s - first_s - requests.generated(ids) * tpot_s
-        return np.asarray((first_s > requests.arrival_s[ids] + self.ttft_s[ids]) | (behind_s > _LOST * tpot_s))
+        return np.asarray((first_s > requests.arrival_s[ids] + self.ttft_s[ids]) | (behind_s > LOST * tpot_s))
 
     def _again_until_s(self, decoding: Integers, instance: int, cluster: Cluster) -> Floats:
         """Until when each decode can be computed again and keep its limit on TPOT; inf if one is missed for good."""

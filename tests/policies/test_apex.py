@@ -11,7 +11,8 @@ from framework.engine.parallel.sm_sharing import Sharing
 from framework.policy import Cluster, Plan
 from framework.timing.table import StepRow
 from policies._on_time import on_time_first
-from policies.apex import Apex, under_way
+from policies._step_limits import under_way
+from policies.apex import Apex
 from policies.chunked import Chunked
 from tests.helpers.by_hand import fleet, play
 from tests.helpers.scenarios import prefixes
