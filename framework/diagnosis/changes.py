@@ -23,6 +23,7 @@ from framework.diagnosis.phase_times import (
     prefill_faster,
     unchanged,
     without_host,
+    without_work_between,
 )
 from framework.engine.durations.speculation import Speculation
 from framework.engine.kv.prefix_tiers import Tier
@@ -83,9 +84,10 @@ def contexts_are_fast(experiment: Experiment, seen: Seen) -> Experiment:
 def host_is_free(experiment: Experiment, seen: Seen) -> Experiment | None:
     """Remove the server's work in addition to the kernels of steps."""
     rows = [experiment.timing.row(experiment.model, pool.gpu, pool.parallelism) for pool in laid_out(experiment).pools]
-    if all(without_host(row) == row for row in rows):
+    change = without_host if experiment.engine.asynchronous else without_work_between
+    if all(change(row) == row for row in rows):
         return None
-    return _retimed(experiment, {}, without_host)
+    return _retimed(experiment, {}, change)
 
 
 def _retimed(experiment: Experiment, of_role: dict[str, RowChange], otherwise: RowChange) -> Experiment:

@@ -83,6 +83,11 @@ def without_host(row: StepRow) -> StepRow:
     return _scaled(row, _HOST, 0.0)
 
 
+def without_work_between(row: StepRow) -> StepRow:
+    """As `without_host`, where the host works between steps: `base_s` has its work too, and `host_s` says how much."""
+    return replace(without_host(row), base_s=max(row.base_s - row.host_s, 0.0), between_sequence_s=0.0)
+
+
 def _scaled(row: StepRow, names: tuple[str, ...], factor: float) -> StepRow:
     def times(value: float | Curve) -> float | Curve:
         return factor * value if isinstance(value, float | int) else value.times(factor)

@@ -55,7 +55,9 @@ def _clusters(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
     spare = settings.get("cluster.spare", 0)
     counts = _counts(settings, experiment)
     for name, count in counts.items():
-        acts_on = {"prefill": ("prefill", "order", "routing"), "decode": _OF_DECODE}.get(name, (_ANY,))
+        acts_on = {"prefill": ("prefill", "order", "routing", "failures"), "decode": (*_OF_DECODE, "failures")}.get(
+            name, (_ANY,)
+        )
         more = max(1, round(count / 4))
         yield Remedy(_counted(settings, counts | {name: count + more}), acts_on)
         if more < count:
@@ -200,6 +202,10 @@ def _mechanisms(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:
                 yield Remedy({"cluster.rank_choice": choice}, ("ranks",))
     if experiment.workload.has_prefixes and not engine.prefix_cache:
         yield Remedy({"engine.prefix_cache": True}, ("prefill", "memory"))
+    if settings.get("engine.asynchronous") is False:
+        yield Remedy({"engine.asynchronous": True}, ("host",))
+    if settings.get("engine.faults.crashes") and settings.get("engine.faults.recovery") != "restore":
+        yield Remedy({"engine.faults.recovery": "restore"}, ("failures",))
 
 
 def _formats(settings: Settings, experiment: Experiment) -> Iterator[Remedy]:

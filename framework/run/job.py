@@ -29,6 +29,8 @@ from framework.run.compose import AUTO, compose
 from framework.run.output import tables_of, write, write_summary
 from framework.run.run_key import run_key
 from framework.run.store import Record, Store
+from framework.timing.calibration_terms import SERVER_TERMS
+from framework.timing.measured import Measured
 from framework.timing.uncertainty.widths import Width, width_of
 
 _LONGEST_SLO_S = 600.0
@@ -157,6 +159,7 @@ def parts_of(config: DictConfig) -> tuple[Objective, Experiment]:
         limit = getattr(experiment.slo, name)
         if limit is not None and limit > _LONGEST_SLO_S:
             warn_once(f"WARNING: slo.{name} is {limit:g} s; is it meant in milliseconds? Nearly every request keeps it")
+    _warn_of_unused_terms(experiment)
     for pool in experiment.cluster.pools:
         if pool.ranks > 1:
             seats, tokens = experiment.engine.seats_of(pool), experiment.engine.budget_of(pool)
@@ -165,6 +168,23 @@ def parts_of(config: DictConfig) -> tuple[Objective, Experiment]:
                 f" engine.token_budget are of each: {seats:,} seats and {tokens:,} tokens a step in all"
             )
     return objective, experiment
+
+
+def _warn_of_unused_terms(experiment: Experiment) -> None:
+    """Tell of times of the server that the command line gives and the step times do not take."""
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    names = [override.partition("=")[0].lstrip("+") for override in given]
+    terms = [name for name in names if name.removeprefix("server.") in SERVER_TERMS and name.startswith("server.")]
+    timing, pools = experiment.timing, experiment.cluster.pools
+    if not terms:
+        return
+    if not isinstance(timing, Measured):
+        warn_once(f"note: {', '.join(terms)} counts for nothing: only timing=measured has a server")
+    elif all(timing.is_fitted(experiment.model, pool.gpu, pool.parallelism) for pool in pools):
+        warn_once(
+            f"note: {', '.join(terms)} counts for nothing: step times are fitted to whole servers;"
+            " timing.calibrated=false makes them of kernels and the server's terms"
+        )
 
 
 def _measured(config: DictConfig, objective: Objective, experiment: Experiment, directory: Path | None) -> Measurement:

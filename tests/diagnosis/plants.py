@@ -22,6 +22,7 @@ _AFFINE = (
 
 
 _ROOFLINE = ("timing=roofline", "server=none", "predictor=none")  # which knows GPUs that share the work
+_KERNELS = ("timing=measured", "timing.calibrated=false", "gpu=h100", "server=none", "predictor=none")
 _BLOCK = 16  # tokens of a block of prompts
 
 
@@ -167,6 +168,13 @@ PLANTS = {
             *("engine.speculation.acceptance=0", "engine.speculation.draft_cost=0.1", "slo.tpot_s=0.016"),
         ),
         steady(200, 4.0, 200, 100),
+    ),
+    "a host that decodes wait for": Plant(
+        "host",
+        "engine.asynchronous=true",
+        ("policy=chunked", "cluster.instances=1", "server.host_s=0.02", "slo.tpot_s=0.025"),
+        steady(200, 4.0, 200, 100),
+        _KERNELS,
     ),
     "uneven ranks": Plant(
         "ranks",

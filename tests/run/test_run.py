@@ -295,3 +295,20 @@ def test_an_error_that_an_interrupt_caused_ends_quietly(
 ) -> None:
     finished = run(*faulty, "policy.kind=interrupted", PYTHONPATH=str(tmp_path / "outside"))
     assert (finished.returncode, finished.stdout, finished.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("timing", "said"),
+    [
+        ("timing=roofline", "only timing=measured has a server"),
+        ("timing.calibrated=true", "step times are fitted to whole servers"),
+        ("timing.calibrated=false", ""),
+    ],
+)
+def test_times_of_the_server_that_count_for_nothing_are_told(
+    run: Callable[..., Finished], timing: str, said: str
+) -> None:
+    words = ("policy=chunked", "trace=synthetic", "trace.requests=20", "cluster.instances=1", timing)
+    told = run(*words, "server.host_s=0.05").stderr.partition("with others")[0]
+    assert ("server.host_s" in told) == bool(said)
+    assert said in told
