@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from framework.policy.inspection import Inspection
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+State = Literal["to_come", "queued", "prefilling", "decoding", "suspended", "between", "ended"]
 
 _REQUEST_COLUMNS = (
     *("arrival_s", "input_tokens", "priority", "slo_class", "tenant", "session", "turn", "instance"),
@@ -68,6 +69,7 @@ class Requests:
         rows = read_only(engine.requests)
         for name in _REQUEST_COLUMNS:
             setattr(self, name, rows[name])
+        self._end_s = rows["end_s"]
 
     @cached_property
     def limits(self) -> Limits:
@@ -76,6 +78,34 @@ class Requests:
             none = np.full(len(self.input_tokens), np.inf)
             return Limits(read_only(none), read_only(none))
         return Limits(*map(read_only, self._limits()))
+
+    def age_s(self, ids: Integers) -> Floats:
+        """Seconds since each was sent, also if it has ended; NaN for those yet to arrive."""
+        return self._engine.now_s - self.arrival_s[np.asarray(ids, np.int64)]
+
+    def states(self, ids: Integers) -> list[State]:
+        """Where each is: `queued`, `prefilling` or `decoding` if it is in that list of an instance, `suspended` by the
+        policy, `to_come` or `ended`.
+
+        `between`: in none of these. It is asked about, its KV is on its way or in host memory, or it waits at the
+        gateway, for an instance, or for its client. Raises IndexError for an unknown number, and ValueError where the
+        hook sees reports, which hold no lists.
+        """
+        ids, engine = np.asarray(ids, np.int64), self._engine
+        if np.any(ids < 0):
+            raise IndexError("no request has that number")
+        have_ended = ~np.isnan(self._end_s[ids])
+        homes = np.unique(self.instance[ids])
+        listed: dict[int, State] = {}
+        for i in homes[homes >= 0].tolist():
+            listed |= dict.fromkeys(engine.queued(i).tolist(), "queued")
+            listed |= dict.fromkeys(engine.prefilling(i).tolist(), "prefilling")
+            listed |= dict.fromkeys(engine.decoding(i).tolist(), "decoding")
+        listed |= dict.fromkeys(engine.suspended.tolist(), "suspended")
+        return [
+            "ended" if ended else "to_come" if to_come else listed.get(r, "between")
+            for r, ended, to_come in zip(ids.tolist(), have_ended, np.isnan(self.arrival_s[ids]), strict=True)
+        ]
 
     def generated(self, ids: Integers) -> Integers:
         """Tokens emitted so far."""
@@ -126,6 +156,16 @@ class Request:
     def arrival_s(self) -> float:
         """When it was sent, in seconds of the run."""
         return float(self._requests.arrival_s[self.id])
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was sent."""
+        return float(self._requests.age_s(np.asarray([self.id]))[0])
+
+    @property
+    def state(self) -> State:
+        """Where it is, as `cluster.requests.states` tells it: `between` while a hook is asked where it goes."""
+        return self._requests.states(np.asarray([self.id]))[0]
 
     @property
     def input_tokens(self) -> int:

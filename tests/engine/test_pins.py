@@ -12,7 +12,7 @@ from framework.engine.setup.config import EngineConfig
 from framework.errors import PolicyError
 from framework.load import Load
 from framework.metrics.invariants import check_result
-from framework.policy import Aggregated, Cluster, Request, Retain
+from framework.policy import Aggregated, Cluster, Request, Retain, SetRole
 from framework.result import Result
 from framework.simulate import simulate
 from framework.system.cluster import ClusterSpec, mixed
@@ -79,9 +79,8 @@ def played(
         kv_tokens=kv_tokens,
         block_tokens=1,
         prefix_cache=True,
-        batching="unified",
         implementation=engine,
-        **{"watermark": 0.0, **options},
+        **{"watermark": 0.0, "batching": "unified", **options},
     )
     cluster = spec or mixed(instances, GPU, link_bandwidth_bytes_s=link_bytes_s)
     result = simulate(workload, cluster, MODEL, RowTiming({"g": StepRow(base_s=1.0)}), config, policy, load=load)
@@ -177,6 +176,42 @@ def test_blocks_of_a_lower_rank_go_first(engine: Engine) -> None:
         for name, given in answers.items()
     }
     assert left == {"use": [2, 4], "second": [4, 2], "first": [4, 2]}
+
+
+@both
+def test_a_block_has_no_rank_of_one_that_was_evicted(engine: Engine) -> None:
+    """The four of the first have the lowest rank, and go for the eight of the third. Four more go for those of the
+    fourth: of the second, which are older than those of the third.
+    """
+    calls = [*(Call(2.0 * k, named(k + 1, tokens), 1) for k, tokens in enumerate((4, 4, 8, 4)))]
+    left = [
+        played([*calls, Call(9.0, named(program, 9), 1)], Keeps({0: Retain(rank=-1)}), engine, 12) for program in (2, 3)
+    ]
+    assert [int(result.requests["cached_tokens"][4]) for result in left] == [0, 8]
+
+
+class Draining(Keeps):
+    """Has all calls on instance 0, and switches it off at 1.5 s."""
+
+    tick_s = 1.5
+    changes_roles = True
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        return 0
+
+    def on_tick(self, cluster: Cluster) -> list[SetRole]:
+        return [SetRole(0, "off")] if cluster.now_s == 1.5 else []
+
+
+@both
+def test_an_instance_that_goes_off_pins_nothing(engine: Engine) -> None:
+    """The first ends at 3 s. What decodes beside it has all ten blocks at 9 s, and needs no pin to be broken."""
+    calls = [Call(0.0, named(1, 4), 3), Call(0.0, named(2, 2), 9)]
+    answers = {0: Retain(math.inf)}
+    kept = played(calls, Keeps(answers), engine, 10)
+    off = played(calls, Draining(answers), engine, 10, instances=2)
+    assert [result.requests["end_s"].tolist() for result in (kept, off)] == 2 * [[3.0, 9.0]]
+    assert [int(result.instances["pins_broken"][0]) for result in (kept, off)] == [1, 0]
 
 
 @both

@@ -56,9 +56,8 @@ def test_a_prefetch_is_due_before_a_client_gives_up_at_that_time(engine: Engine)
     assert policy.queued == [1]
 
 
-# One decodes from 0 s on and has a block more each second: two in ten at first, so that six of sixteen are free at
-# 1 s. Ten are cached then: four of a first call, whose rank is the lowest, and six of another. From 7 s on one goes a
-# second.
+# One decodes from 0 s on and has a block more each second: two at first, so that six of eighteen are free at 1 s. Ten
+# are cached then: four of a first call, whose rank is the lowest, and six of another. From 7 s on one goes a second.
 # The last comes late, since a run of decodes ends where what counts does: with the last arrival.
 GROWING = [
     Call(0.0, named(1, 4), 1, session=0),
@@ -70,7 +69,7 @@ LAST = Call(30.0, named(5, 1), 1)
 
 @both
 def test_what_decodes_has_evicted_others_before_a_pin_ends(engine: Engine) -> None:
-    """Three of the six have gone by 9.5 s, when the pin of the four ends. Those go from then on: three of six stay."""
+    """Three of the six have gone by 9.5 s, when the pin of the four ends. They go from then on, and three are left."""
     calls = [*GROWING, Call(9.75, named(2, 5), 1), LAST]
     result = played(calls, Keeps({0: Retain(8.5, rank=-1)}), engine, 18)
     assert result.requests["cached_tokens"].tolist() == [0, 0, 0, 3, 0]
@@ -116,3 +115,23 @@ def test_a_pin_that_comes_late_yields_to_what_waits_for_room(engine: Engine) -> 
     assert [run.requests["transfer_end_s"].tolist() for run in runs] == 2 * [[3.0, 6.0, 15.0]]
     assert [run.instances["pins_broken"][2] for run in runs] == [0, 1]
     assert runs[0].instances["kv_block_s"].tolist() == runs[1].instances["kv_block_s"].tolist()
+
+
+@both
+def test_what_decodes_breaks_a_pin_that_began_after_its_run_of_steps(engine: Engine) -> None:
+    """The KV of the first comes free in the schedule at 3 s, and is pinned after it, while four of twelve are left."""
+    calls = [Call(0.0, named(1, 4), 3), Call(0.0, named(2, 2), 11), LAST]
+    result = played(calls, Keeps({0: Retain(math.inf)}), engine, 12, asynchronous=True)
+    assert result.requests["end_s"].tolist()[:2] == [3.0, 11.0]
+    assert result.instances["pins_broken"].tolist() == [1]
+
+
+@both
+def test_who_waits_is_admitted_once_a_pin_is_broken(engine: Engine) -> None:
+    """Prompts go before decodes. At 3 s what decodes needs a fifth block of ten, of which six are pinned: the next
+    step, at 4 s, is that of a prompt of four.
+    """
+    calls = [Call(0.0, named(1, 6), 1), Call(0.0, named(2, 2), 8), Call(1.5, named(3, 4), 1), LAST]
+    result = played(calls, Keeps({0: Retain(math.inf)}), engine, 10, batching="prefill_first")
+    assert result.instances["pins_broken"].tolist() == [1]
+    assert result.requests["start_s"].tolist() == [0.0, 0.0, 4.0, 30.0]

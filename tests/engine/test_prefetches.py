@@ -57,6 +57,69 @@ def test_a_call_finds_what_was_prefetched(engine: Engine, answer: Any, start_s: 
 
 
 @both
+def test_a_call_waits_for_its_load_though_it_has_room(engine: Engine) -> None:
+    calls = [EVICTED[0], Call(1.0, named(2, 12), 1), EVICTED[2]]
+    result = played(calls, Keeps({0: Retain(prefetch_s=8.5)}), engine, 12, prefix_stores=HOST)
+    assert (result.requests["start_s"][2], result.requests["end_s"][2]) == (10.5, 11.5)
+
+
+@both
+def test_a_call_does_not_wait_for_a_load_elsewhere(engine: Engine) -> None:
+    """Four blocks of each of two programs are loaded from 5 to 9 s, on the instances where they were. The next call of
+    the first goes to the other at 6 s.
+    """
+    pool = PrefixStores({"pool": Tier(bandwidth_bytes_s=MODEL.kv_bytes_per_token, shared=True)}, layer_wise=False)
+
+    class Own(Elsewhere):
+        def prefetch(self, request: Request, cluster: Cluster) -> int:
+            return request.id
+
+        def route_prefill(self, request: Request, cluster: Cluster) -> int:
+            return int(request.id in (1, 3, 4))
+
+    calls = [
+        *(Call(0.0, named(1 + k, 4), 1, session=k) for k in (0, 1)),
+        *(Call(1.0, named(3 + k, 12), 1) for k in (0, 1)),
+        Call(2.0, named(1, 5), 1, after=0, think_s=5.0, session=0),
+        Call(9.5, named(5, 1), 1),
+    ]
+    answers = {k: Retain(math.inf, prefetch_s=4.0) for k in (0, 1)}
+    result = played(calls, Own(answers, 0), engine, 12, instances=2, prefix_stores=pool)
+    assert (result.requests["start_s"][4], result.requests["end_s"][4]) == (6.0, 11.0)
+
+
+@both
+def test_what_is_loaded_is_cached_once(engine: Engine) -> None:
+    """Six blocks are loaded from 5 to 11 s. Another call has read two of them by 9 s and has computed the third. 18 of
+    20 blocks are evictable at 13 s: these six, 11 that six and three others have left of 20, and that of a call that
+    ends.
+    """
+    slow = PrefixStores({"host": Tier(bandwidth_bytes_s=MODEL.kv_bytes_per_token)}, layer_wise=False)
+    calls = [
+        Call(0.0, named(1, 6), 1, session=0),
+        Call(1.0, named(2, 20), 1),
+        Call(6.0, named(1, 3), 1),
+        *(Call(at_s, named(3, 1), 1) for at_s in (12.0, 14.0)),
+    ]
+    policy = Keeps({0: Retain(0.0, prefetch_s=4.0)})
+    result = played(calls, policy, engine, 20, prefix_stores=slow)
+    assert result.requests["end_s"].tolist() == [1.0, 2.0, 9.0, 13.0, 15.0]
+    assert policy.asked[3] == (3, 13.0, 18)
+
+
+@both
+def test_nothing_is_loaded_on_an_instance_that_is_down(engine: Engine) -> None:
+    """The prefetch is due at 5 s. Instance 1 is down from 4.5 to 5.5 s, and is there for the next call."""
+    pool = PrefixStores({"pool": Tier(bandwidth_bytes_s=4 * MODEL.kv_bytes_per_token, shared=True)}, layer_wise=False)
+    ends_s = []
+    for crashes in ([], [Crash(4.5, 1, 1.0)]):
+        policy, faults = Elsewhere({0: Retain(prefetch_s=4.0)}, 1), FaultSchedule(crashes=crashes)
+        result = played(EVICTED, policy, engine, 8, instances=2, prefix_stores=pool, faults=faults)
+        ends_s.append(float(result.requests["end_s"][2]))
+    assert ends_s == [11.0, 12.0]
+
+
+@both
 def test_loads_follow_one_another(engine: Engine) -> None:
     calls = [
         Call(0.0, named(1, 4), 1, session=0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,7 @@ from framework.reference.hooks.base import Hooks
 from framework.reference.inspection import INSTANCE_COLUMNS, ReferenceInspection
 from framework.reference.inspection import REQUEST_COLUMNS as COLUMNS_OF_REQUESTS
 from framework.reference.simulation import Simulation
-from framework.reference.state import FINISHED, Instance, Request
+from framework.reference.state import FINISHED, PENDING, Instance, Request
 from framework.system.cluster import PoolSpec
 from framework.system.faults import Recovery
 from tests.helpers.compiled_rules import COMPILED_ADMIT, COMPILED_PARAMS, COMPILED_ROUTES, InterpretedRules
@@ -507,7 +508,23 @@ def rest_in_simulation(s: Simulation, asked: int) -> tuple[Any, ...]:
     more = [[float(_OF_INSTANCE[name](i)) for i in s.instances] for name in MORE_COLUMNS]
     about = [[float(_OF_REQUEST[name](r)) for name in REQUEST_COLUMNS] for r in _listed(s)]
     suspended = [r.id for r in s.requests if r.suspended]
-    return prefilling, queued, suspended, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
+    whole = suspended, states_in_simulation(s)
+    return prefilling, queued, whole, residents_in_simulation(s), *times_in_simulation(s, asked), more, about
+
+
+def states_in_simulation(s: Simulation) -> list[tuple[str, float]]:
+    """Where each request is, and its age; -1 while it is to come."""
+    places = {
+        "queued": {r for i in s.instances for _, _, r in [*i.waiting, *i.inbox]},
+        "prefilling": {r for i in s.instances for r in i.prefilling},
+        "decoding": {r for i in s.instances for r in i.running},
+        "suspended": {r for r in s.requests if r.suspended},
+        "to_come": {r for r in s.requests if math.isnan(r.arrival_s)},
+        "ended": {r for r in s.requests if r.state != PENDING},
+    }
+    names = [[name for name, there in places.items() if r in there] for r in s.requests]
+    ages_s = [-1.0 if math.isnan(r.arrival_s) else s.now_s - r.arrival_s for r in s.requests]
+    return [(there[-1] if there else "between", age_s) for there, age_s in zip(names, ages_s, strict=True)]
 
 
 _OF_INSTANCE = {name: value for name, _, value in INSTANCE_COLUMNS}
@@ -773,7 +790,11 @@ def rest_in_cluster(cluster: Cluster, asked: int, running: list[int]) -> tuple[A
     more = [getattr(cluster.instances, name).astype(float).tolist() for name in MORE_COLUMNS]
     about = [[float(getattr(cluster.requests, name)[r]) for name in REQUEST_COLUMNS] for r in listed]
     residents = [*zip(*(column.tolist() for column in cluster.residents(cluster.decode)), strict=True)]
-    return prefilling, queued, cluster.suspended.tolist(), residents, *_times(cluster, asked), more, about
+    ids = np.arange(len(cluster.requests.input_tokens))
+    ages_s = np.nan_to_num(cluster.requests.age_s(ids), nan=-1.0).tolist()
+    states = [*zip(cluster.requests.states(ids), ages_s, strict=True)]
+    whole = cluster.suspended.tolist(), states
+    return prefilling, queued, whole, residents, *_times(cluster, asked), more, about
 
 
 def _cached(request: RequestView, cluster: Cluster) -> list[int]:

@@ -15,6 +15,7 @@ from framework.engine.memory.state import ACTION
 from framework.errors import InputError, PolicyError
 from framework.metrics.invariants import check_result
 from framework.policy import (
+    Action,
     Aggregated,
     Cancel,
     Disaggregated,
@@ -31,6 +32,7 @@ from framework.policy import (
     decision,
 )
 from framework.policy.action_rows import ActionRow
+from framework.policy.reports import Views
 from framework.policy.view import Cluster, Instances, Request, Requests
 from framework.result import STATES, Result
 from framework.simulate import simulate
@@ -39,6 +41,7 @@ from framework.system.parallelism import Parallelism
 from policies.ares import Ares
 from servelab.testing.recording import LearnedMean, digest
 from servelab.testing.worlds import CLUSTERS, MODEL, SCENARIOS, TIMING
+from tests.engine.test_pins import Call, Keeps, both, named, played
 
 INSTANCE_COLUMNS = sorted(Instances.__annotations__)
 REQUEST_COLUMNS = sorted(Requests.__annotations__)
@@ -157,6 +160,73 @@ def test_residents_are_those_that_decode_and_those_on_their_way(
     policy = Moving(period_s=0.25)
     check_result(simulate(chosen.workload, CLUSTERS["disaggregated"], MODEL, TIMING, engine, policy, LearnedMean()))
     assert max(moving) > 1
+
+
+class Watched(Keeps):
+    """Notes states and ages at each tick; takes the first off at 1.5 s, and lets it come back at 3.75 s."""
+
+    tick_s = 0.75
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.seen: dict[float, tuple[list[str], list[float]]] = {}
+        self.asked_about: list[tuple[int, str, float]] = []
+
+    def route_prefill(self, request: Request, cluster: Cluster) -> int:
+        self.asked_about.append((request.id, request.state, request.age_s))
+        return 0
+
+    def on_finish(self, request: Request, cluster: Cluster) -> tuple[()]:
+        self.asked_about.append((request.id, request.state, request.age_s))
+        return ()
+
+    def on_tick(self, cluster: Cluster) -> list[Action]:
+        ids = np.arange(4)
+        self.seen[cluster.now_s] = [*cluster.requests.states(ids)], cluster.requests.age_s(ids).tolist()
+        with pytest.raises(IndexError):
+            cluster.requests.states(np.array([0, 4]))
+        with pytest.raises(IndexError, match="no request has that number"):
+            cluster.requests.states(np.array([-1]))
+        actions: dict[float, list[Action]] = {1.5: [Preempt(0)], 3.75: [Resume(0)]}
+        return actions.get(cluster.now_s, [])
+
+
+@both
+def test_the_state_and_the_age_of_a_request(engine: Literal["compiled", "reference"]) -> None:
+    """The second has no room beside the first, which decodes from 1 s until the policy takes it off. Its step goes on
+    to 2 s. The second is computed from then to 3 s. The first comes back at 3.75 s, and the third waits for its end.
+    """
+    calls = [
+        Call(at_s, named(1 + k, 6), out) for k, (at_s, out) in enumerate([(0.0, 4), (0.25, 1), (4.0, 1), (9.0, 1)])
+    ]
+    policy = Watched()
+    result = played(calls, policy, engine, 10)
+    seen = {now_s: states for now_s, (states, _) in policy.seen.items()}
+    assert seen[0.75] == ["prefilling", "queued", "to_come", "to_come"]
+    assert seen[1.5] == ["decoding", "queued", "to_come", "to_come"]
+    assert seen[2.25] == ["suspended", "prefilling", "to_come", "to_come"]
+    assert seen[3.0] == ["suspended", "ended", "to_come", "to_come"]
+    assert seen[4.5] == ["prefilling", "ended", "queued", "to_come"]
+    assert seen[5.25] == ["decoding", "ended", "queued", "to_come"]
+    np.testing.assert_array_equal(policy.seen[4.5][1], [4.5, 4.25, 0.5, np.nan])
+    assert result.requests["end_s"].tolist() == [5.75, 3.0, 6.75, 10.0]
+    first, second, third, fourth = ((k, "ended", age_s) for k, age_s in enumerate((5.75, 2.75, 2.75, 1.0)))
+    routed = [(k, "between", 0.0) for k in range(4)]
+    assert policy.asked_about == [*routed[:2], second, routed[2], first, third, routed[3], fourth]
+
+
+def test_the_state_of_a_request_is_in_no_report() -> None:
+    """Who sees reports of instances alone does not know who waits there."""
+
+    class Asks(Aggregated):
+        def route_prefill(self, request: Request, cluster: Cluster) -> int:
+            assert request.age_s == 0.0
+            return len(cluster.requests.states(np.array([0]))) - 1
+
+    chosen = SCENARIOS["roomy"]
+    engine = replace(chosen.engine, views=Views(every_s=0.5))
+    with pytest.raises(ValueError, match="no report holds the requests that wait on an instance"):
+        simulate(chosen.workload, CLUSTERS["mixed"], MODEL, TIMING, engine, Asks())
 
 
 def test_estimates_of_a_request() -> None:
