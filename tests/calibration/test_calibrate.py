@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framework.calibration import fit, optimise
+from framework.calibration import command, fit, optimise
 from framework.calibration.apply import apply, calibrations_of
 from framework.calibration.benchmark_files import Benchmark, read_benchmark
 from framework.calibration.command import main
@@ -389,6 +389,8 @@ def test_what_is_written_is_what_later_runs_take(tmp_path, capsys):
 
 def test_a_dry_run_of_two_files_that_say_nothing_of_their_loads_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(optimise, "_MOVES", 1)  # what it says does not depend on how well the terms are fitted
+    again = command.replay
+    monkeypatch.setattr(command, "replay", lambda *parts: replace(again(*parts), extrapolated=0.25))
     own = own_benchmark(tmp_path, 40)
     files = [csv_file(tmp_path / f"{name}.csv", read_benchmark(own)) for name in ("low", "high")]
     dry = arguments(own, "dry=true", f"out={tmp_path / 'out'}")[1:]
@@ -398,6 +400,7 @@ def test_a_dry_run_of_two_files_that_say_nothing_of_their_loads_writes_nothing(t
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "cache").exists()
     assert "low.csv: 39 requests, closed" in shown
+    assert "25.0% of the simulated time lies in steps larger than what was measured" in shown
     assert shown.count("all, fitted to the other runs") == 2
     assert "2 to 9 in flight" in shown
     assert "never tested: open loops, prompts in the prefix cache" in shown

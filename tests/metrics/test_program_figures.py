@@ -11,8 +11,9 @@ import polars as pl
 import pytest
 
 import servelab
-from framework.metrics.service.programs import program_figures, program_slowdowns
+from framework.metrics.service.programs import _shared_tokens, program_figures, program_slowdowns
 from framework.metrics.service.tail import tail_figures
+from framework.workload import Workload
 from tests.helpers.results import small_result
 from traces.formats.own import write_parquet
 from traces.frame import from_rows
@@ -99,6 +100,14 @@ def test_kv_waits_for_tools_as_long_as_they_run() -> None:
     for name in ("arrival_s", "end_s"):
         run.requests[name] /= 16
     assert program_figures(replace(run, workload=waits), COUNTED)["tool_kv_tokens"] == (3 * 6.0 + 5 * 1.5) * 16 / 9
+
+
+def test_a_prompt_whose_blocks_end_where_those_of_the_call_before_begin_shares_none() -> None:
+    calls: dict[str, Any] = {"previous": np.array([-1, 0]), "session_id": np.zeros(2, np.int64), "think_s": np.zeros(2)}
+    spans = {"hash_ids": np.array([1, 2, 3, 4]), "hash_spans": np.array([[2, 4], [0, 2]]), "hash_block_tokens": 4}
+    workload = Workload(np.zeros(2), np.array([8, 9]), np.ones(2, np.int64), **calls, **spans)
+    assert _shared_tokens(workload).tolist() == [0, 0]
+    assert _shared_tokens(replace(workload, hash_spans=np.array([[0, 2], [0, 2]]))).tolist() == [0, 8]
 
 
 def test_the_tail_begins_when_nine_tenths_have_ended() -> None:

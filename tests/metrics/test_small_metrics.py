@@ -18,7 +18,7 @@ from framework.metrics.figures import METRICS, direction, metric
 from framework.metrics.load_state import _grows_at_last
 from framework.metrics.paper_scores import gaps_of
 from framework.metrics.phases import DecodeClock, _decoding
-from framework.metrics.request_table import _of_the_trace
+from framework.metrics.request_table import _of_the_trace, is_counted
 from framework.metrics.service import crashes, pacing
 from framework.metrics.service.by_position import _edges, _with_gaps
 from framework.metrics.service.cancellations import cancellations
@@ -30,6 +30,7 @@ from framework.metrics.slowdown import alone_s
 from framework.metrics.statistics import _resampled, _resamples, compare
 from framework.metrics.summary import git_revision
 from framework.metrics.token_gaps import _ranks_around, gap_shares
+from framework.metrics.token_gaps_compiled import BINS, count_values
 from framework.timing.table import StepRow
 from framework.workload import Workload
 from tests.conftest import ROOT
@@ -355,3 +356,15 @@ def test_a_run_with_a_request_that_was_never_sent_has_no_tail() -> None:
     requests = small_result().requests.copy()
     requests["arrival_s"] = [0.0, 0.0, 0.0, 0.0, np.nan]
     assert tail_figures(small_result(requests=requests)) == {}
+
+
+def test_requests_count_that_the_table_says_count() -> None:
+    table = pl.DataFrame({"id": [0, 1]})
+    assert is_counted(table).tolist() == [True, True]
+    assert is_counted(table.with_columns(counted=pl.Series([True, False]))).tolist() == [True, False]
+
+
+def test_what_lies_beyond_the_bins_is_in_the_first_and_the_last() -> None:
+    counts = np.zeros(BINS, np.int64)
+    count_values(np.array([0.0, 1e-300, 1e300]), counts, np.zeros(2))
+    assert (counts[0], counts[-1], counts.sum()) == (2, 1, 3)

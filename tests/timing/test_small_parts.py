@@ -10,7 +10,7 @@ import pytest
 
 from framework.errors import InputError
 from framework.system.parallelism import Parallelism
-from framework.timing.curves import Curve, Surface, packed_axis
+from framework.timing.curves import Curve, Surface, curve_at, packed_axis, packed_lines
 from framework.timing.published import PublishedPrompts
 from framework.timing.rank_row import rank_row
 from framework.timing.roofline import Roofline, _experts
@@ -141,3 +141,12 @@ def test_experts_are_read_as_far_as_tokens_choose_them() -> None:
     curve = _experts(model, gpu, Parallelism(), Roofline(mfu=1.0, mbu=1.0)._reach(gpu))
     read_all_s = model.expert_parameters * 2 / 1e9
     assert curve.values[:2] == pytest.approx((read_all_s * 2 / 8, read_all_s * (1 - (6 / 8) ** 2)))
+
+
+def test_knots_within_an_eighth_of_an_octave_are_told_apart() -> None:
+    """The lookup begins at the last knot up to 1,024, the next buckets at 1,152."""
+    knots, values = (1.0, 1024.0, 1030.0, 1040.0, 2048.0), np.array([1.0, 2.0, 8.0, 9.0, 10.0])
+    data = np.concatenate([packed_axis(knots), packed_lines(knots, values)])
+    for x in (0.5, 512.0, 1027.0, 1035.0, 1100.0, 1500.0):
+        expected = np.interp(x, knots, values) if x > 1 else 1.0 + (x - 1.0) / 1023
+        assert curve_at(data, 0, len(knots) + 1, x) == pytest.approx(float(expected))
