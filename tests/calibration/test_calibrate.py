@@ -389,8 +389,7 @@ def test_what_is_written_is_what_later_runs_take(tmp_path, capsys):
 
 def test_a_dry_run_of_two_files_that_say_nothing_of_their_loads_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(optimise, "_MOVES", 1)  # what it says does not depend on how well the terms are fitted
-    again = command.replay
-    monkeypatch.setattr(command, "replay", lambda *parts: replace(again(*parts), extrapolated=0.25))
+    monkeypatch.setattr(command, "replay", lambda *parts: replace(replay(*parts), extrapolated=0.25))
     own = own_benchmark(tmp_path, 40)
     files = [csv_file(tmp_path / f"{name}.csv", read_benchmark(own)) for name in ("low", "high")]
     dry = arguments(own, "dry=true", f"out={tmp_path / 'out'}")[1:]

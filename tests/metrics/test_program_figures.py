@@ -104,8 +104,8 @@ def test_kv_waits_for_tools_as_long_as_they_run() -> None:
 
 def test_a_prompt_whose_blocks_end_where_those_of_the_call_before_begin_shares_none() -> None:
     calls: dict[str, Any] = {"previous": np.array([-1, 0]), "session_id": np.zeros(2, np.int64), "think_s": np.zeros(2)}
-    spans = {"hash_ids": np.array([1, 2, 3, 4]), "hash_spans": np.array([[2, 4], [0, 2]]), "hash_block_tokens": 4}
-    workload = Workload(np.zeros(2), np.array([8, 9]), np.ones(2, np.int64), **calls, **spans)
+    spans: dict[str, Any] = {"hash_ids": np.array([1, 2, 3, 4]), "hash_spans": np.array([[2, 4], [0, 2]])}
+    workload = Workload(np.zeros(2), np.array([8, 9]), np.ones(2, np.int64), **calls, **spans, hash_block_tokens=4)
     assert _shared_tokens(workload).tolist() == [0, 0]
     assert _shared_tokens(replace(workload, hash_spans=np.array([[0, 2], [0, 2]]))).tolist() == [0, 8]
 
