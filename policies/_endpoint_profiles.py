@@ -2,13 +2,15 @@
 
 A profile refers to plugins by name (`pluginRef`); its filters run in order, its scorers have weights, 1 by default. A
 profile without a picker takes the largest score; a file without profiles has one with all plugins. Keys other than
-`plugins` and `schedulingProfiles` configure what `gateway=` has settings for, or what is not simulated; no one reads
-them.
+`plugins` and `schedulingProfiles` configure what `gateway=` has settings for, or what is not simulated. A line on
+stderr names those that a file has.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -83,7 +85,7 @@ class Profile:
 
 
 def read_profiles(source: str | Mapping[str, Any]) -> dict[str, Profile]:
-    """The profiles of a YAML file, or of its content, by name.
+    """The profiles of a YAML file, or of its content, by name. Prints a line about what is skipped.
 
     Raises:
         InputError: The file cannot be read, or is no such configuration; one line says where and what to do.
@@ -120,7 +122,25 @@ def _profiles(where: str, content: Any) -> dict[str, Profile]:
         profiles[_name(at, given.get("name"))] = _profile(at, given.get("plugins"), plugins)
     if not profiles:
         raise InputError(f"{where}: schedulingProfiles is empty; leave it out for one profile with all plugins")
+    if skipped := _skipped(config):
+        _tell_once(f"note: {where}: skipped, since it decides nothing here: {', '.join(skipped)}; see docs/gateway.md")
     return profiles
+
+
+def _skipped(config: Mapping[str, Any]) -> list[str]:
+    """What a configuration, which has been read, says that decides nothing here."""
+    found = [name for name in config if name in _SKIPPED_KEYS]
+    for entry in config["plugins"]:
+        kind, parameters = entry["type"], entry.get("parameters") or {}
+        names = [] if kind in SKIPPED else [name for name in parameters if name in TYPES[kind].ignored]
+        found += [kind] if kind in SKIPPED else [f"{name} of {kind}" for name in names]
+    return list(dict.fromkeys(found))
+
+
+@functools.cache
+def _tell_once(line: str) -> None:
+    """Print a line on stderr, once in a process: a search for a rate makes many runs."""
+    print(line, file=sys.stderr)
 
 
 def _plugin(at: str, entry: Any) -> tuple[str, Plugin | None]:

@@ -119,6 +119,21 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, old: str, new: str, line: str)
     assert "\n" not in str(raised.value)
 
 
+def test_a_line_names_what_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, for a search makes many runs; the default and a file of what decides say nothing."""
+    path = written(tmp_path, CONFIG)
+    for _ in range(2):
+        LlmD(path)
+    skipped = "featureGates, single-profile-handler, hashBlockSize of prefix-cache-scorer"
+    line = f"note: {path}: skipped, since it decides nothing here: {skipped}; see docs/gateway.md\n"
+    assert capsys.readouterr().err == line
+    lines = [line for line in CONFIG.splitlines() if "single" not in line and "featureGates" not in line]
+    LlmD(written(tmp_path, "\n".join(lines).replace("  parameters:\n    hashBlockSize: 64\n", "")))
+    LlmD()
+    LlmD({"plugins": [{"type": "queue-scorer", "parameters": None}]})
+    assert capsys.readouterr() == ("", "")
+
+
 def test_other_mistakes_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         LlmD(str(tmp_path / "none.yaml"))
