@@ -29,6 +29,7 @@ FOUND = [  # among a hundred thousand
     ("tiered", 970874),  # a prompt whose KV was sent ahead ends with its only token where others end in order
     ("tiered", 970998),  # a run stalls that has suspended a request whose KV had been sent, before its first token
     ("prefetched", 30015),  # KV waits for a pinned room while a prefill step is under way, beside nothing else
+    ("impatient", 300005),  # a crash ends a leap after its first step, which ends now, before a hook looks
     ("crossing", 5233),  # a block is found that nobody holds, before one of its name that is held for another instance
 ]
 _BLOCK = 25  # runs of one test, so that processes share them out

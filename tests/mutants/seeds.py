@@ -275,6 +275,12 @@ MUTANTS = (
         "the next step is formed as any other: rows of the log differ, times do not, and rows are not compared",
     ),
     Mutant(
+        "a leap that ends now is not caught up with",
+        "durations/leap.py",
+        "            if begun == passed:\n                advance",
+        "            if False:\n                advance",
+    ),
+    Mutant(
         "a leap ends a step late",
         "durations/leap.py",
         "            step.steps = begun\n            set_time",

@@ -167,8 +167,11 @@ def end_leap_early(s: State, i: int) -> None:
     """End i's leap at its first boundary, now or later, at which the next step is not formed yet."""
     step = s.step[i]
     if step.steps > 1:
-        begun = steps_begun(s, i, steps_passed(s, i))
+        passed = steps_passed(s, i)
+        begun = steps_begun(s, i, passed)
         if begun < step.steps:
+            if begun == passed:
+                advance(s, i, passed, begun)  # later looks at this time find no leap to catch up with
             step.steps = begun
             set_time(s, STEP_END, i, boundary_s(s, i, begun))
             if unlikely(s.instances[i].group > 0):
@@ -181,6 +184,7 @@ def _end_group_early(s: State, i: int, steps: int) -> None:
     inst = s.instances[i]
     for k in range(inst.group_first, inst.group_first + inst.group):
         if s.instances[k].busy and s.step[k].steps > steps:
+            catch_up_one(s, k)
             s.step[k].steps = steps
             set_time(s, STEP_END, k, boundary_s(s, k, steps))
 
