@@ -69,11 +69,13 @@ class Apex(Aggregated):
         margin: Share = 0.9,
         most_percent: Percent = 70,
     ) -> None:
-        self.in_time, self.fixed, self.makes_room = order == "on_time", budget == "fixed", room == "rest"
+        self.in_time, self.fixed = order == "on_time", budget == "fixed"
         self.bounds = (_SHORTEST, _LONGEST) if budget == "slack" else (margin, margin)
         self.margin, self.most_percent = margin, most_percent
         vars(self)["shares_gpus"] = streams == "spare" and budget != "fixed"
         vars(self)["route_prefill"] = PREFILL_RULES.get(routing, self.soonest)
+        if room == "rest":
+            vars(self)["decide"], vars(self)["victim"] = self._make_room, self._costliest
 
     def prepare(self, cluster: Cluster) -> None:
         requests, there = cluster.requests, cluster.instances
@@ -150,13 +152,13 @@ class Apex(Aggregated):
                 return self._plan(longest, "concurrent", percent)
         return self._plan(chunk + decodes, "decode_first", None)
 
-    def decide(self, instance: int, cluster: Cluster) -> list[Action]:
+    def _make_room(self, instance: int, cluster: Cluster) -> list[Action]:
         """Let decodes step aside for prompts that wait in time, those first that will hold most KV for longest.
 
         What they held is computed again, so none does where prompts take much of the time.
         """
         waiting, running = cluster.queued(instance), cluster.decoding(instance)
-        if not self.makes_room or len(waiting) == 0 or len(running) == 0 or self._is_busy(instance, cluster):
+        if len(waiting) == 0 or len(running) == 0 or self._is_busy(instance, cluster):
             return []
         start_s = self._due_s(waiting, cluster) - _SLOWER * self.own_s[waiting]  # at the latest
         in_time = start_s > cluster.now_s
@@ -169,10 +171,10 @@ class Apex(Aggregated):
         self._note(running[: len(leaving)], instance, cluster)
         return [action for r in leaving for action in (Preempt(r), Resume(r))]
 
-    def victim(self, instance: int, candidates: Integers, cluster: Cluster) -> int:
+    def _costliest(self, instance: int, candidates: Integers, cluster: Cluster) -> int:
         """The decode that will hold most KV for longest, where the engine lacks blocks for the next token of all."""
         decoding = candidates[np.isin(candidates, cluster.decoding(instance))]
-        if not self.makes_room or len(decoding) == 0 or self._is_busy(instance, cluster):
+        if len(decoding) == 0 or self._is_busy(instance, cluster):
             return int(candidates[-1])
         first = self._costliest_first(decoding, cluster)[0][:1]
         self._note(first, instance, cluster)
